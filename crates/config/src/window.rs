@@ -144,9 +144,9 @@ impl Kind {
         match self {
             Kind::File => "a file has size=BYTES, node=N, heap=on and direct=off",
             Kind::Ivshmem => "an ivshmem device has size=BYTES, node=N, heap=on and direct=off",
-            // Neither can hold the heap of programs.
+            Kind::Dax => "device-DAX has size=BYTES, node=N, heap=on and direct=off",
+            // It cannot hold the heap of programs.
             Kind::Folder => "a folder has size=BYTES and node=N",
-            Kind::Dax => "device-DAX has size=BYTES and node=N",
             Kind::Boards => {
                 "peach2:FILE has size=BYTES, node=N, heap=on, heap=gpu, direct=off, strict=on, timing=on, links=all-to-all, \
                  hop=NS, make-internal=NS, make-host=NS and without=PART+PART"
@@ -179,7 +179,10 @@ mod tests {
                 "'x=2': there is no option 'x'; an ivshmem device has size=BYTES, node=N, heap=on and direct=off"
                     .to_owned(),
             ),
-            ("/dev/dax0.0,x", "'x': there is no option 'x'; device-DAX has size=BYTES and node=N".to_owned()),
+            (
+                "/dev/dax0.0,x",
+                "'x': there is no option 'x'; device-DAX has size=BYTES, node=N, heap=on and direct=off".to_owned(),
+            ),
         ] {
             assert_eq!(WindowSpec::parse(value.as_bytes()).unwrap_err().to_string(), wanted, "{value}");
         }

@@ -513,19 +513,26 @@ impl Heap {
         });
     }
 
-    /// Puts a private copy of the object's pages in their place: whoever still writes to those does it for nobody. The
-    /// program's threads may use the memory meanwhile, and lose no store: until its page is copied each of them reads the
-    /// object's, and stores only after the copy.
+    /// Puts a private copy of the object's pages in their place: whoever still writes to those does it for nobody. Where the
+    /// object has private views, the program's threads may use the memory meanwhile, and lose no store: until its page is copied
+    /// each of them reads the object's, and stores only after the copy.
     fn copy_from_device(&mut self, range: Range<usize>, mark: &Mark) {
         if mark.guard {
             // Nothing is there to be read.
             return self.part_from_device(range, mark);
         }
+        let failed = || say(&[b"vervain: memory that a stopped peer may still write to cannot be replaced"]);
+        if !self.object.has_private_views {
+            match self.make_anonymous(range.clone(), mark) {
+                Ok(()) => self.parted(range, There::Foreign, mark),
+                Err(_) => failed(),
+            }
+            return;
+        }
         let (flags, offset) = (libc::MAP_PRIVATE | libc::MAP_FIXED, range.start - self.base);
         // SAFETY: shows what the range shows now.
         if unsafe { self.object.show(range.start, offset, range.len(), RW, flags) }.is_err() {
-            say(&[b"vervain: memory that a stopped peer may still write to cannot be replaced"]);
-            return;
+            return failed();
         }
         for at in range.clone().step_by(page()) {
             // A store that changes nothing has the kernel copy the page. An exchange: compilers make a load of `fetch_or(0)`.
@@ -543,8 +550,8 @@ impl Heap {
 }
 
 impl Heap {
-    /// Puts anonymous memory of the same contents in the place of a private copy. A store of another thread meanwhile may be
-    /// lost.
+    /// Puts anonymous memory of the same contents in the place of a private copy, or of the object's pages. A store of another
+    /// thread meanwhile may be lost.
     fn make_anonymous(&mut self, range: Range<usize>, mark: &Mark) -> Result<(), c_int> {
         if mark.guard {
             self.part_from_device(range, mark);
@@ -585,5 +592,43 @@ pub(crate) fn part_from_peers(range: Range<usize>) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heap;
+    use vervain_skip::skip;
+
+    #[test]
+    fn memory_of_an_object_without_private_views_is_parted_from_peers_too() {
+        crate::wake();
+        let addr = heap::alloc(THRESHOLD, page(), false) as usize;
+        if addr == 0 {
+            return skip(crate::status::sentence());
+        }
+        let range = addr..addr + THRESHOLD;
+        // SAFETY: the test's own memory.
+        unsafe { std::ptr::write_bytes(addr as *mut u8, 7, THRESHOLD) };
+        let (fd, offset) = {
+            let mut heap = lock().expect("a heap");
+            heap.object.has_private_views = false;
+            heap.pins.add(range.clone());
+            (heap.object.fd, addr - heap.base)
+        };
+        part_from_peers(range.clone());
+        // SAFETY: a peer's store, to a page that the pin keeps.
+        let stored = unsafe { libc::pwrite(fd, [9_u8; 8].as_ptr().cast(), 8, offset as i64) };
+        // SAFETY: the test's own memory.
+        let seen = unsafe { std::slice::from_raw_parts(addr as *const u8, THRESHOLD) };
+        assert!(stored == 8 && seen.iter().all(|&byte| byte == 7));
+        let mut heap = lock().expect("a heap");
+        assert!(heap.marks.pieces(range.clone()).iter().all(|(_, mark)| mark.there == There::Foreign));
+        heap.object.has_private_views = true;
+        heap.pins.remove(range.clone());
+        heap.parked.remove(range);
+        drop(heap);
+        heap::free(addr);
     }
 }

@@ -36,6 +36,8 @@ pub struct Object {
     /// All of it once more, if it is of a window: its pages are given back to nobody, for whoever needs them again might find the
     /// file system full.
     region: Option<Region>,
+    /// Whether it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken away what was there.
+    pub(crate) has_private_views: bool,
     /// Device and inode: a program may close descriptors that are not its own.
     file: (u64, u64),
     /// Ask for huge pages.
@@ -68,19 +70,36 @@ impl Object {
             sys::close(fd);
             return Err(why);
         };
-        Ok(Object { fd, id: identity(), len, first: 0, region: None, file, huge })
+        Ok(Object { fd, id: identity(), len, first: 0, region: None, has_private_views: true, file, huge })
     }
 
     /// An object that nothing can be mapped of.
     pub fn none(len: usize) -> Object {
-        Object { fd: -1, id: identity(), len, first: 0, region: None, file: (0, 0), huge: false }
+        Object {
+            fd: -1,
+            id: identity(),
+            len,
+            first: 0,
+            region: None,
+            has_private_views: false,
+            file: (0, 0),
+            huge: false,
+        }
     }
 
     /// The region of a window that begins at `first` of the file of `fd`, which is taken over.
     pub fn of_window(fd: c_int, first: u64, region: Region) -> Object {
         let fd = raise(fd);
         let (len, file) = (region.size() as usize, file_of(fd).unwrap_or((0, 0)));
-        Object { fd, id: identity(), len, first, region: Some(region), file, huge: false }
+        let region = Some(region);
+        let mut object = Object { fd, id: identity(), len, first, region, has_private_views: false, file, huge: false };
+        // SAFETY: a place of the kernel's choice.
+        if let Ok(at) = unsafe { object.show(0, 0, sys::page(), libc::PROT_READ, libc::MAP_PRIVATE) } {
+            // SAFETY: mapped just now.
+            let _ = unsafe { sys::munmap(at, sys::page()) };
+            object.has_private_views = true;
+        }
+        object
     }
 
     /// Maps a part of the object as `flags` say.
@@ -198,9 +217,13 @@ impl Iterator for Resident<'_> {
         if self.at >= self.end {
             return None;
         }
-        let first = self.object.first as i64;
+        if self.object.region.is_some() {
+            // Whoever claims memory of a window writes zeros to it; and a device has no holes to be asked for.
+            let start = std::mem::replace(&mut self.at, self.end);
+            return Some((start, self.end - start));
+        }
         // SAFETY: plain numbers; nobody uses the file position.
-        let seek = |from: usize, whence| unsafe { libc::lseek(self.object.fd, from as i64 + first, whence) - first };
+        let seek = |from: usize, whence| unsafe { libc::lseek(self.object.fd, from as i64, whence) };
         let start = usize::try_from(seek(self.at, libc::SEEK_DATA)).ok().filter(|&s| s < self.end)?;
         let stop = usize::try_from(seek(start, libc::SEEK_HOLE)).map_or(self.end, |s| s.min(self.end));
         self.at = stop;

@@ -11,6 +11,9 @@ use std::path::Path;
 /// Where sysfs has a folder for each character device, by its numbers.
 pub(crate) const CHARACTER_DEVICES: &str = "/sys/dev/char";
 
+/// What mappings are aligned to where sysfs does not show it (before Linux 5.10): what ndctl and daxctl choose if nothing is said.
+const USUAL_ALIGN: u64 = 2 << 20;
+
 /// The device of an open descriptor, called `name` in sentences, whose folder in sysfs this is.
 ///
 /// # Errors
@@ -26,7 +29,11 @@ pub(crate) fn found(fd: OwnedFd, name: String, folder: &Path) -> Result<Found> {
     let size = fs::read_to_string(&path)
         .map_err(|e| Error::of(format_args!("{name}: how large it is does not show in {}", path.display()), e))?;
     match size.trim().parse() {
-        Ok(size) if size > 0 => Ok(Found { fd, name, size, medium: Medium::Dax, driver: None, is_sealed: false }),
+        Ok(size) if size > 0 => {
+            let align = fs::read_to_string(folder.join("align")).ok().and_then(|align| align.trim().parse().ok());
+            let medium = Medium::Dax { align: align.unwrap_or(USUAL_ALIGN) };
+            Ok(Found { fd, name, size, medium, driver: None, is_sealed: false })
+        }
         _ => Err(Error::new(
             libc::ENXIO,
             format!(
@@ -64,6 +71,11 @@ mod tests {
         }
         fs::write(folder.path().join("size"), "268435456\n").unwrap();
         let device = found().unwrap();
-        assert_eq!((device.size, device.medium), (256 << 20, Medium::Dax));
+        assert_eq!((device.size, device.medium), (256 << 20, Medium::Dax { align: 2 << 20 }));
+        for (align, maps_pages) in [(4096, true), (2 << 20, false), (1 << 30, false)] {
+            fs::write(folder.path().join("align"), format!("{align}\n")).unwrap();
+            let medium = found().unwrap().medium;
+            assert_eq!((medium, medium.maps_pages()), (Medium::Dax { align }, maps_pages));
+        }
     }
 }

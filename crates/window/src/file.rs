@@ -126,10 +126,16 @@ impl FileDevice {
     /// mappings beside those of the device.
     ///
     /// # Errors
-    /// What open(2) says. ESRCH: this is a forked child. EOPNOTSUPP: pieces of the device cannot be mapped.
+    /// What open(2) says. ESRCH: this is a forked child. EOPNOTSUPP: pages of the device cannot be mapped.
     pub fn file(&self) -> Result<(OwnedFd, u64)> {
-        if self.facts.medium == Medium::Dax {
-            let what = "heap=on is not for device-DAX, of which nothing smaller than 2 MiB can be mapped: leave it out, or use ivshmem";
+        if let medium @ Medium::Dax { align } = self.facts.medium
+            && !medium.maps_pages()
+        {
+            let what = format!(
+                "heap=on is not for device-DAX of which nothing smaller than {} KiB can be mapped: make it with --align=4k (ndctl \
+                 create-namespace, daxctl create-device)",
+                align >> 10
+            );
             return Err(Error::new(libc::EOPNOTSUPP, what));
         }
         let own = self.claims.descriptor().ok_or_else(|| Error::new(libc::ESRCH, "the window is another process's"))?;

@@ -13,7 +13,10 @@ pub enum Medium {
     /// A file, a folder of files, or memory of a process.
     File,
     /// Device-DAX: a character device behind which memory lies that several machines can share (an NVDIMM of guests, CXL).
-    Dax,
+    Dax {
+        /// Bytes: each mapping of it begins and ends at multiples of this, a page or more.
+        align: u64,
+    },
     /// BAR 2 of an ivshmem device: memory of the host that its guests share.
     Ivshmem,
 }
@@ -30,6 +33,13 @@ const MEASUREMENTS: usize = 3;
 const LONG: Duration = Duration::from_millis(5);
 
 impl Medium {
+    /// Whether single pages of it can be mapped, as the heap of programs does.
+    pub fn maps_pages(self) -> bool {
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        !matches!(self, Medium::Dax { align } if align > page)
+    }
+
     /// Has all stores up to here become visible before those behind it. Where the memory's type is "write-combining" (a PCI BAR), stores
     /// wait in buffers of the processor, which no ordinary order of stores concerns.
     #[inline]
@@ -53,7 +63,7 @@ impl fmt::Display for Medium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Medium::File => "a file",
-            Medium::Dax => "device-DAX",
+            Medium::Dax { .. } => "device-DAX",
             Medium::Ivshmem => "memory of an ivshmem device",
         })
     }

@@ -1,6 +1,6 @@
 //! The pages of `vervain bench`, opened in headless Chromium: a report and a comparison of made-up results. A script
 //! that is added to a copy of the page tells what a reader would see: which figures are there, whether words cover each
-//! other or are cut, whether the page is wider than the window.
+//! other or are cut, whether the page is wider than the window, or a table wider than its place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,9 +45,13 @@ addEventListener("load", () => {
       });
     }
   }
+  const tables = [...document.querySelectorAll("div.scroll")].filter((box) => seen(box) && !box.closest("details:not([open])"));
+  const hidden = tables.filter((box) => box.scrollWidth > box.clientWidth).map((box) => {
+    return (box.closest("[id]") || box).id + ": " + box.scrollWidth + " pixels in " + box.clientWidth;
+  });
   const count = (selector) => [...document.querySelectorAll(selector)].filter(seen).length;
   const told = {
-    figures, covered, cut, small,
+    figures, covered, cut, small, hidden, tables: tables.length,
     beyond: document.documentElement.scrollWidth - innerWidth, wide: innerWidth,
     ground: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(document.querySelector("svg.figure text.text") || document.body).fill,
@@ -65,6 +69,9 @@ addEventListener("load", () => {
 
 /// Chromium has no window narrower than this. A page is narrower in a frame, where fragments say nothing.
 const NARROWEST: u32 = 500;
+
+/// A window from here on has room for every table; in a narrower one a table may have to be scrolled.
+const HAS_ROOM: u32 = 1280;
 
 /// One way to open a page.
 #[derive(Debug, Clone, Copy)]
@@ -147,6 +154,9 @@ fn look(dir: &Path, page: &Path, view: View, failures: &mut Failures) -> Option<
         if told[fault].as_array().is_none_or(|found| !found.is_empty()) {
             failures.add(&what, format!("words are {fault}: {:#}", told[fault]));
         }
+    }
+    if view.width >= HAS_ROOM && told["hidden"].as_array().is_none_or(|found| !found.is_empty()) {
+        failures.add(&what, format!("tables are wider than their place: {:#}", told["hidden"]));
     }
     if told["wide"] != view.width {
         failures.add(&what, format!("the window is {} wide", told["wide"]));
@@ -243,6 +253,34 @@ fn a_report_shows_every_figure_in_light_and_dark_wide_and_narrow() {
             judge_picture(&format!("picture {view:?}"), &picture, dark, &mut failures);
         } else {
             failures.add("picture", end.describe());
+        }
+    }
+    failures.assert_none();
+}
+
+#[test]
+fn a_report_of_many_environments_has_room_for_its_tables_and_its_words() {
+    if !have(&["chromium"]) {
+        return;
+    }
+    let _turn = alone();
+    let mut failures = Failures::default();
+    for results in [report::sample::boards(), report::sample::everything(1.0)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let copy = probed(&report::write(&results, dir.path()).expect("a report")[0]);
+        for width in [HAS_ROOM, 1920] {
+            let Some(told) = look(dir.path(), &copy, View { fragment: "", dark: false, width }, &mut failures) else {
+                continue;
+            };
+            let (what, plan) = (format!("{width} pixels"), &results.header.plan.name);
+            // The tables of the figures whose values come first, and that of all cases.
+            if told["tables"].as_i64().is_none_or(|tables| tables < 3) {
+                failures.add(&what, format!("{plan}: {} tables", told["tables"]));
+            }
+            if plan == "tca" {
+                let expected = ["tca-latency", "tca-bandwidth"].map(str::to_owned);
+                judge_figures(&what, &told, &expected, &mut failures);
+            }
         }
     }
     failures.assert_none();

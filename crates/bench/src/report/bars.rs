@@ -60,21 +60,23 @@ impl BarChart {
         };
         canvas::draw(&frame, |plot, sheet| {
             let pixel = |place: f64, value: f64| plot.backend_coord(&(place, y.at(value)));
+            let (left, top) = plot.backend_coord(&(x.range.0, y.range.1));
             let mut labels = Vec::new();
             let wide = FILLED / self.bars.len().max(1) as f64;
             for (i, (_, points)) in self.bars.iter().enumerate() {
                 for point in points {
-                    let left = point.x + (1.0 - FILLED) / 2.0 + wide * i as f64;
-                    let (from, to) = (pixel(left + wide * 0.05, 0.0), pixel(left + wide * 0.95, point.y));
+                    let begin = point.x + (1.0 - FILLED) / 2.0 + wide * i as f64;
+                    let (from, to) = (pixel(begin + wide * 0.05, 0.0), pixel(begin + wide * 0.95, point.y));
                     sheet.draw(&Rectangle::new([from, to], Ink::Mark(i).colour().filled()))?;
                     let middle = i32::midpoint(from.0, to.0);
-                    let ends = (pixel(left, point.interval.0).1, pixel(left, point.interval.1).1);
+                    let ends = (pixel(begin, point.interval.0).1, pixel(begin, point.interval.1).1);
                     whisker(sheet, Ink::Text, middle, ends)?;
                     let text = format!("{}{}", number(point.y), if point.doubtful { "*" } else { "" });
                     labels.push((middle, to.1.min(ends.1) - 4, text));
                 }
             }
-            for (x, y, text) in apart(labels) {
+            // Where the units stand there is room beside them; above are the words of the legend.
+            for (x, y, text) in apart(labels, (left, top - canvas::UNIT + VALUE)) {
                 sheet.draw_text(&text, &words(Ink::Label, VALUE, HPos::Center, VPos::Bottom), (x, y))?;
             }
             let ends = |group: usize, v: f64| [0.02, 0.98].map(|share| pixel(group as f64 + share, v));
@@ -84,21 +86,28 @@ impl BarChart {
     }
 }
 
-/// Moves labels (middle, foot, words) up until none covers another.
-fn apart(mut labels: Vec<(i32, i32, String)>) -> Vec<(i32, i32, String)> {
+/// Moves labels (middle, foot, words) up until none covers another, right of `left` and with their feet below `top`. What has no room
+/// there is left out: the table has all values.
+fn apart(mut labels: Vec<(i32, i32, String)>, (left, top): (i32, i32)) -> Vec<(i32, i32, String)> {
     labels.sort_by_key(|(x, ..)| *x);
-    for i in 1..labels.len() {
-        let (before, rest) = labels.split_at_mut(i);
-        let (x, y, text) = &mut rest[0];
-        let touches = |y: i32, other: &(i32, i32, String)| {
-            let reach = (canvas::width(text, VALUE) + canvas::width(&other.2, VALUE)) / 2;
-            (*x - other.0).abs() < reach && (y - other.1).abs() < VALUE + 1
+    let mut placed: Vec<(i32, i32, String)> = Vec::new();
+    for (x, y, text) in labels {
+        let wide = canvas::width(&text, VALUE);
+        let (x, mut y) = (x.max(left + wide / 2), y.max(top));
+        let touches = |y: i32| {
+            placed.iter().any(|other| {
+                let reach = (wide + canvas::width(&other.2, VALUE)) / 2;
+                (x - other.0).abs() < reach && (y - other.1).abs() < VALUE + 1
+            })
         };
-        while before.iter().any(|other| touches(*y, other)) {
-            *y -= 1;
+        while y >= top && touches(y) {
+            y -= 1;
+        }
+        if y >= top {
+            placed.push((x, y, text));
         }
     }
-    labels
+    placed
 }
 
 #[cfg(test)]
@@ -126,8 +135,14 @@ mod tests {
     #[test]
     fn labels_of_equal_bars_stand_above_each_other() {
         let label = |x, y| (x, y, "123.4".to_owned());
-        let placed = apart(vec![label(130, 50), label(100, 50), label(160, 90)]);
-        assert_eq!(placed.iter().map(|l| (l.0, l.1)).collect::<Vec<_>>(), [(100, 50), (130, 37), (160, 90)]);
+        let placed = |labels, top| {
+            let placed: Vec<_> = apart(labels, (90, top)).iter().map(|l| (l.0, l.1)).collect();
+            placed
+        };
+        let labels = || vec![label(130, 50), label(100, 50), label(160, 90), label(500, 10)];
+        assert_eq!(placed(labels(), 10), [(108, 50), (130, 37), (160, 90), (500, 10)]);
+        // No words of the legend are covered, by a bar that ends above the scale either.
+        assert_eq!(placed(labels(), 38), [(108, 50), (160, 90), (500, 38)]);
     }
 
     #[test]

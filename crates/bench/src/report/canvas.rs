@@ -12,6 +12,8 @@ use super::ink::{Ink, classify};
 
 /// Pixels across: half of a wide page.
 pub const WIDE: i32 = 520;
+/// Pixels across: all of a wide page.
+pub const WHOLE: i32 = 2 * WIDE;
 /// Pixels across on a phone, which would show the other in letters too small to read.
 pub const NARROW: i32 = 360;
 /// Pixels of the letters.
@@ -23,10 +25,12 @@ pub const PLOT: i32 = 240;
 pub const MARK: i32 = 8;
 const LEFT: i32 = 62;
 /// Between the legend and the plot, where the units stand.
-const UNIT: i32 = 28;
+pub const UNIT: i32 = 28;
 /// Below the plot, where the ticks' words stand.
 const TICKS: i32 = 26;
 const MARGIN: i32 = 10;
+/// From one line of names to the next.
+const NAME: i32 = LETTER + 3;
 /// Pixels before the words of a legend.
 const SAMPLE: i32 = 32;
 
@@ -115,10 +119,24 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    fn is_too_wide(&self, words: &str) -> bool {
+        width(words, LETTER) > (self.width - 2 * LEFT) / self.names.len().max(1) as i32
+    }
+
     /// Whether one of the names is too wide for its place, so that they stand in two lines.
     fn breaks_names(&self) -> bool {
-        let room = (self.width - 2 * LEFT) / self.names.len().max(1) as i32;
-        self.names.iter().any(|name| width(name, LETTER) > room)
+        self.names.iter().any(|name| self.is_too_wide(name))
+    }
+
+    /// Whether one is too wide even so, so that every other name stands lower.
+    fn staggers_names(&self) -> bool {
+        self.names.iter().flat_map(|name| lines(name)).any(|line| self.is_too_wide(line))
+    }
+
+    /// Lines below the axis.
+    fn name_lines(&self) -> i32 {
+        let each = if self.breaks_names() { self.names.iter().map(|name| lines(name).len()).max() } else { None };
+        each.unwrap_or(1) as i32 * (1 + i32::from(self.staggers_names()))
     }
 }
 
@@ -259,7 +277,7 @@ pub fn draw(frame: &Frame<'_>, paint: impl FnOnce(&Plot<'_, '_>, &Sheet<'_>) -> 
     let rows = |entries: &[&Entry]| layout(entries.iter().copied(), frame.width).1;
     let top = 6 + rows(&own) * ROW + 4;
     let words_below = if frame.x_label.is_empty() { 0 } else { 20 };
-    let ticks = if frame.breaks_names() { TICKS + LETTER + 3 } else { TICKS };
+    let ticks = TICKS + (frame.name_lines() - 1) * NAME;
     let below = top + UNIT + PLOT + ticks + words_below;
     let height = below + rows(&papers) * ROW + 4;
     let mut svg = String::new();
@@ -312,8 +330,9 @@ fn axes(sheet: &Sheet<'_>, plot: &Plot<'_, '_>, frame: &Frame<'_>) -> Result<()>
         if !(labels.len() - 1 - i).is_multiple_of(every) {
             continue;
         }
+        let lower = if i % 2 == 1 && frame.staggers_names() { frame.name_lines() / 2 } else { 0 };
         for (line, text) in if frame.breaks_names() { lines(text) } else { vec![text.as_str()] }.iter().enumerate() {
-            label(text, HPos::Center, VPos::Top, (from.0, from.1 + 8 + line as i32 * (LETTER + 3)))?;
+            label(text, HPos::Center, VPos::Top, (from.0, from.1 + 8 + (lower + line as i32) * NAME))?;
         }
     }
     let corner = pixel(x.range.0, y.range.0);
@@ -367,6 +386,20 @@ mod tests {
         assert_eq!(rows, 2);
         assert_eq!(layout(&vec![entry; 3], NARROW).0, [(10, 0), (10, 1), (10, 2)]);
         assert_eq!(layout(&[], WIDE).1, 0);
+    }
+
+    #[test]
+    fn names_that_are_too_wide_stand_in_two_lines_and_lower_by_turns() {
+        let (x, y) = (Axis::names(7), Axis::names(1));
+        let lines = |width, name: &str| {
+            let names = vec![name.to_owned(); 7];
+            let (x, y) = (&x, &y);
+            Frame { width, x, names: &names, x_label: "", y, y_unit: "", right: None, legend: &[] }.name_lines()
+        };
+        assert_eq!([WHOLE, WIDE, NARROW].map(|width| lines(width, "Send")), [1, 1, 1]);
+        assert_eq!([WHOLE, WIDE, NARROW].map(|width| lines(width, "raw put")), [1, 1, 2]);
+        assert_eq!([WHOLE, WIDE, NARROW].map(|width| lines(width, "Write+imm")), [1, 2, 2]);
+        assert_eq!([WHOLE, WIDE, NARROW].map(|width| lines(width, "MPI ping-pong")), [1, 4, 4]);
     }
 
     #[test]

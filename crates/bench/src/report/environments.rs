@@ -204,7 +204,7 @@ fn held_against(
         title: format!("{}: each environment beside {first}", Case { size, ..group.what }),
         caption: format!("In {first} it is {} {}.", super::number::number(base.value()), unit(measure)),
         findings: Vec::new(),
-        drawing: Drawing::One(Picture::of(|width| forest::draw(&forest, &means, width))?),
+        drawing: Drawing::One(Picture::below_values(|width| forest::draw(&forest, &means, width))?),
         table: values((first, base), others),
         table_first: true,
     })

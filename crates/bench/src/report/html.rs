@@ -219,7 +219,7 @@ pub fn figure_block(figure: &Figure, folder: &str) -> Result<Markup> {
         }
     };
     Ok(html! {
-        figure id=(name) {
+        figure.values-first[figure.table_first] id=(name) {
             figcaption { h3 { (figure.title) } p { (figure.caption) } }
             @if figure.table_first { div.scroll { (table(&figure.table)) } }
             @for (classes, Picture { wide, narrow }) in drawings {

@@ -173,7 +173,7 @@ fn figure(
         title: format!("{title} in {unit} beside a stream"),
         caption,
         findings,
-        drawing: Drawing::One(Picture::of(|width| chart.draw(width))?),
+        drawing: Drawing::One(Picture::below_values(|width| chart.draw(width))?),
         table,
         table_first: true,
     })

@@ -58,7 +58,7 @@ fn figure(results: &Results, size: u64, steps: &[Seen<'_>]) -> Result<Figure> {
                   host take turns, and wait for each other."
             .to_owned(),
         findings: Vec::new(),
-        drawing: Drawing::One(Picture::of(|width| chart.draw(width))?),
+        drawing: Drawing::One(Picture::below_values(|width| chart.draw(width))?),
         table: table(results, size, &steps, &grids),
         table_first: true,
     })

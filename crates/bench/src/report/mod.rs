@@ -120,7 +120,7 @@ pub(crate) struct Figure {
     pub drawing: Drawing,
     /// Its values.
     pub table: Table,
-    /// Whether the values are the point, and the picture goes with them.
+    /// Whether the values are the point, and the picture goes with them. Such a figure takes the whole width of the page.
     pub table_first: bool,
 }
 
@@ -136,7 +136,7 @@ pub(crate) enum Drawing {
 /// A picture, whose letters are as large on a phone.
 #[derive(Debug, Clone)]
 pub(crate) struct Picture {
-    /// [`canvas::WIDE`] across.
+    /// [`canvas::WIDE`] across, or [`canvas::WHOLE`].
     pub wide: String,
     /// [`canvas::NARROW`] across.
     pub narrow: String,
@@ -146,6 +146,11 @@ impl Picture {
     /// Drawn so many pixels wide.
     fn of(draw: impl Fn(i32) -> Result<String>) -> Result<Self> {
         Ok(Self { wide: draw(canvas::WIDE)?, narrow: draw(canvas::NARROW)? })
+    }
+
+    /// Of a figure whose [values are first](Figure::table_first): as wide as the page, as they are.
+    fn below_values(draw: impl Fn(i32) -> Result<String>) -> Result<Self> {
+        Ok(Self { wide: draw(canvas::WHOLE)?, narrow: draw(canvas::NARROW)? })
     }
 }
 
@@ -317,6 +322,18 @@ mod tests {
         let (_, page) = written(&sample::everything(1.0));
         assert!(page.contains("<h2>The figures of the paper</h2>") && page.contains("<h2>More of this device</h2>"));
         assert!(page.contains("data-choice=\"reference\""));
+    }
+
+    #[test]
+    fn values_that_are_the_point_have_the_whole_page() {
+        let (names, page) = written(&sample::boards());
+        for (name, is_wide) in [("tca-latency", true), ("tca-bandwidth", true), ("environments-1-latency", false)] {
+            assert!(names.contains(&format!("{name}.csv")), "{name}: {names:?}");
+            let id = format!("id=\"{name}\"");
+            let mut tags = page.split("<figure").skip(1).filter_map(|rest| rest.split_once('>')).map(|(tag, _)| tag);
+            let tag = tags.find(|tag| tag.contains(&id)).expect("a figure");
+            assert_eq!(tag.contains("values-first"), is_wide, "{tag}");
+        }
     }
 
     #[test]

@@ -269,7 +269,7 @@ fn beside_the_paper(measure: Measure, rows: &[&Beside<'_>], results: &Results) -
             "{caption} GC-LE and E7501 are PM/InfiniBand-FJ on hosts with these chip sets; Myrinet and Ethernet are PM there."
         ),
         findings: findings.into_iter().chain(beside_verbs).collect(),
-        drawing: Drawing::One(Picture::of(|width| chart.draw(width))?),
+        drawing: Drawing::One(Picture::below_values(|width| chart.draw(width))?),
         table: values_beside(measure, rows),
         table_first: true,
     })

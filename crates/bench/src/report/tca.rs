@@ -221,7 +221,7 @@ fn figure(measure: Measure, rows: &[&Beside<'_>]) -> Result<Figure> {
         title: format!("A model of PEACH2 beside the board: {what}"),
         caption: caption.to_owned(),
         findings: if measure == Measure::Latency { added(rows) } else { Vec::new() },
-        drawing: Drawing::One(Picture::of(|width| chart.draw(width))?),
+        drawing: Drawing::One(Picture::below_values(|width| chart.draw(width))?),
         table: values(measure, rows),
         table_first: true,
     })

@@ -94,17 +94,17 @@ fn ways(spec: &WindowSpec, facts: &Facts) -> &'static str {
     if !facts.coherent {
         return "every message is copied into a ring there and out of it: stores of other nodes are not seen by themselves";
     }
-    match (spec.heap, facts.medium) {
-        (true, Medium::Dax) => {
-            "every message is copied into a ring there and out of it, for of device-DAX the heap cannot map its pieces (heap=on is without \
-             effect)"
+    match (spec.heap, facts.medium.maps_pages()) {
+        (true, false) => {
+            "every message is copied into a ring there and out of it, for the heap cannot map single pages of this device-DAX (heap=on is \
+             without effect; `ndctl create-namespace --align=4k` makes one that has them)"
         }
-        (true, _) => {
+        (true, true) => {
             "RDMA Writes, and messages and answers to READs of 64 KiB or more, go straight to memory that is allocated in the window \
              (heap=on); shorter messages, and what goes to other memory, are copied into a ring there and out of it"
         }
-        (false, Medium::Dax) => "every message is copied into a ring there and out of it",
-        (false, _) => {
+        (false, false) => "every message is copied into a ring there and out of it",
+        (false, true) => {
             "every message is copied into a ring there and out of it, for programs' memory is not in the window (heap=on puts it \
              there)"
         }
@@ -180,14 +180,15 @@ mod tests {
         for (heap, direct, coherent, medium, says) in [
             (true, true, true, Medium::File, "go straight to memory that is allocated in the window"),
             (true, true, true, Medium::Ivshmem, "go straight to memory that is allocated in the window"),
-            (true, true, true, Medium::Dax, "heap=on is without effect"),
+            (true, true, true, Medium::Dax { align: 4096 }, "go straight to memory that is allocated in the window"),
+            (true, true, true, Medium::Dax { align: 2 << 20 }, "heap=on is without effect"),
             (false, true, true, Medium::File, "heap=on puts it there"),
             (true, false, true, Medium::File, "direct=off"),
             (true, true, false, Medium::File, "not seen by themselves"),
         ] {
             let words = ways(&spec(heap, direct), &Facts { coherent, medium, ..file.clone() });
             assert!(words.contains(says), "{words}");
-            let is_direct = heap && direct && coherent && medium != Medium::Dax;
+            let is_direct = heap && direct && coherent && medium.maps_pages();
             assert_eq!(words.contains("every message is copied"), !is_direct, "{words}");
         }
     }

@@ -11,6 +11,7 @@ mod grants;
 mod landing;
 mod management;
 mod numbers;
+mod pace;
 mod pair;
 mod path_psns;
 mod payload;
@@ -25,12 +26,13 @@ use crate::gsi::Gsi;
 use connection::{Connection, NEVER};
 use datagrams::Datagrams;
 use numbers::ByNumber;
+use pace::{FIRST_LOOK_NS, LAST_LOOK_NS, Pace};
 use pair::Pair;
 use program::OwnProgram;
 use receive::Receiving;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_config::{Config, WINDOW, WindowSpec};
@@ -50,9 +52,6 @@ use vervain_window::pairs::slot::Kind;
 use vervain_window::{Facts, GRANULE, Options, PROCESSES, PutDevice, Region};
 use watch::Watch;
 
-/// How soon the progress thread looks again: while something comes, and at last.
-const FIRST_LOOK_NS: u64 = 20_000;
-const LAST_LOOK_NS: u64 = 4_000_000;
 /// Looks of the progress thread that find something, before it sees to other things.
 const ROUNDS: usize = 64;
 /// How long one that joins a group waits until those that are there can know.
@@ -121,14 +120,12 @@ struct Engine {
     /// Events of calls other than looks.
     news: OwnerLock<Vec<Event>>,
     has_news: AtomicBool,
-    /// When the progress thread comes by, and how long it stays away while nothing comes.
+    /// When the progress thread comes by.
     next_look: Arc<AtomicU64>,
-    pause: AtomicU64,
+    pace: OwnerLock<Pace>,
     next_beat: AtomicU64,
     /// How long the progress thread looks out for more after something came, and when it looked last.
     patience: OwnerLock<(Patience, u64)>,
-    /// Looks of threads that poll, as they were at the last look of the progress thread.
-    looks: AtomicU32,
     watch: Watch,
 }
 
@@ -171,10 +168,9 @@ impl Window {
             news: OwnerLock::default(),
             has_news: AtomicBool::new(false),
             next_look: Arc::default(),
-            pause: AtomicU64::new(FIRST_LOOK_NS),
+            pace: OwnerLock::default(),
             next_beat: AtomicU64::new(0),
-            patience: OwnerLock::new((Patience::for_requests(), 0)),
-            looks: AtomicU32::new(0),
+            patience: OwnerLock::new((Patience::for_puts(), 0)),
             watch: Watch::default(),
         });
         Ok(Window(engine))
@@ -318,7 +314,8 @@ impl Engine {
         }
     }
 
-    /// The progress thread's look: where something has come, more may follow at once.
+    /// The progress thread's look: where something has come, more may follow at once. The thread does not yield meanwhile: a
+    /// program that spins on the same CPU would have it for a whole slice, milliseconds, while a timer's wake-up preempts that program.
     fn look_out(&self, process: &'static Process) -> bool {
         let mut patience = self.patience.lock();
         let (patience, last) = &mut *patience;
@@ -393,7 +390,7 @@ impl Carrier for Window {
             return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
         }
         log::info!("QP {:#x} is connected through the window", qp.qp_num());
-        engine.pause.store(FIRST_LOOK_NS, Ordering::Relaxed);
+        engine.pace.lock().hurry();
         qp.process().expect_packets();
         qp.process().wake_for_packets();
         Ok(connection)
@@ -487,15 +484,7 @@ impl Poller for Window {
             });
             (more, owes) = (rx.has_more(), rx.owes());
         }
-        // While threads of the program poll, this one has nothing to do but keep the time.
-        let looks = process.packet_looks();
-        let polled = engine.looks.swap(looks, Ordering::Relaxed) != looks;
-        let pause = match engine.pause.load(Ordering::Relaxed) {
-            _ if found || more => FIRST_LOOK_NS,
-            pause => (pause * 2).min(LAST_LOOK_NS),
-        };
-        engine.pause.store(pause, Ordering::Relaxed);
-        let pause = if polled { LAST_LOOK_NS / 4 } else { pause };
+        let pause = engine.pace.lock().next(now, process.packet_looks(), found || more);
         let is_done = !found && !more && !owes;
         let next = if is_done && engine.is_guarded() { due } else { due.min(now + pause) };
         engine.next_look.store(next, Ordering::SeqCst);

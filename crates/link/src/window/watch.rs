@@ -3,6 +3,7 @@
 //! it does not ask again for a while.
 
 use super::Engine;
+use super::pace::{FIRST_LOOK_NS, polls_steadily};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use vervain_window::pairs::rendezvous::{PeerId, Rendezvous};
 use vervain_window::pairs::waking::{Barrier, Occasion, Waking};
 
 /// How long it stays away after it was woken in vain, at first and at last.
-const FIRST_REST: Duration = Duration::from_micros(20);
+const FIRST_REST: Duration = Duration::from_nanos(FIRST_LOOK_NS);
 const LAST_REST: Duration = Duration::from_millis(4);
 const STACK: usize = 256 << 10;
 
@@ -120,7 +121,7 @@ impl Engine {
 /// Where the program polls without a pause, it takes in what comes. Where it looks now and then, something that was `found` here may be
 /// what it did not take in, as whoever put it had this thread woken and run in its stead.
 fn next_rest(rest: Duration, looks: u32, took: Duration, found: bool) -> Duration {
-    let polls = looks > 0 && FIRST_REST * looks >= took;
+    let polls = polls_steadily(looks, took.as_nanos() as u64);
     match (looks, found) {
         (0, _) => Duration::ZERO,
         (_, true) if !polls => rest.max(FIRST_REST),
