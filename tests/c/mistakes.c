@@ -1,7 +1,8 @@
 /* Mistakes that programs make, one a case: what the device says of them is compared by the test that runs this. The calls
- * and completions must fail; how, conformance.c and its like look at. */
+ * and completions must fail, or not come; how, conformance.c and its like look at. */
 #include "vt.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 static void pair(const struct vt_cfg *b)
@@ -36,6 +37,20 @@ static void full_queue(void)
 	vt_teardown();
 }
 
+/* Gives the initiator a QP that reports to `cq`, connected as the one before. */
+static void replace_qp(struct ibv_cq *cq)
+{
+	struct vt_side *s = vt_a.local;
+	struct ibv_qp_init_attr ia = { .send_cq = cq, .recv_cq = cq, .cap = { 64, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	ibv_destroy_qp(s->qp);
+	s->qp = ibv_create_qp(s->pd, &ia);
+	vt_require(s->qp, "ibv_create_qp: %s", strerror(errno));
+	s->self.qpn = vt_a.info.qpn = s->qp->qp_num;
+	s->self.psn = vt_a.info.psn = 77;
+	vt_require(vt_modify(&vt_b, IBV_QPS_RESET) == 0 && !vt_connect(&vt_b, &vt_a, IBV_QPS_RTS) && !vt_connect(&vt_a, &vt_b, IBV_QPS_RTS),
+		   "connecting");
+}
+
 static void overrun(void)
 {
 	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
@@ -45,14 +60,7 @@ static void overrun(void)
 	struct ibv_cq *cq = ibv_create_cq(s->dev.ctx, 4, NULL, NULL, 0);
 	vt_require(cq, "ibv_create_cq: %s", strerror(errno));
 	unsigned entries = (unsigned)cq->cqe;
-	struct ibv_qp_init_attr ia = { .send_cq = cq, .recv_cq = cq, .cap = { 64, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
-	ibv_destroy_qp(s->qp);
-	s->qp = ibv_create_qp(s->pd, &ia);
-	vt_require(s->qp, "ibv_create_qp: %s", strerror(errno));
-	s->self.qpn = vt_a.info.qpn = s->qp->qp_num;
-	s->self.psn = vt_a.info.psn = 77;
-	vt_require(vt_modify(&vt_b, IBV_QPS_RESET) == 0 && !vt_connect(&vt_b, &vt_a, IBV_QPS_RTS) && !vt_connect(&vt_a, &vt_b, IBV_QPS_RTS),
-		   "connecting");
+	replace_qp(cq);
 	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
 	w.flags = IBV_SEND_SIGNALED;
 	for (unsigned i = 0; i <= entries + 1; i++)
@@ -289,6 +297,80 @@ static void domain_in_use(void)
 	vt_teardown();
 }
 
+/* Waits for a completion that does not come, and gives up after the progress thread has looked a few times. Leaves all as it is. */
+static void wait_in_vain(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	if (cq)
+		vt_check(vt_poll(cq, &wc, 1, 5000) == 0, "a completion");
+	else
+		vt_sleep_ms(5000);
+	exit(vt_failures() ? 1 : 0);
+}
+
+static void post_write(unsigned flags)
+{
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8);
+	w.flags = flags;
+	vt_require(vt_send(&vt_a, &w) == 0, "posting");
+}
+
+static void hang_no_receive(void)
+{
+	pair(NULL);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 64);
+	w.flags = IBV_SEND_SIGNALED;
+	vt_require(vt_send(&vt_a, &w) == 0, "posting");
+	wait_in_vain(vt_a.local->scq);
+}
+
+/* As one who presses ^C. */
+static void hang_until_interrupted(void)
+{
+	struct ibv_wc wc;
+	pair(NULL);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, IBV_WR_SEND, 64);
+	w.flags = IBV_SEND_SIGNALED;
+	vt_require(vt_send(&vt_a, &w) == 0 && vt_poll(vt_a.local->scq, &wc, 1, 14000) == 0, "a completion");
+	raise(SIGINT);
+}
+
+static void hang_unsignaled(void)
+{
+	pair(NULL);
+	post_write(0);
+	wait_in_vain(vt_a.local->scq);
+}
+
+static void hang_unpolled(void)
+{
+	pair(NULL);
+	post_write(IBV_SEND_SIGNALED);
+	wait_in_vain(NULL);
+}
+
+/* One event is waited for, and no other asked for. */
+static void hang_unarmed(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	struct ibv_wc wc;
+	void *context;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	struct vt_side *s = vt_a.local;
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(s->dev.ctx);
+	struct ibv_cq *cq = channel ? ibv_create_cq(s->dev.ctx, 16, NULL, channel, 0) : NULL;
+	vt_require(cq, "ibv_create_cq: %s", strerror(errno));
+	replace_qp(cq);
+	vt_require(ibv_req_notify_cq(cq, 0) == 0, "ibv_req_notify_cq");
+	post_write(IBV_SEND_SIGNALED);
+	vt_require(ibv_get_cq_event(channel, &cq, &context) == 0, "ibv_get_cq_event: %s", strerror(errno));
+	ibv_ack_cq_events(cq, 1);
+	vt_require(vt_poll(cq, &wc, 1, 5000) == 1, "no completion");
+	post_write(IBV_SEND_SIGNALED);
+	wait_in_vain(NULL);
+}
+
 /* No mistake: what a program that works makes the device say. */
 static void nothing_wrong(void)
 {
@@ -315,6 +397,9 @@ int main(int argc, char **argv)
 		{ "too_many", too_many },		{ "too_early", too_early },
 		{ "other_link_layer", other_link_layer }, { "wrong_qkey", wrong_qkey },
 		{ "domain_in_use", domain_in_use },	{ "nothing_wrong", nothing_wrong },
+		{ "hang_no_receive", hang_no_receive }, { "hang_unsignaled", hang_unsignaled },
+		{ "hang_until_interrupted", hang_until_interrupted },
+		{ "hang_unpolled", hang_unpolled },	{ "hang_unarmed", hang_unarmed },
 	};
 	return vt_main(argc, argv, cases, VT_ARRAY(cases));
 }

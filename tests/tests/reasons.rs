@@ -1,10 +1,11 @@
 //! What the device says of mistakes and of ways to peers: the exact sentences, which a newcomer has for a manual. Numbers that
 //! differ between runs are shown as `#`.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Finished, Job, c_program, have, have_c, must_hold, under_vervain, vervain};
+use vervain_tests::{Finished, Job, c_program, have, have_c, is_whole, must_hold, under_vervain, vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Packets between processes of one host.
@@ -208,6 +209,77 @@ fn a_program_that_asked_for_nothing_is_told_the_first_reason() {
     // Whoever chose a level has chosen.
     let end = run("unknown_rkey", &[], &[("VERVAIN_LOG", "warn")]);
     assert!(!end.output.contains("vervain: ") && reasons(&end).is_empty(), "{}", end.output);
+}
+
+/// Programs that wait in vain for 5 s and exit, with what is said before and behind how long they have waited.
+const HANGS: [(&str, &str, &str); 4] = [
+    (
+        "hang_no_receive",
+        "QP #, Send to QP #: has waited ",
+        " s for a receive: the peer has posted none, and rnr_retry 7 waits for ever",
+    ),
+    ("hang_unsignaled", "QP #: 1 send done without a completion: no IBV_SEND_SIGNALED and sq_sig_all 0", ""),
+    ("hang_unpolled", "the CQ of QP # was never polled: it holds 1 completion", ""),
+    (
+        "hang_unarmed",
+        "the CQ of QP # holds 1 completion for ",
+        " s and is not polled, and there will be no event: ibv_req_notify_cq was not called again after the last one",
+    ),
+];
+/// What follows the first wait in vain where nobody has asked.
+const OTHER_WAITS: &str = "; VERVAIN_LOG=info reports all such waits, after 1 s";
+
+#[test]
+fn a_hang_explains_itself_after_a_second_and_at_the_end() {
+    if !have_c() {
+        return;
+    }
+    let start = |case: &str, vars: &[(&str, &str)]| {
+        let mut command = under_vervain(c_program("mistakes"));
+        Job::start(command.arg(case).envs(vars.iter().copied()))
+    };
+    let info = ("VERVAIN_LOG", "info");
+    // All at once: they do nothing but wait.
+    let mut jobs: Vec<_> = HANGS.iter().flat_map(|hang| [(hang, true, vec![info]), (hang, false, vec![])]).collect();
+    jobs.push((&HANGS[0], true, vec![info, IN_PACKETS[0], IN_PACKETS[1]]));
+    jobs.push((&HANGS[0], false, IN_PACKETS.to_vec()));
+    let jobs: Vec<_> = jobs.into_iter().map(|(hang, asked, vars)| (hang, asked, start(hang.0, &vars))).collect();
+    let quiet = start("hang_no_receive", &[("VERVAIN_LOG", "warn")]);
+    for ((case, before, behind), asked, job) in jobs {
+        let end = job.finish(LIMIT);
+        assert!(end.status.is_some_and(|status| status.success()), "{}", end.describe());
+        let found = if asked {
+            reasons(&end)
+        } else {
+            let output = plain(&end.output);
+            output.lines().filter_map(|line| Some(line.strip_prefix("vervain: ")?.to_owned())).collect()
+        };
+        let [line] = &found[..] else { panic!("{case}: {found:#?}\n{}", end.describe()) };
+        let said = if asked { Some(&**line) } else { line.strip_suffix(OTHER_WAITS) };
+        let seconds = said.and_then(|said| said.strip_prefix(before)?.strip_suffix(behind));
+        let is_right =
+            |seconds: &str| seconds.is_empty() == behind.is_empty() && seconds.bytes().all(|b| b.is_ascii_digit());
+        assert!(seconds.is_some_and(is_right), "{case}: {line}");
+    }
+    // Whoever chose a level has chosen.
+    let end = quiet.finish(LIMIT);
+    assert!(!end.output.contains("vervain: ") && reasons(&end).is_empty(), "{}", end.output);
+}
+
+#[test]
+fn a_hang_that_is_interrupted_has_explained_itself() {
+    // It takes 14 s.
+    if !have_c() || !is_whole() {
+        return;
+    }
+    let mut command = under_vervain(c_program("mistakes"));
+    let end = Job::start(command.arg("hang_until_interrupted")).finish(LIMIT);
+    assert!(end.status.is_some_and(|status| status.signal() == Some(2)), "{}", end.describe());
+    let output = plain(&end.output);
+    let lines: Vec<_> = output.lines().filter_map(|line| line.strip_prefix("vervain: ")).collect();
+    let (_, before, behind) = HANGS[0];
+    let is_said = |line: &str| line.starts_with(before) && line.ends_with(&format!("{behind}{OTHER_WAITS}"));
+    assert!(lines.len() == 1 && is_said(lines[0]), "{lines:#?}");
 }
 
 #[test]

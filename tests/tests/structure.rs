@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
 /// The rooms of `crates/hca/src`, each of which may use those before it.
-const ROOMS: [&str; 16] = [
+const ROOMS: [&str; 17] = [
     "error",
     "host",
     "reasons",
@@ -24,6 +24,7 @@ const ROOMS: [&str; 16] = [
     "lane",
     "owner_copy",
     "qp",
+    "hang",
 ];
 
 /// Files that the largest circle of imports may have.

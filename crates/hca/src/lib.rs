@@ -16,6 +16,7 @@
 //! - [`responder`]: what an operation does at the far side. `lane`: the way into a QP as its owner has it. `owner_copy`: where
 //!   the owner of the memory has to do what an initiator asks for.
 //! - [`qp`]: queue pairs, with the send queue and its requester in [`qp::sq`], and the carriers of what memory does not reach.
+//! - [`hang`]: what a program waits for in vain, looked for now and then and reported.
 //!
 //! To follow an RDMA Write from `ibv_post_send` to the peer's memory, read: `vervain-verbs`' `post` (C work request to
 //! [`SendRequest`]), [`qp::sq::fast_path`] (what is done at once; the long way is `qp::sq` and its `requester`) and
@@ -27,6 +28,7 @@ pub mod context;
 pub mod cq;
 pub mod device;
 mod error;
+pub mod hang;
 pub mod host;
 mod lane;
 pub mod mr;

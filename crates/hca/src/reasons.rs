@@ -1,7 +1,7 @@
 //! Why verbs and work requests of the program have failed (DESIGN decision 11). Each reason is a message at `info`. Where the
 //! program was started without `VERVAIN_LOG`, nobody has to know the variable to learn why: the first completion in error is
-//! reported at once, for a program that reads it may abort, and the first reason of another kind when the program ends, since
-//! programs probe with verbs that fail.
+//! reported at once, for a program that reads it may abort, the first long wait while it lasts, and the first reason of another
+//! kind when the program ends, since programs probe with verbs that fail.
 
 use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
@@ -37,6 +37,36 @@ pub fn tell(why: Arguments<'_>) {
 #[inline(never)]
 pub fn tell_of_completion(why: Arguments<'_>) {
     report(why, true);
+}
+
+/// Which waits in vain are reported ([`crate::hang`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    All,
+    /// The first, once it is long: nobody has chosen a level.
+    First,
+    None,
+}
+
+/// Which they are in this process.
+pub(crate) fn waits_to_report() -> Waits {
+    if log::log_enabled!(log::Level::Info) {
+        Waits::All
+    } else if vervain_config::is_log_level_chosen() {
+        Waits::None
+    } else {
+        Waits::First
+    }
+}
+
+/// Says what the program waits for in vain.
+#[cold]
+pub(crate) fn tell_of_wait(why: &str) {
+    match waits_to_report() {
+        Waits::All => log::info!("{why}"),
+        Waits::First => say(&format!("{why}; {}=info reports all such waits, after 1 s", LOG.name())),
+        Waits::None => {}
+    }
 }
 
 fn report(why: Arguments<'_>, is_completion: bool) {

@@ -19,6 +19,7 @@ use std::sync::{Arc, Once, OnceLock};
 use user::User;
 use vervain_config::{Config, LINK, LogLevel, Unknown, WINDOW};
 use vervain_hca::device::{LinkChoice, gids};
+use vervain_hca::hang::Watch;
 use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::poller::Poller;
@@ -94,7 +95,8 @@ fn ways(identity: &Identity) -> Result<(Ways, Router)> {
         pollers.push(poller);
     }
     let rendezvous = Arc::new(Local::new(identity, user, window.map_or((1, 0), |window| window.slots()))?);
-    Ok((Ways { rendezvous, pollers, handlers: vec![gsi] }, Router::new(choice, devices, carriers)))
+    let ways = Ways { rendezvous, pollers, handlers: vec![gsi, Arc::new(Watch::begin())] };
+    Ok((ways, Router::new(choice, devices, carriers)))
 }
 
 /// The RoCE carrier of this process, to look at what it counts. None before a device is open.

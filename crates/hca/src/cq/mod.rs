@@ -3,6 +3,7 @@
 
 pub mod channel;
 pub(crate) mod completion;
+pub(crate) mod facts;
 pub(crate) mod notify;
 pub mod peer_events;
 pub(crate) mod recv_ring;

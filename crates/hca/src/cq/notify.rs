@@ -117,6 +117,11 @@ impl SinceEvent {
         finds || self.looks >= LOOKS
     }
 
+    /// Polls since the program got or asked for an event.
+    pub(crate) fn polls(&self) -> u64 {
+        u64::from(self.looks) * u64::from(LOOK_AFTER) + u64::from(LOOK_AFTER - self.polls_left)
+    }
+
     fn has_polled(&self) -> bool {
         self.polls_left < LOOK_AFTER || self.looks > 0
     }

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const SPINS: u32 = 200;
 /// How often it gives its CPU away before it sleeps.
 const YIELDS: u32 = 64;
+/// How often the word is tried by a caller that does not wait.
+const BRIEF_TRIES: u32 = 1000;
 /// First and longest sleep between two tries. What the locks guard takes microseconds, at most some 100 for a long copy.
 const FIRST_NAP_NS: u32 = 20_000;
 const LAST_NAP_NS: u32 = 1_000_000;
@@ -131,6 +133,18 @@ impl<T> OwnerLock<T> {
         self.raw.try_lock().then(|| OwnerGuard { lock: self, stolen: false })
     }
 
+    /// Takes the lock if it gets free within some microseconds: for a caller that nobody may keep waiting, such as a thread that
+    /// holds the lock itself, interrupted by a signal.
+    pub fn try_lock_briefly(&self) -> Option<OwnerGuard<'_, T>> {
+        (0..BRIEF_TRIES).find_map(|_| {
+            let guard = self.try_lock();
+            if guard.is_none() {
+                std::hint::spin_loop();
+            }
+            guard
+        })
+    }
+
     /// The word, for callers that keep the lock beyond one guard.
     pub fn raw(&self) -> &RawLock {
         &self.raw
@@ -208,8 +222,9 @@ mod tests {
         let lock = OwnerLock::new(0);
         let held = lock.lock();
         assert!(lock.try_lock().is_none());
-        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock_briefly().is_none());
         drop(held);
+        assert!(lock.try_lock_briefly().is_some());
         assert!(lock.try_lock().is_some());
     }
 

@@ -108,6 +108,11 @@ impl Courtesy {
         self.polls_left == 0
     }
 
+    /// Whether a poll has ever been in vain.
+    pub(crate) fn was_in_vain(&self) -> bool {
+        self.poller != 0
+    }
+
     /// Now and then, at time `now`, of a thread that has found something in `found` polls of whatever CQ: whether the CPU is to be offered.
     /// Then [`Courtesy::returned`] is to follow.
     #[cold]

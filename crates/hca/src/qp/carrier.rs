@@ -105,6 +105,11 @@ pub trait Connection: Send + Sync {
     /// Whether a request has been begun that has not completed (IBA 10.3.1.5: SQD finishes those).
     fn has_begun(&self) -> bool;
 
+    /// Whether the oldest request waits for a receive of the peer's (IBA 9.7.5.2.8).
+    fn waits_for_receive(&self) -> bool {
+        false
+    }
+
     /// The send queue has let it go: nothing more is sent by it.
     fn disconnected(&self);
 

@@ -4,6 +4,7 @@
 pub mod ah;
 pub mod base;
 pub mod carrier;
+pub(crate) mod facts;
 mod granting;
 pub(crate) mod life;
 pub(crate) mod modify;

@@ -87,6 +87,11 @@ impl QpTable {
         qp.filter(|q| !q.is_gone())
     }
 
+    /// All QPs; none while the table is in use for long ([`OwnerLock::try_lock_briefly`]).
+    pub(crate) fn try_all(&self) -> Vec<Arc<Qp>> {
+        self.qps.try_lock_briefly().map_or_else(Vec::new, |qps| qps.values().filter_map(Weak::upgrade).collect())
+    }
+
     fn all(&self) -> Vec<Arc<Qp>> {
         self.qps.lock().values().filter_map(Weak::upgrade).collect()
     }

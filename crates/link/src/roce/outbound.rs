@@ -268,6 +268,10 @@ impl carrier::Connection for Connection {
         self.outbound.lock().end.requester().is_some_and(|r| !r.is_idle())
     }
 
+    fn waits_for_receive(&self) -> bool {
+        self.outbound.lock().end.requester().is_some_and(Requester::waits_for_receive)
+    }
+
     fn save(&self, qp: &Qp) -> Option<Vec<u8>> {
         let requester = self.outbound.lock().end.save();
         SavedConnection { requester, responder: self.save_responder(qp)? }.encode()

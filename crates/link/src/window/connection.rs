@@ -430,6 +430,10 @@ impl carrier::Connection for Connection {
         self.sending.lock().0.requester().is_some_and(|requester| !requester.is_idle())
     }
 
+    fn waits_for_receive(&self) -> bool {
+        self.sending.lock().0.requester().is_some_and(Requester::waits_for_receive)
+    }
+
     fn disconnected(&self) {
         let mut sending = self.sending.lock();
         let (end, window, _) = &mut *sending;

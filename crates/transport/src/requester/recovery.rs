@@ -33,6 +33,8 @@ pub(super) struct Timers {
     /// End of the wait that an RNR NAK has asked for.
     not_ready_until: Option<Nanos>,
     not_ready_left: u8,
+    /// The PSN that an RNR NAK has refused last.
+    not_ready_psn: Option<u32>,
     /// The last answer-driven step back: when, and to which PSN. An answer to what was sent before it says nothing new.
     went_back: Option<(Nanos, u32)>,
     timed: Option<Timed>,
@@ -69,6 +71,7 @@ impl Timers {
             probes: 0,
             not_ready_until: None,
             not_ready_left: config.rnr_retry,
+            not_ready_psn: None,
             went_back: None,
             timed: None,
             untold: 0,
@@ -234,6 +237,11 @@ impl Requester {
         true
     }
 
+    /// Whether the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not been acknowledged since.
+    pub fn waits_for_receive(&self) -> bool {
+        !self.is_idle() && self.timers.not_ready_psn == Some(self.unacknowledged)
+    }
+
     /// RNR NAK for the packet `unacknowledged` (IBA 9.7.5.2.8). The NAKs "sequence error" that rxe sends for the packets behind
     /// it are not heeded while the requester waits.
     pub(super) fn not_ready(&mut self, now: Nanos, delay: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
@@ -248,6 +256,7 @@ impl Requester {
             self.timers.not_ready_left -= 1;
         }
         self.timers.not_ready_until = Some(now + delay);
+        self.timers.not_ready_psn = Some(self.unacknowledged);
         self.timers.retry_at = Nanos::MAX;
         self.go_back(window);
     }

@@ -253,12 +253,14 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     assert_eq!(pair.requester.counters().rnr_naks, 1);
     let until = pair.requester.next_timeout().unwrap();
     assert!((pair.now + 640_000 - 3 * ONE_WAY..=pair.now + 640_000).contains(&until), "code 12");
+    assert!(pair.requester.waits_for_receive());
     pair.server.posted.push_back(2000);
     pair.run(all);
     assert_eq!(pair.statuses(), [], "not before the time is over");
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success]);
     assert_eq!(pair.responder.counters().rnr_naks, 1);
+    assert!(!pair.requester.waits_for_receive());
 }
 
 #[test]
@@ -278,6 +280,8 @@ fn a_receiver_is_waited_for_without_end_if_rnr_retry_is_7() {
     for _ in 0..20 {
         pair.run(all);
         pair.wait();
+        // Also while it tries again.
+        assert!(pair.requester.waits_for_receive());
     }
     assert_eq!((pair.statuses(), pair.requester.counters().rnr_naks), (vec![], 20));
 }

@@ -73,6 +73,11 @@ impl Exec {
         self.checked || self.asked.is_some() || self.resumed
     }
 
+    /// Whether it waits for a receive of the peer's (IBA 9.7.5.2.8).
+    pub(crate) fn waits_for_receive(&self) -> bool {
+        self.rnr_until != 0 && self.claimed.is_none()
+    }
+
     pub(crate) fn next_look(&mut self) -> u64 {
         self.looks += 1;
         now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)

@@ -1,0 +1,49 @@
+//! What a QP says of its queues to [`crate::hang`].
+
+use crate::qp::Qp;
+use vervain_iba::{Opcode, QpType};
+
+/// The queues of a QP at one moment.
+pub(crate) struct QpFacts {
+    pub(crate) qpn: u32,
+    pub(crate) dest_qpn: u32,
+    pub(crate) rnr_retry: u8,
+    pub(crate) sq_sig_all: bool,
+    /// Sends posted and not done.
+    pub(crate) waiting: u32,
+    /// Sends done since RESET.
+    pub(crate) done: u32,
+    /// Completions of sends that it has ever made.
+    pub(crate) completed: u32,
+    /// The operation of the first send that waits, if it waits for a receive of the peer's.
+    pub(crate) not_ready: Option<Opcode>,
+    /// Receives posted that no message has taken.
+    pub(crate) receives: u64,
+}
+
+impl Qp {
+    /// None of a QP that was destroyed, and while the send queue is in use for long, as in the midst of a batch. Waits for nobody.
+    pub(crate) fn facts(&self) -> Option<QpFacts> {
+        if self.is_gone() {
+            return None;
+        }
+        let sends = self.sends.try_lock_briefly()?;
+        let sq = &sends.sq;
+        let is_not_ready = match &sends.connection {
+            Some(connection) => connection.waits_for_receive(),
+            None => sq.exec.waits_for_receive(),
+        };
+        let first = sq.wq.get(sq.wq.head()).map(|first| first.opcode);
+        Some(QpFacts {
+            qpn: self.number,
+            dest_qpn: sq.params.dest_qpn,
+            rnr_retry: sq.params.rnr_retry,
+            sq_sig_all: sq.sq_sig_all,
+            waiting: sq.wq.waiting(),
+            done: sq.wq.head(),
+            completed: self.ring.produced(),
+            not_ready: first.filter(|_| is_not_ready && self.qp_type != QpType::Ud),
+            receives: self.rq.as_ref().map_or(0, |rq| rq.view.waiting()),
+        })
+    }
+}
