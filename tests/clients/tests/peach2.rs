@@ -24,7 +24,7 @@ fn what_boards_put_is_as_what_is_sent() {
         ("objects_mr", &[]),
         ("withdrawn", &["--two"]),
         ("torn_tail", &[]),
-        ("seen_and_gone", &["what_is_seen_is_acknowledged"]),
+        ("seen_and_gone", &[]),
         ("owner_atomics", &[]),
     ] {
         Runs { program, cases: &[cases], ..RUNS }.must_hold();

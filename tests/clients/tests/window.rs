@@ -188,7 +188,7 @@ fn what_is_put_where_it_belongs_is_as_what_is_sent() {
         ("sequences", &["--two"]),
         ("objects_mr", &[]),
         ("torn_tail", &[]),
-        ("seen_and_gone", &["what_is_seen_is_acknowledged"]),
+        ("seen_and_gone", &[]),
         ("fork_traffic", &[]),
         ("crowd", &["all_to_all"]),
         ("kill", &["kill_under_load"]),

@@ -50,6 +50,13 @@ impl RawLock {
         self.word.load(Ordering::Relaxed) == tid()
     }
 
+    /// Whether another thread holds it, which exists. For a caller that may have been interrupted by a signal while it held
+    /// it itself: to wait for that makes no sense.
+    pub fn is_held_elsewhere(&self) -> bool {
+        let holder = self.word.load(Ordering::Relaxed);
+        holder != 0 && holder != tid() && thread_exists(holder)
+    }
+
     /// Whether it is held by a thread that no longer exists.
     pub fn holder_is_gone(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
@@ -226,6 +233,22 @@ mod tests {
         drop(held);
         assert!(lock.try_lock_briefly().is_some());
         assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_lock_is_held_elsewhere_only_by_another_thread_that_exists() {
+        let lock = OwnerLock::new(0);
+        assert!(!lock.raw().is_held_elsewhere(), "nobody has it");
+        let held = lock.lock();
+        assert!(!lock.raw().is_held_elsewhere(), "this thread has it");
+        std::thread::scope(|scope| scope.spawn(|| assert!(lock.raw().is_held_elsewhere())).join().unwrap());
+        drop(held);
+        std::thread::scope(|scope| scope.spawn(|| std::mem::forget(lock.lock())).join().unwrap());
+        // A thread that was joined may be there for a moment more.
+        while lock.raw().is_held_elsewhere() {
+            std::thread::yield_now();
+        }
+        assert!(lock.try_lock().is_none(), "it has ended with the lock");
     }
 
     #[test]

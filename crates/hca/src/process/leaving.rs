@@ -1,9 +1,10 @@
-//! The end of the program: what it has posted leaves first, as an adapter would have sent it by then. [`Process::serve`]
-//! installs it.
+//! The end of the program: what it has posted leaves first, as an adapter would have sent it by then, and what it has
+//! received is acknowledged. [`Process::serve`] installs it.
 
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::process::Process;
+use crate::process::send_work::Mark;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 const LEAVE_NS: u64 = 1_000_000_000;
 const LOOK: Duration = Duration::from_micros(100);
 
-/// Has sends leave when the program calls exit(3) or returns from main. A forked child has its parent's functions of atexit(3).
+/// Has all leave when the program calls exit(3) or returns from main. A forked child has its parent's functions of atexit(3).
 pub(super) fn install() {
     static ONCE: Once = Once::new();
     // SAFETY: the handler may run at any time when the process ends, or this library is unloaded.
@@ -20,20 +21,34 @@ pub(super) fn install() {
 
 extern "C" fn at_exit() {
     if let Some(process) = Process::current().filter(|process| process.is_current()) {
-        process.let_sends_leave();
+        process.let_all_leave();
     }
 }
 
 impl Process {
-    /// Waits while send work is about to leave. The progress thread goes on with it: this thread may have been interrupted by
-    /// a signal anywhere in a call, so it takes no lock that it may hold.
-    fn let_sends_leave(&self) {
+    /// Waits while send work or an acknowledgement is about to leave, or a piece of an initiator's request is being moved,
+    /// of which the program may have seen the end. Others go on with them: this thread may have been interrupted by a
+    /// signal anywhere in a call, so it waits for no lock, which it may hold.
+    fn let_all_leave(&self) {
         let until = now_ns() + LEAVE_NS;
+        // Carriers after the send work, some of which may wait there for other packets by then.
         let is_leaving =
-            || !self.pending.raw().held_by_me() && self.pending.lock().iter().any(|work| work.is_leaving());
+            || self.has_sends_leaving() | !self.shut_pollers_down() | self.serving.raw().is_held_elsewhere();
         while is_leaving() && now_ns() < until {
             self.hand_over();
             nap(LOOK);
         }
+    }
+
+    fn has_sends_leaving(&self) -> bool {
+        match self.send_work.try_lock() {
+            Some(marks) => marks.look_at(Mark::place).filter_map(Mark::work).any(|work| work.is_leaving()),
+            None => self.send_work.raw().is_held_elsewhere(),
+        }
+    }
+
+    /// Whether all that carriers have to say is said.
+    fn shut_pollers_down(&self) -> bool {
+        !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.shutdown() & all)
     }
 }

@@ -1,5 +1,4 @@
-//! What a process does about packets, as far as it is not the carrier's: who looks for them, when they are handled, and what is
-//! said at the end.
+//! What a process does about packets, as far as it is not the carrier's: who looks for them, and when they are handled.
 
 use crate::error::Result;
 use crate::host::lock::OwnerLock;
@@ -29,10 +28,7 @@ pub(crate) struct Packets {
 impl Process {
     /// From now on threads that poll look for packets too, and so does the progress thread. Called by the carrier.
     pub fn expect_packets(&self) {
-        if !self.packets.expected.swap(true, Ordering::AcqRel) {
-            // SAFETY: the handler may run at any time when the process ends, or this library is unloaded.
-            unsafe { libc::atexit(at_exit) };
-        }
+        self.packets.expected.store(true, Ordering::Release);
         self.wake_for_packets();
     }
 
@@ -135,11 +131,5 @@ impl Process {
     /// How often threads of the program have polled; the progress thread keeps away while they do.
     pub fn packet_looks(&self) -> u32 {
         self.packets.looks.load(Ordering::Relaxed)
-    }
-}
-
-extern "C" fn at_exit() {
-    if let Some(process) = Process::current() {
-        process.pollers.iter().for_each(|poller| poller.shutdown());
     }
 }

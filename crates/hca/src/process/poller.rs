@@ -60,6 +60,10 @@ pub trait Poller: EventHandler {
     }
 
     /// Says what is left to be said before the process ends: what a program has received is acknowledged, even if it ends
-    /// at once.
-    fn shutdown(&self) {}
+    /// at once. False while another thread has something of that in hand, or is to say it; then it is called again. Waits
+    /// for no lock: the calling thread may have been interrupted in the midst of a call. Called only after
+    /// [`Process::expect_packets`].
+    fn shutdown(&self) -> bool {
+        true
+    }
 }

@@ -114,8 +114,8 @@ pub(crate) trait SendWork: Send + Sync {
     /// Whether any waits.
     fn has_pending(&self) -> bool;
 
-    /// Whether it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for nobody; false if the calling thread, which a
-    /// signal may have interrupted, has the send queue.
+    /// Whether it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for a moment at most; false if the calling
+    /// thread, which a signal may have interrupted, has the send queue.
     fn is_leaving(&self) -> bool;
 
     /// How often the program has looked.

@@ -110,6 +110,11 @@ pub trait Connection: Send + Sync {
         false
     }
 
+    /// Whether requests are here that an adapter would have sent by now: they wait for room on the way, or for the
+    /// handshake with the peer's process, or may be lost. Not so what waits for a receive, or for a peer that is absent or
+    /// silent. Takes no lock but those that are taken under that of the send queue only.
+    fn holds_back(&self, sends: &Sends<'_>) -> bool;
+
     /// The send queue has let it go: nothing more is sent by it.
     fn disconnected(&self);
 

@@ -232,20 +232,27 @@ impl Qp {
     }
 
     /// Finishes what was posted to a peer that lives: an adapter has sent it before it carries out the command that ends the
-    /// QP. Here it may wait for the handshake with the peer's process, or for its turn.
+    /// QP. Here it may wait for the handshake with the peer's process, for its turn, or for room on the way, which packets
+    /// of the peer's make.
     pub(super) fn let_sends_leave(&self) {
         let until = now_ns() + SENDS_LEAVE_NS;
         loop {
             let mut sends = self.lock_sends();
-            if !sends.sq.is_leaving(&self.base) || now_ns() >= until {
+            if !sends.is_leaving(self) || now_ns() >= until {
                 return;
             }
             let progress = self.start(&mut sends, LOOK_BUDGET);
+            let is_carried = sends.connection.is_some();
             drop(sends);
             match progress {
                 Progress::More => {}
-                Progress::Wait(_) => nap(LOOK_AT_SENDS),
-                Progress::Idle | Progress::Stopped => return,
+                Progress::Stopped => return,
+                Progress::Idle if !is_carried => return,
+                Progress::Idle | Progress::Wait(_) => {
+                    if !(is_carried && self.process.poll_packets()) {
+                        nap(LOOK_AT_SENDS);
+                    }
+                }
             }
         }
     }

@@ -34,6 +34,7 @@ use crate::lane::OwnedLane;
 use crate::process::send_work::{Mark, Progress, SendWork, Settled};
 use crate::qp::base::QpBase;
 use crate::qp::carrier::Connection;
+use crate::qp::remote::Sends;
 use crate::qp::sq::ud::DatagramOut;
 use crate::qp::sq::wqe::SendRequest;
 use crate::qp::sq::wqe::WorkRequest;
@@ -563,6 +564,15 @@ impl SendSide {
     fn has_begun(&self) -> bool {
         self.sq.has_begun() || self.connection.as_ref().is_some_and(|connection| connection.has_begun())
     }
+
+    /// Whether an adapter would have sent by now what is left here of `qp`.
+    fn is_leaving(&mut self, qp: &Qp) -> bool {
+        let SendSide { sq, connection } = self;
+        match connection {
+            Some(connection) => !qp.is_stopped() && connection.holds_back(&Sends::of(sq, qp)),
+            None => sq.is_leaving(&qp.base),
+        }
+    }
 }
 
 impl SendWork for Qp {
@@ -614,12 +624,9 @@ impl SendWork for Qp {
     }
 
     fn is_leaving(&self) -> bool {
-        if !self.has_pending() || self.sends.raw().held_by_me() {
-            return false;
-        }
-        match self.sends.try_lock() {
-            Some(sends) => sends.sq.is_leaving(&self.base),
-            None => !self.thread_is_gone(),
+        match self.lock_sends_soon() {
+            Some(mut sends) => sends.is_leaving(self),
+            None => self.sends.raw().is_held_elsewhere(),
         }
     }
 

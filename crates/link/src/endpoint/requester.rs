@@ -33,6 +33,20 @@ impl RequesterEnd {
         self.requester.as_mut()
     }
 
+    /// Whether requests, or packets of them, are still to be sent.
+    pub fn has_unsent(&self, sends: &Sends<'_>) -> bool {
+        let is_posted = |n| sends.may_begin() && sends.get(n).is_some();
+        match &self.requester {
+            Some(requester) => requester.has_unsent() || is_posted(self.next()),
+            None => is_posted(sends.head()),
+        }
+    }
+
+    /// [`Requester::waits_for_peer`].
+    pub fn waits_for_peer(&self) -> bool {
+        self.requester.as_ref().is_some_and(Requester::waits_for_peer)
+    }
+
     /// Takes the requester of a QP that is disconnected.
     pub fn take(&mut self) -> Option<Requester> {
         self.requester.take()

@@ -259,17 +259,20 @@ impl Connection {
         Destination { spread: if by == ANY { self.lanes.small } else { by }, ..self.to }
     }
 
-    /// Sends an acknowledgement that is due, unless somebody is in the middle of something.
-    pub(super) fn acknowledge_if_free(&self, qp: &Qp) {
-        if let Some(mut batch) = self.port.try_batch()
-            && let Some(mut replying) = self.replying.try_lock()
-            && replying.responder.has_ack_due()
-        {
+    /// Puts an acknowledgement that is due into the port's batch, unless somebody is in the middle of something; false if
+    /// that is another thread.
+    pub(super) fn acknowledge_if_free(&self, qp: &Qp) -> bool {
+        let mut batch = match self.port.try_batch() {
+            Ok(batch) => batch,
+            Err(is_elsewhere) => return !is_elsewhere,
+        };
+        let Some(mut replying) = self.replying.try_lock() else { return !self.replying.raw().is_held_elsewhere() };
+        if replying.responder.has_ack_due() {
             let Replying { responder, lanes, .. } = &mut *replying;
             let out = PacketSink { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };
             responder.poll_transmit(1, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
-            batch.flush();
         }
+        true
     }
 
     fn reply<R>(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, PacketSink<'_>>) -> R) -> Option<R> {
@@ -342,11 +345,11 @@ impl Connection {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain.
+    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain; and what of its posts
+    /// waits for other packets leaves.
     pub(super) fn close(&self, qp: &Qp) {
-        if self.acknowledge(qp) {
-            self.port.flush();
-        }
+        self.acknowledge(qp);
+        self.port.flush();
         let mut replying = self.replying.lock();
         self.closed.store(true, Ordering::Relaxed);
         replying.lanes.release();
@@ -357,15 +360,12 @@ impl Connection {
         self.may_owe.load(Ordering::Relaxed) && self.replying.lock().responder.has_ack_due()
     }
 
-    /// Puts an acknowledgement that is due into the port's batch; whether there was one.
-    pub(super) fn acknowledge(&self, qp: &Qp) -> bool {
-        let due = self.reply(qp, |responder, host| {
-            let due = responder.has_ack_due();
-            if due {
+    /// Puts an acknowledgement that is due into the port's batch.
+    fn acknowledge(&self, qp: &Qp) {
+        self.reply(qp, |responder, host| {
+            if responder.has_ack_due() {
                 responder.poll_transmit(1, host);
             }
-            due
         });
-        due.unwrap_or(false)
     }
 }

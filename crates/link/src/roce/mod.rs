@@ -245,8 +245,8 @@ impl Poller for Roce {
         self.engine.take_all_in(process)
     }
 
-    fn shutdown(&self) {
-        self.engine.shutdown();
+    fn shutdown(&self) -> bool {
+        self.engine.shutdown()
     }
 }
 

@@ -272,6 +272,14 @@ impl carrier::Connection for Connection {
         self.outbound.lock().end.requester().is_some_and(Requester::waits_for_receive)
     }
 
+    /// What is lost on the way is sent again as long as the QP is there, so it stays until the peer has it.
+    fn holds_back(&self, sends: &Sends<'_>) -> bool {
+        let outbound = self.outbound.lock();
+        let end = &outbound.end;
+        let is_under_way = end.requester().is_some_and(|requester| !requester.is_idle());
+        (is_under_way || end.has_unsent(sends)) && !end.waits_for_peer()
+    }
+
     fn save(&self, qp: &Qp) -> Option<Vec<u8>> {
         let requester = self.outbound.lock().end.save();
         SavedConnection { requester, responder: self.save_responder(qp)? }.encode()

@@ -52,9 +52,9 @@ impl LocalPort {
         self.batch.lock()
     }
 
-    /// The packets that are being collected; None if another thread has them.
-    pub(super) fn try_batch(&self) -> Option<OwnerGuard<'_, SendBatch>> {
-        self.batch.try_lock()
+    /// The packets that are being collected, unless somebody has them: whether that is another thread than this one.
+    pub(super) fn try_batch(&self) -> std::result::Result<OwnerGuard<'_, SendBatch>, bool> {
+        self.batch.try_lock().ok_or_else(|| self.batch.raw().is_held_elsewhere())
     }
 
     /// Sends what the fault device has held back until now.
@@ -74,6 +74,15 @@ impl LocalPort {
     /// Sends the packets that were collected.
     pub(super) fn flush(&self) {
         self.flush_batch(&mut self.batch.lock());
+    }
+
+    /// Sends the packets that were collected, unless somebody has them; false if that is another thread.
+    fn flush_if_free(&self) -> bool {
+        match self.try_batch() {
+            Ok(mut batch) => self.flush_batch(&mut batch),
+            Err(is_elsewhere) => return !is_elsewhere,
+        }
+        true
     }
 
     /// Sends the packets in `batch`, which is this port's.
@@ -321,6 +330,12 @@ impl Ports {
         for port in self.list.lock().iter() {
             f(port);
         }
+    }
+
+    /// Sends what was collected at all ports without waiting for anybody; false while another thread has something of that.
+    pub(super) fn flush_if_free(&self) -> bool {
+        let Some(list) = self.list.try_lock() else { return !self.list.raw().is_held_elsewhere() };
+        list.iter().fold(true, |all, port| port.flush_if_free() & all)
     }
 
     /// Brings a copy of the list up to date.

@@ -42,6 +42,17 @@ const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
 const DIRECT: u64 = 1 << 20;
 const WRITE: u64 = 8 << 10;
 
+/// How long messages have waited for a pair, or for room, and for whom.
+#[derive(Default)]
+struct Wait {
+    /// CLOCK_MONOTONIC, ns; 0 while none waits.
+    since: AtomicU64,
+    /// Messages that the peer had taken then.
+    taken: AtomicU64,
+    /// At the last look there was no pair, nor a process that one could be made with.
+    is_in_vain: AtomicBool,
+}
+
 /// A connected QP.
 pub struct Connection {
     me: Weak<Connection>,
@@ -52,9 +63,7 @@ pub struct Connection {
     service: Service,
     /// The pair by which it goes on, once there is one: it is never with another process of that number.
     pair: OnceLock<Arc<Pair>>,
-    /// Since when messages wait for a pair, or for room; 0 while none does. And what the peer had taken then.
-    waits_since: AtomicU64,
-    waits_at: AtomicU64,
+    wait: Wait,
     /// Messages of the pair when this connection has sent its last one.
     pub last_sent: AtomicU64,
     /// Taken under the lock of the QP's send queue only. With what of the requester's counters has been told, and of the responder's.
@@ -120,8 +129,7 @@ impl Connection {
             peer_qpn: attr.dest_qp_num,
             service,
             pair: OnceLock::new(),
-            waits_since: AtomicU64::new(0),
-            waits_at: AtomicU64::new(0),
+            wait: Wait::default(),
             last_sent: AtomicU64::new(0),
             sending: OwnerLock::new((
                 RequesterEnd::default(),
@@ -270,6 +278,8 @@ impl Connection {
         // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
         let pair = self.pair();
         pair.iter().for_each(|pair| pair.wait_for_room(self));
+        let may_meet = || self.engine.upgrade().is_some_and(|engine| engine.lives_somewhere(self.peer));
+        self.wait.is_in_vain.store(pair.is_none() && !may_meet(), Ordering::Relaxed);
         // Whoever has made room just before has not seen that somebody waits. An answer that is waited for comes by itself.
         if !self.awaits_landing() && pair.is_some_and(|pair| pair.has_room(Class::Request)) {
             return Progress::More;
@@ -284,13 +294,13 @@ impl Connection {
 
     /// Since when messages have waited, while the peer has taken nothing.
     fn waits(&self, pair: Option<&Arc<Pair>>) -> u64 {
-        let (since, taken) = (self.waits_since.load(Ordering::Relaxed), pair.map_or(0, |pair| pair.taken()));
-        if since != 0 && self.waits_at.load(Ordering::Relaxed) == taken {
+        let (since, taken) = (self.wait.since.load(Ordering::Relaxed), pair.map_or(0, |pair| pair.taken()));
+        if since != 0 && self.wait.taken.load(Ordering::Relaxed) == taken {
             return since;
         }
         let now = now_ns();
-        self.waits_since.store(now, Ordering::Relaxed);
-        self.waits_at.store(taken, Ordering::Relaxed);
+        self.wait.since.store(now, Ordering::Relaxed);
+        self.wait.taken.store(taken, Ordering::Relaxed);
         now
     }
 
@@ -298,7 +308,7 @@ impl Connection {
     #[inline]
     pub fn waited(&self, sent: u64) {
         if self.service == Service::Uc && sent != u64::MAX {
-            self.waits_since.store(0, Ordering::Relaxed);
+            self.wait.since.store(0, Ordering::Relaxed);
         }
     }
 
@@ -310,7 +320,7 @@ impl Connection {
 
     /// Whether nobody answers, and the peer has been waited for.
     pub fn waits_no_more(&self) -> bool {
-        let since = self.waits_since.load(Ordering::Relaxed);
+        let since = self.wait.since.load(Ordering::Relaxed);
         self.service == Service::Uc && since != 0 && now_ns() >= since + ABSENT_NS
     }
 
@@ -383,6 +393,12 @@ impl Connection {
         self.pair().is_some_and(|own| Arc::ptr_eq(own, pair))
     }
 
+    /// Whether the peer is putting a message where it was told that it belongs. Waits for no lock.
+    pub fn is_put_to(&self) -> bool {
+        let has_peer = || self.pair.get().is_some_and(|pair| !pair.is_over() && !pair.is_silent());
+        self.has_told.load(Ordering::Relaxed) && has_peer()
+    }
+
     /// Whether it is one of XRC.
     pub fn is_xrc(&self) -> bool {
         self.service == Service::Xrc
@@ -432,6 +448,17 @@ impl carrier::Connection for Connection {
 
     fn waits_for_receive(&self) -> bool {
         self.sending.lock().0.requester().is_some_and(Requester::waits_for_receive)
+    }
+
+    fn holds_back(&self, sends: &Sends<'_>) -> bool {
+        let sending = self.sending.lock();
+        let end = &sending.0;
+        let goes_on = match self.pair.get() {
+            // It begins as soon as both have met.
+            None => !self.wait.is_in_vain.load(Ordering::Relaxed),
+            Some(pair) => !pair.is_over() && !pair.is_silent() && !end.waits_for_peer(),
+        };
+        goes_on && end.has_unsent(sends)
     }
 
     fn disconnected(&self) {

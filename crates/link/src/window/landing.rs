@@ -270,11 +270,7 @@ impl Engine {
     /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program sees them.
     pub fn let_landing_end(&self, process: &'static Process, connection: &Connection) {
         let until = now_ns() + LANDING_ENDS_NS;
-        let is_under_way = || {
-            let has_peer = || connection.pair().is_some_and(|pair| !pair.is_over() && !pair.is_silent());
-            connection.has_told.load(Ordering::Relaxed) && has_peer()
-        };
-        while is_under_way() && now_ns() < until {
+        while connection.is_put_to() && now_ns() < until {
             if !self.look(process) {
                 nap(LOOK);
             }

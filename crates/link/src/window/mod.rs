@@ -494,4 +494,8 @@ impl Poller for Window {
     fn packet_fd(&self) -> Option<RawFd> {
         None
     }
+
+    fn shutdown(&self) -> bool {
+        self.0.is_all_said()
+    }
 }

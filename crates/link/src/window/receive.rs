@@ -112,6 +112,11 @@ impl Receiving {
         self.held_up.extend(connections.into_iter().filter(is_held_up));
     }
 
+    /// Whether an acknowledgement waits for something else to go.
+    fn owes_peers(&self) -> bool {
+        self.pairs.iter().any(|inflow| inflow.pair.owes())
+    }
+
     /// Announces to all peers that this process goes to sleep; whether one did not know.
     fn announce_sleep(&mut self) -> bool {
         self.pairs.iter().fold(false, |any, inflow| inflow.pair.announce_sleep() | any)
@@ -191,6 +196,21 @@ impl Engine {
             self.hand_over(process);
         }
         any
+    }
+
+    /// Whether what has been put to this process is acknowledged, as far as its program may have seen it. If not, the
+    /// progress thread sees to it. Waits for no lock.
+    pub fn is_all_said(&self) -> bool {
+        let is_put_to = match self.connections.try_lock() {
+            Some(connections) => connections.values().any(|connection| connection.is_put_to()),
+            None => self.connections.raw().is_held_elsewhere(),
+        };
+        // In this order: what ends a message is acknowledged by whoever receives.
+        let owes = match self.receiving.try_lock() {
+            Some(rx) => rx.owes_peers(),
+            None => self.receiving.raw().is_held_elsewhere(),
+        };
+        !is_put_to && !owes
     }
 
     /// What is left to do may be done when nothing comes any more: the progress thread sees to it.

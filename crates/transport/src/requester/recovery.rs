@@ -93,6 +93,11 @@ impl Timers {
         self.not_ready_until.is_some()
     }
 
+    /// Whether an ACK timeout has passed since the last answer, or more than the probes that resend one packet.
+    pub fn is_in_vain(&self, config: &RequesterConfig) -> bool {
+        self.retries_left < config.retry_cnt || self.probes > GENTLE_PROBES
+    }
+
     /// The next deadline, given whether the peer is waited for.
     #[inline]
     pub fn next(&self, waiting: bool) -> Option<Nanos> {

@@ -246,6 +246,38 @@ fn without_a_timeout_it_is_tried_for_ever() {
 }
 
 #[test]
+fn whether_something_is_to_be_sent_and_the_peer_answers_is_known() {
+    let mut pair = Pair::new(Service::Rc);
+    let state = |pair: &Pair| (pair.requester.has_unsent(), pair.requester.waits_for_peer());
+    assert_eq!(state(&pair), (false, false));
+    pair.client.post(Operation::Write, &pattern(100 << 10, 1), |_| ());
+    assert_eq!(
+        (pair.transmit(), state(&pair)),
+        (Sent::WindowClosed, (true, false)),
+        "more than the window lets through"
+    );
+    pair.run(all);
+    assert_eq!((pair.statuses().len(), state(&pair)), (1, (false, false)));
+    pair.client.post(Operation::Write, b"lost", |_| ());
+    pair.transmit();
+    for probes in 1..=3 {
+        assert_eq!(state(&pair), (false, false), "before probe {probes}");
+        pair.client.wire.clear();
+        assert!(pair.wait());
+        assert_eq!(pair.requester.counters().probes, probes);
+    }
+    assert_eq!(state(&pair), (true, true), "nobody answers, and all is sent again");
+    pair.run(all);
+    assert_eq!((pair.statuses().len(), state(&pair)), (2, (false, false)), "the peer has answered");
+    pair.client.post(Operation::Send, b"no receive", |_| ());
+    pair.run(all);
+    assert!(pair.requester.waits_for_peer());
+    pair.server.posted.push_back(100);
+    pair.finish(all);
+    assert_eq!((pair.statuses().len(), state(&pair)), (3, (false, false)));
+}
+
+#[test]
 fn a_receiver_that_is_not_ready_is_waited_for() {
     let mut pair = Pair::new(Service::Rc);
     pair.client.post(Operation::Send, &pattern(2000, 1), |_| ());

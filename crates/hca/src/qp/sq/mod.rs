@@ -115,7 +115,8 @@ impl SendQueue {
     }
 
     /// Whether an adapter would have sent by now what is left here: it waits for a handshake or for its turn, or is in an
-    /// owner's hands. Not so what waits for a receive, or for a peer that is absent or stopped. A carrier sends as it is posted.
+    /// owner's hands. Not so what waits for a receive, or for a peer that is absent or stopped. Of what a carrier has the
+    /// carrier knows ([`crate::qp::carrier::Connection::holds_back`]).
     pub(crate) fn is_leaving(&self, qp: &QpBase) -> bool {
         if qp.is_stopped() {
             return false;
@@ -127,7 +128,7 @@ impl SendQueue {
         let e = &self.exec;
         // A request that was tried in vain, for another reason than these, is looked at again later.
         let is_due = e.handshake_until != 0 || e.asked.is_some() || e.looks == 0;
-        !self.wq.is_empty() && !self.path.is_remote() && may_go_on && is_due
+        !self.wq.is_empty() && may_go_on && is_due
     }
 
     /// The completions of this queue.

@@ -105,13 +105,13 @@ impl AcksDue {
         self.begin(now);
     }
 
-    /// Acknowledges what can be acknowledged without waiting for anybody.
-    pub(super) fn acknowledge_if_free(&self) {
-        for connection in &self.connections {
-            if let Some(qp) = connection.qp.upgrade() {
-                connection.acknowledge_if_free(&qp);
-            }
-        }
+    /// Has acknowledgements that are due put into the batches of the ports without waiting for anybody; false while other
+    /// threads have what that takes.
+    pub(super) fn acknowledge_if_free(&self) -> bool {
+        self.connections.iter().fold(true, |all, connection| {
+            let done = connection.qp.upgrade().is_none_or(|qp| connection.acknowledge_if_free(&qp));
+            done & all
+        })
     }
 }
 

@@ -386,11 +386,13 @@ impl Engine {
         }
     }
 
-    /// Acknowledges what can be acknowledged at once, when the process ends: whoever ends it may have been interrupted in
-    /// the middle of anything.
-    pub(super) fn shutdown(&self) {
-        if let Some(rx) = self.receiving.try_lock() {
-            rx.state.acks.acknowledge_if_free();
+    /// Acknowledges what was taken in, and sends what waits for other packets, when the process ends; see
+    /// [`vervain_hca::process::poller::Poller::shutdown`].
+    pub(super) fn shutdown(&self) -> bool {
+        match self.receiving.try_lock() {
+            Some(rx) => rx.state.acks.acknowledge_if_free() & self.ports.flush_if_free(),
+            // What it has taken in it has not acknowledged.
+            None => !self.receiving.raw().is_held_elsewhere(),
         }
     }
 }
