@@ -145,9 +145,14 @@ mod tests {
         assert_eq!(said(&[lid], &[lid, lid]), "");
         for infiniband in [lid, with_grh] {
             let sentence = said(&[infiniband], &[ethernet]);
-            assert!(sentence.starts_with("rank 3 is on InfiniBand, and process 0 of the job on Ethernet: "), "{sentence}");
+            assert!(
+                sentence.starts_with("rank 3 is on InfiniBand, and process 0 of the job on Ethernet: "),
+                "{sentence}"
+            );
         }
-        assert!(said(&[ethernet], &[lid]).starts_with("rank 3 is on Ethernet, and process 0 of the job on InfiniBand: "));
+        assert!(
+            said(&[ethernet], &[lid]).starts_with("rank 3 is on Ethernet, and process 0 of the job on InfiniBand: ")
+        );
         for (own, first) in [(&[lid, ethernet][..], &[lid][..]), (&[lid, ethernet], &[lid, with_grh])] {
             let sentence = said(own, first);
             assert!(sentence.starts_with("rank 3's second device is on Ethernet, and process 0"), "{sentence}");
