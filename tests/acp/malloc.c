@@ -1,5 +1,5 @@
 /* Global allocation: every rank allocates and frees memory of every rank's. The argument says what of it: "sizes", "churn COUNT" with
- * a heap of one segment, "limit", "none", "huge", "twice", "twice large", "inside", "foreign", "kill", "speed COUNT". */
+ * a heap of one segment, "limit", "rejoin", "none", "huge", "twice", "twice large", "inside", "foreign", "kill", "speed COUNT". */
 #include "at.h"
 
 #include <signal.h>
@@ -146,6 +146,33 @@ static void limit(void) {
 	}
 }
 
+/* How many blocks of this size there are at a time, up to `most`. */
+static size_t count_blocks(size_t size, int rank, size_t most) {
+	static acp_ga_t blocks[1 << 15];
+	size_t n = 0;
+	while (n < most && (blocks[n] = acp_malloc(size, rank)) != ACP_GA_NULL)
+		n++;
+	for (size_t i = 0; i < n; i++)
+		acp_free(blocks[i]);
+	return n;
+}
+
+/* In a heap of 16 MiB, small blocks that were freed are as many large ones again as there were before. */
+static void rejoin(void) {
+	const int last = at_procs - 1;
+	if (at_rank == 0) {
+		size_t fresh = count_blocks(5000000, last, 10);
+		AT_CHECK(fresh == 3, "%zu blocks of 5 MB in 16 MiB", fresh);
+		size_t small = count_blocks(600, last, 1 << 15);
+		AT_CHECK(small > 10000 && small < 1 << 15, "%zu blocks of 600 B", small);
+		for (int i = 0; i < 3; i++) {
+			size_t then = count_blocks(5000000, last, 10);
+			AT_CHECK(then == fresh, "%zu blocks of 5 MB, and %zu after small ones", fresh, then);
+		}
+	}
+	at_sync();
+}
+
 /* There is no memory at all. */
 static void none(void) {
 	for (int r = 0; r < at_procs; r++)
@@ -247,6 +274,8 @@ int main(int argc, char **argv) {
 		churn_in_one_segment(count);
 	else if (strcmp(what, "limit") == 0)
 		limit();
+	else if (strcmp(what, "rejoin") == 0)
+		rejoin();
 	else if (strcmp(what, "none") == 0)
 		none();
 	else if (strcmp(what, "huge") == 0)

@@ -107,6 +107,11 @@ fn a_heap_has_a_limit() {
 }
 
 #[test]
+fn small_blocks_that_were_freed_are_large_ones_again() {
+    holds(&[1, 2], &[], &[("ACP_HEAP", "16M")], &["rejoin"]);
+}
+
+#[test]
 fn a_heap_without_a_directory_has_no_memory() {
     for bytes in ["0", "16", "24"] {
         holds(&[2], &[], &[("ACP_STARTER_MEMORY_DL", bytes)], &["none"]);

@@ -98,3 +98,12 @@ fn what_cannot_be_is_one_sentence() {
     refused(&run(1, &[], &[], "no device"), "mesh: no RDMA device called none_0");
     refused(&run(1, &[], &[], "too many"), "mesh: 1048576 connections are too many for vervain0: ");
 }
+
+#[test]
+fn ranks_on_two_link_layers_are_one_sentence() {
+    let rank = "test $VERVAIN_JOB_RANK = 1 && export VERVAIN_LINK_LAYER=infiniband; exec \"$0\" exchange";
+    let mut command = unswayed(vervain());
+    command.args(["launch", "-n", "2", "--", "sh", "-c", rank, RANK]);
+    let end = Job::start(&mut command).finish(LIMIT);
+    refused(&end, "mesh: rank 1 is on InfiniBand, and process 0 of the job on Ethernet: these do not reach each other");
+}

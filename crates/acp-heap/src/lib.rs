@@ -5,8 +5,9 @@
 //! register more memory the owner has to act, which its thread does.
 //!
 //! A heap's memory is in *segments*, which the owner makes when somebody misses memory: none at all before the first block, then one of
-//! 512 KiB, after that as much as there is already up to 16 MiB, and above 128 MiB an eighth of it. They stay until the end of the
-//! job, since others may be reading them. A directory in the owner's starter memory has them all.
+//! 512 KiB, after that as much as there is already up to 16 MiB, and above 128 MiB an eighth of it; the owner makes it longer where its
+//! heap has a limit, for memory of two segments is never one block. They stay until the end of the job, since others may be reading
+//! them. A directory in the owner's starter memory has them all.
 //!
 //! In a segment a tree of words says what is free, two bits for a unit: units of 16 bytes, 32 of which are a unit of 512 bytes,
 //! 32 of which are one of 16 KiB, and so on. A block is a run of units in one word, so that one compare and swap takes it, and

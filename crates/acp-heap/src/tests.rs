@@ -357,6 +357,34 @@ fn a_segment_is_used_up_and_refilled() {
     }
 }
 
+/// A heap of 16 MiB is one segment, see `engine::segments` of `vervain-acp`.
+#[test]
+fn freed_small_blocks_are_large_ones_again() {
+    let geometry = geometry(24);
+    let memory = Memory::new(24, || Ok(()));
+    let tree = Tree::new(&geometry, &memory);
+    let fill = |bytes: u64| {
+        let mut blocks = vec![];
+        // Each search begins at the first word: of the smallest, all would take minutes.
+        while blocks.len() < 4000
+            && let Some(taken) = search(&tree, shape(bytes)).unwrap()
+        {
+            blocks.push(taken.offset);
+        }
+        blocks.iter().for_each(|block| assert!(tree.release(*block, None).unwrap().is_some()));
+        blocks.len()
+    };
+    let large = [4 << 20, 5 << 20, 15 << 20];
+    assert_eq!(large.map(fill), [3, 3, 1]);
+    for small in [40, 600, 20_000] {
+        assert!(fill(small) > 256, "{small} B");
+        assert_eq!(large.map(fill), [3, 3, 1], "after blocks of {small} B");
+    }
+    // Nothing is divided any more but what the words themselves lie in.
+    tree.close_empty(geometry.top()).unwrap();
+    assert!(memory.is_zero());
+}
+
 /// Bytes of the segments of ranks that go on side by side: trees of two and of three levels.
 const LOGS: [u32; 2] = [14, 15];
 

@@ -186,7 +186,7 @@ impl Farm {
             let table = self.tables.start() + (at * ENTRIES * Entry::BYTES) as u64;
             let hello = hello(table, 0, |port| (self.tables.rkey(port), 0), ports, true);
             self.crowd.add(job, rank, hello)?;
-            self.crowd.introduce(Instant::now(), rank);
+            self.crowd.introduce(job, Instant::now(), rank)?;
             let until = Instant::now() + PATIENCE;
             while !self.crowd.registered(rank) {
                 if Instant::now() > until {

@@ -114,7 +114,10 @@ impl Progress {
         if introduction.agreed() != agreed(settings) {
             job.abort(1, &disagreement(introduction.agreed(), settings, rank));
         }
-        progress.with(|engine| engine.mesh.introduce(introduction))?;
+        if let Err(error) = progress.with(|engine| engine.mesh.introduce(introduction)) {
+            // The others would wait for this rank.
+            job.abort(1, &error.to_string());
+        }
         // It sends at once what it has to.
         progress.shared.kick();
         progress.wait(|engine| Ok(engine.mesh.registered().then_some(())))?;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use vervain_rdma::{Endpoint, Gid, Mtu};
 
+use crate::error::{Error, Result};
+
 /// The most devices that a rank uses.
 pub const MAX_DEVICES: usize = 2;
 
@@ -16,6 +18,13 @@ pub enum Site {
     Gid([u8; 16], u16),
     /// On InfiniBand.
     Lid(u16),
+}
+
+impl Site {
+    /// What lies under the transport there. The LID is 0 on Ethernet, and never on InfiniBand (IBA 4.1.3).
+    fn link_layer(&self) -> &'static str {
+        if matches!(self, Site::Gid(_, 0)) { "Ethernet" } else { "InfiniBand" }
+    }
 }
 
 /// Where a rank is asked for connections: a UD QP, one at each port that it uses.
@@ -66,6 +75,25 @@ impl Doors {
         self.second.filter(|_| color > 0).unwrap_or(self.first)
     }
 
+    /// Whether the doors of process 0 of the job are on the same link layers as these, of `rank`: datagrams to one on another lead
+    /// nowhere, and nothing answers.
+    ///
+    /// # Errors
+    /// They are not: the sentence names both.
+    pub(crate) fn check_link_layers(&self, rank: u32, first: &Doors) -> Result<()> {
+        for color in 0..MAX_DEVICES as u32 {
+            let [own, other] = [self, first].map(|doors| doors.of(color).site.link_layer());
+            if own != other {
+                let device = if color == 0 { "" } else { "'s second device" };
+                return Err(Error::new(format!(
+                    "rank {rank}{device} is on {own}, and process 0 of the job on {other}: these do not reach each other, and all \
+                     ranks must have devices of one link layer"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn is_possible(&self) -> bool {
         self.first.is_possible() && self.second.is_none_or(|door| door.is_possible())
     }
@@ -92,5 +120,42 @@ impl Lanes {
     pub(crate) fn is_possible(&self) -> bool {
         let ends = [self.data, self.commands];
         ends.iter().all(|(qpn, psn)| *qpn < LIMIT && *psn < LIMIT) && self.mtu().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doors(sites: &[Site]) -> Doors {
+        let doors: Vec<_> = sites.iter().map(|&site| Door { site, qpn: 1, qkey: 1 }).collect();
+        Doors::new(&doors)
+    }
+
+    #[test]
+    fn ranks_of_two_link_layers_are_one_sentence() {
+        let (ethernet, lid, with_grh) = (Site::Gid([1; 16], 0), Site::Lid(7), Site::Gid([2; 16], 7));
+        let said = |own: &[Site], first: &[Site]| {
+            let checked = doors(own).check_link_layers(3, &doors(first));
+            checked.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert_eq!((said(&[ethernet], &[ethernet]), said(&[lid], &[with_grh])), (String::new(), String::new()));
+        assert_eq!(said(&[lid, ethernet], &[with_grh, ethernet]), "");
+        // A rank with one device has it for both colors.
+        assert_eq!(said(&[lid], &[lid, lid]), "");
+        for infiniband in [lid, with_grh] {
+            let sentence = said(&[infiniband], &[ethernet]);
+            assert!(
+                sentence.starts_with("rank 3 is on InfiniBand, and process 0 of the job on Ethernet: "),
+                "{sentence}"
+            );
+        }
+        assert!(
+            said(&[ethernet], &[lid]).starts_with("rank 3 is on Ethernet, and process 0 of the job on InfiniBand: ")
+        );
+        for (own, first) in [(&[lid, ethernet][..], &[lid][..]), (&[lid, ethernet][..], &[lid, with_grh][..])] {
+            let sentence = said(own, first);
+            assert!(sentence.starts_with("rank 3's second device is on Ethernet, and process 0"), "{sentence}");
+        }
     }
 }

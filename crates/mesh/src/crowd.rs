@@ -20,7 +20,9 @@ use crate::error::{Error, Result};
 use crate::introduction;
 use crate::options::{Event, Link, Options};
 use crate::port::{Pair, Port};
-use crate::protocol::{BLOCK, Config, Decoded, Fabric, Id, Key, MAX_DATAGRAM, Message, Pool, decode, leader_of};
+use crate::protocol::{
+    BLOCK, Config, Decoded, Fabric, Id, Key, MAX_DATAGRAM, Message, Pool, decode, leader_of, teller,
+};
 
 /// Places in the pool of each rank: one for each other rank that it has to do with at a time.
 const PLACES: usize = 2;
@@ -116,6 +118,8 @@ pub struct Crowd {
     /// None for a rank that is another process.
     members: Vec<Option<Box<Member>>>,
     job_rank: u32,
+    /// Ranks of the job.
+    size: u32,
     doors: Doors,
     key: Option<Key>,
     agreed: Vec<u8>,
@@ -151,7 +155,7 @@ impl Crowd {
         let mut key = None;
         if job.rank() == 0 {
             let random = random()?;
-            introduction::put_common(job, 0, random, agreed)?;
+            introduction::put_common(job, 0, random, agreed, doors)?;
             key = Some(random);
         }
         let spare = ports.iter().map(|_| Vec::new()).collect();
@@ -166,6 +170,7 @@ impl Crowd {
             first: ranks.start,
             members: ranks.map(|_| None).collect(),
             job_rank: job.rank(),
+            size: job.size(),
             doors,
             key,
             agreed: agreed.to_vec(),
@@ -207,7 +212,7 @@ impl Crowd {
         let key = match self.key {
             Some(key) => key,
             None => {
-                let (key, agreed) = introduction::fetch_common(job, 0)?;
+                let (key, agreed, _) = introduction::fetch_common(job, 0)?;
                 if agreed != self.agreed {
                     return Err(Error::new("rank 0 has other settings; they must be alike"));
                 }
@@ -249,12 +254,16 @@ impl Crowd {
         self.members[at].as_deref_mut()
     }
 
-    /// Registers a rank with its leader, which is one of this crowd; whether it is in the directory, [`registered`](Crowd::registered)
-    /// says. One at a time.
-    pub fn introduce(&mut self, now: Instant, rank: u32) {
-        let doors = self.doors;
+    /// Registers a rank with its leader, which is one of this crowd, added before, or another process; whether it is in the directory,
+    /// [`registered`](Crowd::registered) says. One at a time.
+    ///
+    /// # Errors
+    /// As [`want`](Crowd::want).
+    pub fn introduce(&mut self, job: &Job, now: Instant, rank: u32) -> Result<()> {
+        let doors = self.leader(job, leader_of(rank, BLOCK))?;
         self.registering = Some(rank);
         self.with(now, rank, |pool| pool.introduce(now, doors));
+        Ok(())
     }
 
     /// Whether the rank is in the directory.
@@ -324,7 +333,8 @@ impl Crowd {
         if let Some(doors) = self.leaders.get(&leader) {
             return Ok(*doors);
         }
-        let doors = if self.slot(leader).is_some() { self.doors } else { introduction::fetch_leader(job, leader, 0)? };
+        let is_here = self.member(leader).is_some();
+        let doors = if is_here { self.doors } else { introduction::fetch_leader(job, leader, 0)? };
         self.leaders.insert(leader, doors);
         Ok(doors)
     }
@@ -439,9 +449,16 @@ impl Crowd {
             if id.initiator == from { attempts.get(&id).copied() } else { Some(id.initiator) }
         };
         match envelope.message {
-            Message::Register { .. } | Message::SeekLeader { .. } => vec![leader_of(from, BLOCK)],
-            // What a rank of this crowd has to know, it is told without.
-            Message::LeaderFound { .. } => vec![],
+            Message::Register { .. } => vec![leader_of(from, BLOCK)],
+            Message::SeekLeader { leader } if leader_of(from, BLOCK) == from => {
+                vec![teller(from, leader, self.size, BLOCK)]
+            }
+            Message::SeekLeader { .. } => vec![leader_of(from, BLOCK)],
+            // Leaders that have not asked do not hear it; the other ranks of this crowd never ask.
+            Message::LeaderFound { .. } => {
+                let end = self.first + self.members.len() as u32;
+                (self.first..end).step_by(BLOCK as usize).collect()
+            }
             Message::Lookup { rank } => vec![leader_of(rank, BLOCK)],
             Message::Registered | Message::Refused => self.registering.into_iter().collect(),
             Message::Found { rank, .. } => self.seekers.remove(&rank).unwrap_or_default(),

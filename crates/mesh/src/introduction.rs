@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Common<'a> {
     key: Key,
     agreed: &'a [u8],
+    doors: Doors,
 }
 
 /// What job rank 0 and the leader of the own block have put into the job's store.
@@ -24,6 +25,8 @@ struct Common<'a> {
 pub struct Introduction {
     pub(crate) key: Key,
     pub(crate) agreed: Vec<u8>,
+    /// Of job rank 0.
+    pub(crate) first: Doors,
     pub(crate) leader: Doors,
 }
 
@@ -50,9 +53,9 @@ pub fn leader_bytes() -> usize {
     leader_key(0).len() + size_of_val(&VERSION) + value
 }
 
-/// Puts the job's secret and settings; done by rank 0 of the job.
-pub fn put_common(job: &Job, epoch: u32, key: Key, agreed: &[u8]) -> Result<()> {
-    put(job, &common_key(epoch), &Common { key, agreed })
+/// Puts the job's secret and settings, and the own address; done by rank 0 of the job.
+pub fn put_common(job: &Job, epoch: u32, key: Key, agreed: &[u8], doors: Doors) -> Result<()> {
+    put(job, &common_key(epoch), &Common { key, agreed, doors })
 }
 
 /// Puts the own address; done by leaders.
@@ -65,16 +68,16 @@ pub fn fetch(job: &Job, rank: u32, epoch: u32) -> Result<Introduction> {
     if rank >= job.size() {
         return Err(Error::new(format!("there is no rank {rank}: the job has {}", job.size())));
     }
-    let (key, agreed) = fetch_common(job, epoch)?;
+    let (key, agreed, first) = fetch_common(job, epoch)?;
     let leader = fetch_leader(job, leader_of(rank, BLOCK), epoch)?;
-    Ok(Introduction { key, agreed, leader })
+    Ok(Introduction { key, agreed, first, leader })
 }
 
 /// Fetches what rank 0 of the job has put.
-pub fn fetch_common(job: &Job, epoch: u32) -> Result<(Key, Vec<u8>)> {
+pub fn fetch_common(job: &Job, epoch: u32) -> Result<(Key, Vec<u8>, Doors)> {
     let value = get(job, 0, &common_key(epoch))?;
-    let Common { key, agreed } = decode(0, &value)?;
-    Ok((key, agreed.to_vec()))
+    let Common { key, agreed, doors } = decode(0, &value)?;
+    Ok((key, agreed.to_vec(), doors))
 }
 
 /// Fetches the address of a leader.
@@ -125,10 +128,12 @@ mod tests {
     fn values_of_other_versions_and_rubbish_are_told_apart() {
         let mut value = vec![0; 64];
         value[..2].copy_from_slice(&VERSION.to_le_bytes());
-        let length = postcard::to_slice(&Common { key: [3; 16], agreed: b"sizes" }, &mut value[2..]).unwrap().len();
+        let doors = Doors::new(&[Door { site: Site::Lid(1), qpn: 5, qkey: 6 }]);
+        let put = Common { key: [3; 16], agreed: b"sizes", doors };
+        let length = postcard::to_slice(&put, &mut value[2..]).unwrap().len();
         value.truncate(2 + length);
         let common: Common<'_> = decode(0, &value).unwrap();
-        assert_eq!((common.key, common.agreed), ([3; 16], &b"sizes"[..]));
+        assert_eq!((common.key, common.agreed, common.doors), ([3; 16], &b"sizes"[..], doors));
         let sentence = |value: &[u8]| decode::<Common<'_>>(0, value).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(sentence(&value[..value.len() - 1]).contains("not of the mesh"));
         assert!(sentence(&[&value[..], &[0]].concat()).contains("not of the mesh"));

@@ -8,8 +8,8 @@
 //!
 //! Each process has a UD QP at each of its devices, its *door*: there it is asked for connections. Where a rank's door is, the
 //! *leader* of its block of 1,024 ranks knows. Leaders alone put their addresses into the job's store, and they alone
-//! fetch those of other leaders, for all ranks of their blocks. So most processes fetch two values: what rank 0 puts, and where their
-//! own leader is.
+//! fetch those of other leaders, for all ranks of their blocks and a share of them for 31 other leaders. So most processes fetch two
+//! values: what rank 0 puts, and where their own leader is.
 //!
 //! [`protocol`] has all that without I/O; [`Mesh`] drives it over verbs. Ranks of one job trust each other: datagrams carry a random
 //! key, which the store tells to them only, so that strays and strangers are not heard; still, every field of them is checked.

@@ -73,7 +73,7 @@ impl Mesh {
         }
         if job.rank() == 0 {
             let key = random()?;
-            introduction::put_common(job, epoch, key, agreed)?;
+            introduction::put_common(job, epoch, key, agreed, doors)?;
             pool.set_key(key);
         }
         Ok(Mesh { pool, agreed: agreed.to_vec(), done: [Completion::default(); BATCH] })
@@ -100,14 +100,15 @@ impl Mesh {
     /// Begins to register, and to answer and ask other ranks.
     ///
     /// # Errors
-    /// What must be alike is not.
+    /// What must be alike is not: the settings, and the link layers of the devices.
     pub fn introduce(&mut self, introduction: Introduction) -> Result<()> {
+        let rank = self.rank();
         if introduction.agreed != self.agreed {
-            let rank = self.rank();
             return Err(Error::new(format!(
                 "rank {rank} has other settings than process 0 of the job; they must be alike"
             )));
         }
+        self.pool.config().doors.check_link_layers(rank, &introduction.first)?;
         self.pool.set_key(introduction.key);
         self.pool.introduce(Instant::now(), introduction.leader);
         Ok(())

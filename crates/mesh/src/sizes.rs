@@ -2,7 +2,7 @@
 
 use crate::devices::Devices;
 use crate::options::Options;
-use crate::protocol::{BLOCK, PoolBytes};
+use crate::protocol::{BLOCK, PoolBytes, fetched};
 use crate::{door, introduction, port};
 
 /// What a rank holds of one kind.
@@ -54,6 +54,7 @@ impl Kind {
 pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
     let places = options.connections;
     let leaders = ranks.div_ceil(BLOCK);
+    let fetched = fetched(leaders);
     let commands = options.commands as usize * if options.shared { 1 } else { places };
     let pool = PoolBytes::of(places, leaders as usize);
     let holding =
@@ -81,8 +82,8 @@ pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
         holding(
             Kind::Fetched,
             "values in the launcher's library, of leaders only",
-            format!("{leaders} leaders, {} B each", introduction::leader_bytes()),
-            leaders as usize * introduction::leader_bytes(),
+            format!("{fetched} leaders, {} B each", introduction::leader_bytes()),
+            fetched as usize * introduction::leader_bytes(),
             true,
         ),
     ]
@@ -100,7 +101,8 @@ mod tests {
             assert_eq!(many.grows, many.bytes > few.bytes, "{many:?}");
         }
         let fetched = |all: &[Holding]| all.iter().find(|row| row.kind == Kind::Fetched).map(|row| row.bytes);
-        assert_eq!(fetched(&many), fetched(&few).map(|one| one << 10));
+        // Those of a group of 32, and one of 32 others.
+        assert_eq!(fetched(&many), fetched(&few).map(|one| one * 63));
     }
 
     #[test]

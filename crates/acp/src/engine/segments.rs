@@ -10,11 +10,12 @@
 //!
 //! Who asks for a segment for all says how many it has seen made, so that of many that miss memory at once one makes it.
 //! A place stays with its kind, so that an address that is read beside the length of its successor never passes for one of the other
-//! kind. A segment for all is never given up, and what peers have once read of it stays true.
+//! kind. A segment for all is never given up, and what peers have once read of it stays true. So memory that is freed in two of them
+//! never becomes one block, and a heap with a limit has as few of them as can be: see [`Segments::whole`].
 
 use crate::address::GlobalAddress;
 use crate::engine::Engine;
-use crate::memory::{Pages, Rights};
+use crate::memory::{Pages, Registration, Rights};
 use crate::table::{KeyFor, STARTERS};
 
 /// Which starter memory has the directory.
@@ -29,6 +30,8 @@ pub(crate) const FOR_ITSELF: u64 = u64::MAX;
 pub(crate) const NO_MEMORY: u64 = 0;
 /// The answer where others have had one made meanwhile. No address: it has no key.
 pub(crate) const OTHERS: u64 = 1;
+/// The most bytes of a segment for all that is longer than was asked for. A device may pin all of it.
+const WHOLE: u64 = 64 << 20;
 
 /// This rank's side of its segments.
 pub(super) struct Segments {
@@ -55,11 +58,36 @@ impl Segments {
     pub fn forget(&mut self) {
         self.places.drain(..).for_each(std::mem::forget);
     }
+
+    /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the largest power of
+    /// two that the limit leaves room for, up to [`WHOLE`]. If it doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of
+    /// 16 MiB that small blocks have filled would have no more than 8 MiB in a row for good, whatever is freed.
+    fn whole(&self, len: u64) -> u64 {
+        if self.limit == u64::MAX {
+            return len;
+        }
+        let left = self.limit.saturating_sub(self.bytes);
+        left.checked_ilog2().map_or(len, |log| (1 << log).min(WHOLE).max(len))
+    }
 }
 
 impl Engine {
-    /// Makes a segment of `len` bytes, for all if `known` such were made up to now. Its address, or why there is none. None if peers
-    /// have to forget keys first.
+    /// Maps and registers `len` bytes for a segment.
+    fn map_segment(&mut self, len: u64) -> Option<(Pages, Registration)> {
+        let len = usize::try_from(len).ok()?;
+        let pages = Pages::new(len).ok()?;
+        // SAFETY: the pages stay until the registration is gone.
+        match unsafe { self.register(pages.start(), len, 0, Rights::Write) } {
+            Ok(registration) => Some((pages, registration)),
+            Err(error) => {
+                pages.unregistered(&error);
+                None
+            }
+        }
+    }
+
+    /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one, whose length the
+    /// directory has. Its address, or why there is none. None if peers have to forget keys first.
     pub(super) fn extend(&mut self, known: u64, len: u64) -> Option<u64> {
         let alone = known == FOR_ITSELF;
         if !alone && known != self.segments.made {
@@ -78,17 +106,11 @@ impl Engine {
         if !has_place || !fits || len == 0 {
             return Some(NO_MEMORY);
         }
-        let Ok(pages) = usize::try_from(len).map_err(drop).and_then(|len| Pages::new(len).map_err(drop)) else {
-            return Some(NO_MEMORY);
-        };
-        // SAFETY: the pages stay until the registration is gone.
-        let registration = match unsafe { self.register(pages.start(), len as usize, 0, Rights::Write) } {
-            Ok(registration) => registration,
-            Err(error) => {
-                pages.unregistered(&error);
-                return Some(NO_MEMORY);
-            }
-        };
+        let wanted = if alone { len } else { self.segments.whole(len) };
+        // A device that cannot have the longer one may have what was asked for.
+        let mapped = self.map_segment(wanted).or_else(|| if wanted > len { self.map_segment(len) } else { None });
+        let Some((pages, registration)) = mapped else { return Some(NO_MEMORY) };
+        let len = registration.len() as u64;
         let key = if self.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { self.table.key() };
         let address = match key {
             Ok(KeyFor::Key(key)) => self.table.insert(key, registration, 0),
@@ -143,5 +165,46 @@ impl Engine {
             // It is this rank's own, and long enough: `extend` has looked.
             let _ = self.store(starter.add(at), value, size_of::<u64>());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of a heap's segments for all, if each time as much is asked for as there is already, or half of it.
+    fn lengths(limit: u64) -> Vec<u64> {
+        let (mut segments, mut lengths) = (Segments::new(limit), vec![]);
+        let mut asked = 512 << 10;
+        while asked >= 16 << 10 {
+            if segments.bytes + asked > limit {
+                asked /= 2;
+                continue;
+            }
+            let len = segments.whole(asked);
+            assert!(len >= asked && len.is_power_of_two(), "{len} of {asked}");
+            segments.bytes += len;
+            assert!(segments.bytes <= limit, "{} of {limit}", segments.bytes);
+            lengths.push(len);
+        }
+        lengths
+    }
+
+    #[test]
+    fn a_heap_with_a_limit_has_few_segments() {
+        assert_eq!(lengths(512 << 10), [512 << 10]);
+        assert_eq!(lengths(16 << 20), [16 << 20]);
+        assert_eq!(lengths((24 << 20) + 5), [16 << 20, 8 << 20]);
+        assert_eq!(lengths(192 << 20), [WHOLE, WHOLE, WHOLE]);
+        // Too little for one.
+        assert_eq!(lengths(15 << 10), [0; 0]);
+    }
+
+    #[test]
+    fn a_heap_without_a_limit_grows_as_it_is_asked_to() {
+        let segments = Segments::new(u64::MAX);
+        assert_eq!((segments.whole(512 << 10), segments.whole(128 << 20)), (512 << 10, 128 << 20));
+        // Longer than those that are chosen here.
+        assert_eq!(Segments::new(1 << 30).whole(128 << 20), 128 << 20);
     }
 }

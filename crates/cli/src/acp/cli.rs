@@ -10,6 +10,7 @@ Examples:
   vervain acp memory --ranks 4096 --starter 1M
   ACP_CONNECTIONS=64 vervain acp memory        with fewer connections
   vervain acp memory --measure                 measured: a rank that has had to do with 999,999 others, in minutes
+  vervain acp memory --measure --leader        measured: one that leads a block of the directory
   vervain acp memory --measure --ranks 10000 --farms 4";
 
 #[derive(Args, Debug)]
@@ -55,6 +56,9 @@ pub struct MemoryArgs {
     /// Processes that answer for the other ranks, 1 to 512; at most one for each 1024 ranks [default: 64]
     #[arg(long, value_name = "K", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub farms: Option<u32>,
+    /// Measure a leader, which tells where the 1024 ranks of its block are and finds other leaders, rather than one of all others
+    #[arg(long, requires = "measure")]
+    pub leader: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -68,6 +68,9 @@ struct Group {
 struct Measurement {
     ranks: u32,
     farms: u32,
+    /// The one that is measured, and whether it leads a block of the directory.
+    rank: u32,
+    leader: bool,
     settings_connections: usize,
     /// What a program holds that has joined the job and nothing else.
     bare: Footprint,
@@ -89,7 +92,9 @@ pub fn measure(args: &MemoryArgs, settings: &Settings, variables: &Variables) ->
     ensure!(args.ranks >= 4, "--measure needs 4 ranks");
     let blocks = args.ranks.div_ceil(BLOCK);
     let farms = args.farms.unwrap_or(FARMS).min(blocks);
-    let measurement = match run(args.ranks, farms, settings, variables, args.json) {
+    let shares = shares(args.ranks, farms);
+    let measured = measured(args.ranks, &shares, args.leader)?;
+    let measurement = match run(args, &shares, measured, settings, variables) {
         Err(_) if SIGNAL.load(Ordering::Acquire) != 0 => {
             return Ok(ExitCode::from((INTERRUPTED + SIGNAL.load(Ordering::Acquire)) as u8));
         }
@@ -122,9 +127,32 @@ fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
     (0..u64::from(farms)).map(|farm| bound(farm)..bound(farm + 1)).collect()
 }
 
-fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet: bool) -> Result<Measurement> {
+/// The rank that is measured: one that leads no block, so that it holds what most ranks do; or the leader of the second block of a
+/// farm, whose own process is the leader of its first.
+fn measured(ranks: u32, shares: &[std::ops::Range<u32>], leader: bool) -> Result<u32> {
+    if !leader {
+        return Ok((ranks / 2) | 1);
+    }
+    let seconds = shares.iter().map(|share| (share, share.start + BLOCK));
+    let found = seconds.skip(shares.len() / 2).find(|(share, second)| share.contains(second));
+    found.map(|(_, second)| second).with_context(|| {
+        format!(
+            "--leader needs two blocks of {BLOCK} ranks for each farm, and {ranks} ranks on {} farms have fewer",
+            shares.len()
+        )
+    })
+}
+
+fn run(
+    args: &MemoryArgs,
+    shares: &[std::ops::Range<u32>],
+    measured: u32,
+    settings: &Settings,
+    variables: &Variables,
+) -> Result<Measurement> {
+    let (ranks, farms) = (args.ranks, shares.len() as u32);
     let tell = |what: &str| {
-        if !quiet {
+        if !args.json {
             output::note(what);
         }
     };
@@ -135,12 +163,12 @@ fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet
     // SAFETY: this process has no other thread yet.
     unsafe { std::env::set_var("PMIX_MCA_gds", "hash") };
     end_on_signals()?;
-    // One that leads no block, so that it holds what most ranks do.
-    let measured = (ranks / 2) | 1;
-    let shares = shares(ranks, farms);
     let leaders: Vec<u32> = shares.iter().map(|share| share.start).collect();
     let holders = leaders.clone();
-    let holder = move |rank: u32| holders.iter().rev().find(|leader| **leader <= rank).copied();
+    let holder = move |rank: u32| match rank {
+        rank if rank == measured => Some(measured),
+        rank => holders.iter().rev().find(|leader| **leader <= rank).copied(),
+    };
     let host = Host::start(files.path(), holder)?;
     host.announce(BARE, ranks, &[0])?;
     let local: Vec<u32> = leaders.iter().copied().chain([measured]).collect();
@@ -153,7 +181,7 @@ fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet
     tell(&format!("a program that has joined the job and nothing else holds {} bytes", number(bare.held())));
 
     let mut others = Vec::with_capacity(shares.len());
-    for share in &shares {
+    for share in shares {
         let mut command = process("farm", variables)?;
         command.args([share.start, share.end, measured].map(|rank| rank.to_string()));
         let name = format!("the farm of ranks {} to {}", share.start, share.end - 1);
@@ -240,6 +268,8 @@ fn run(ranks: u32, farms: u32, settings: &Settings, variables: &Variables, quiet
     Ok(Measurement {
         ranks,
         farms,
+        rank: measured,
+        leader: args.leader,
         settings_connections: settings.connections,
         bare_held: bare.held(),
         bare,
@@ -456,11 +486,12 @@ fn text(measurement: &Measurement) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     format!(
-        "One rank of {}, with {} connections at a time. Bytes: anonymous, own memfds, files and page tables, less the {} of a program\n\
+        "One rank of {}, {}with {} connections at a time. Bytes: anonymous, own memfds, files and page tables, less the {} of a program\n\
          that has joined the job and nothing else.\n{table}\n\
          {} ranks were reached by get, put, add and a copy from another rank; {} have got, put and added here.\n\
          First access to a rank: {:.0} µs on average, {:.0} µs at most; next access {:.2} µs. {:.0} s in all.\n",
         number(measurement.ranks.into()),
+        if measurement.leader { "a leader of the directory, " } else { "" },
         measurement.settings_connections,
         number(measurement.bare_held),
         number(measurement.reached.into()),
@@ -501,6 +532,18 @@ mod tests {
             }
             assert!(shares.iter().all(|share| !share.is_empty()), "{shares:?}");
         }
+    }
+
+    #[test]
+    fn a_measured_leader_is_no_farms_own_process() {
+        assert_eq!(measured(1_000_000, &shares(1_000_000, 64), false).unwrap(), 500_001);
+        for (ranks, farms) in [(1_000_000, 64), (3000, 1), (5000, 2)] {
+            let shares = shares(ranks, farms);
+            let leader = measured(ranks, &shares, true).unwrap();
+            assert!(leader.is_multiple_of(BLOCK) && shares.iter().all(|share| share.start != leader), "{leader}");
+        }
+        let error = measured(3000, &shares(3000, 3), true).unwrap_err().to_string();
+        assert!(error.contains("two blocks of 1024 ranks for each farm"), "{error}");
     }
 
     #[test]

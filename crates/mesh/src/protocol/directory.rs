@@ -100,8 +100,15 @@ impl Known {
         !self.wanted.is_empty()
     }
 
+    /// The next leader that is wanted, which is awaited from now on.
     pub fn wanted_leader(&mut self) -> Option<u32> {
         self.wanted.pop_front()
+    }
+
+    /// As [`wanted_leader`](Known::wanted_leader), of those that `is` says.
+    pub fn take_wanted(&mut self, is: impl Fn(u32) -> bool) -> Option<u32> {
+        let at = self.wanted.iter().position(|leader| is(*leader))?;
+        self.wanted.remove(at)
     }
 
     pub fn learn_leader(&mut self, leader: u32, doors: Doors) {

@@ -1,24 +1,56 @@
-//! Where other leaders are: a rank asks its own leader, and only leaders ask the job's store. What launchers' libraries keep of each
-//! process whose values were fetched (libpmix 4.2: 2 KiB) is so kept by few.
+//! Where other leaders are: a rank asks its own leader, a leader asks another one of its group, and one of each group asks the job's
+//! store. Launchers' libraries keep memory for good of each process whose values were fetched (libpmix 4.2: 2 KiB): for few by few.
 
 use std::time::Instant;
 
 use super::directory::leader_of;
 use super::message::Message;
 use super::repeat::Repeat;
-use super::{Fabric, Pool};
+use super::{Config, Fabric, Pool};
 use crate::address::{Door, Doors};
 use crate::error::Error;
 
 /// Askers that may wait at a leader; others ask again.
 const MOST: usize = 1024;
+/// Leaders of a group; the last one has those that are left, too.
+const GROUP: u32 = 32;
 /// Questions to the leader leave by the first port.
 const PORT: usize = 0;
+
+/// The groups of `leaders` leaders: how many there are, at least one.
+fn groups(leaders: u32) -> u32 {
+    (leaders / GROUP).max(1)
+}
+
+/// Leaders of a group: the first one's index, and how many.
+fn group(index: u32, leaders: u32) -> (u32, u32) {
+    let last = groups(leaders) - 1;
+    let group = (index / GROUP).min(last);
+    let first = group * GROUP;
+    (first, if group == last { leaders - first } else { GROUP })
+}
+
+/// The leader that tells leader `own` where `leader` is; `own`: it fetches that itself. A leader fetches the addresses of its group, and
+/// for the group a share of all others. `size` are the ranks of the job, `block` those of a block.
+pub fn teller(own: u32, leader: u32, size: u32, block: u32) -> u32 {
+    let leaders = size.div_ceil(block);
+    let ((first, count), index) = (group(own / block, leaders), leader / block);
+    if (first..first + count).contains(&index) { own } else { (first + index % count) * block }
+}
+
+/// Addresses of `leaders` leaders that one of them fetches at most, its own counted.
+pub fn fetched(leaders: u32) -> u32 {
+    let of = |index| {
+        let (_, count) = group(index, leaders);
+        count + (leaders - count).div_ceil(count)
+    };
+    of(0).max(of(leaders - 1))
+}
 
 /// Leaders that are looked for.
 #[derive(Default)]
 pub struct Seeking {
-    /// By this rank, from its own leader.
+    /// By this rank, from the one that tells it.
     asked: Vec<(u32, Repeat)>,
     /// By ranks of this leader's block: which one, and where the answer goes.
     askers: Vec<(u32, usize, Door)>,
@@ -31,22 +63,37 @@ impl Seeking {
 }
 
 impl<F: Fabric> Pool<F> {
-    /// Asks the own leader for those that are wanted; a leader's owner is asked.
+    /// Asks for those that are wanted; of a leader's, those that it is to fetch are left to its owner.
     pub(super) fn seek_leaders(&mut self, now: Instant) {
-        if self.directory.is_some() {
-            return;
-        }
-        while let Some(leader) = self.known.wanted_leader() {
+        let Config { job_rank, size, block, .. } = self.config;
+        let leads = self.directory.is_some();
+        let is_told = |leader| !leads || teller(job_rank, leader, size, block) != job_rank;
+        while let Some(leader) = self.known.take_wanted(is_told) {
             self.seeking.asked.push((leader, Repeat::new(now, &mut self.rng)));
             self.say_seek(leader);
         }
     }
 
+    /// The one that tells this rank where a leader is.
+    fn teller(&self, leader: u32) -> u32 {
+        let Config { rank, job_rank, size, block, .. } = self.config;
+        if self.directory.is_some() { teller(job_rank, leader, size, block) } else { leader_of(rank, block) }
+    }
+
+    /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group is fetched first.
     fn say_seek(&mut self, leader: u32) {
-        // Known since this rank was introduced.
-        let home = leader_of(self.config.rank, self.config.block);
-        if let Some(doors) = self.known.leader(home) {
+        let teller = self.teller(leader);
+        if let Some(doors) = self.known.leader(teller) {
             self.say(PORT, &doors.of(0), Message::SeekLeader { leader });
+        }
+    }
+
+    /// Asks `teller`, whose address is known by now, for those that it tells.
+    pub(super) fn ask_teller(&mut self, teller: u32) {
+        let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
+        let asked: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();
+        for leader in asked {
+            self.say_seek(leader);
         }
     }
 
@@ -61,7 +108,12 @@ impl<F: Fabric> Pool<F> {
         again.into_iter().for_each(|leader| self.say_seek(leader));
         for leader in silent {
             self.seeking.asked.retain(|(there, _)| *there != leader);
-            let sentence = format!("this rank's leader has not told it for {:?}", self.config.give_up);
+            let give_up = self.config.give_up;
+            let sentence = match self.teller(leader) {
+                teller if self.directory.is_some() => format!("process {teller} has not told it for {give_up:?}"),
+                _ => format!("this rank's leader has not told it for {give_up:?}"),
+            };
+            self.answer_askers(leader, None);
             self.lose_block(leader, &Error::new(sentence));
         }
     }
@@ -98,6 +150,33 @@ impl<F: Fabric> Pool<F> {
         // Only what was asked.
         if self.seeking.asked.len() < before {
             self.known.learn_leader(leader, doors);
+            self.answer_askers(leader, Some(doors));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_leader_fetches_few_and_every_other_is_told_by_one_that_fetches() {
+        const BLOCK: u32 = 1024;
+        for leaders in [1, 2, 31, 32, 63, 64, 65, 977, 2048] {
+            let size = (leaders - 1) * BLOCK + 1;
+            let mut most = 0;
+            for own in 0..leaders {
+                let told = |leader: u32| teller(own * BLOCK, leader * BLOCK, size, BLOCK);
+                most = most.max((0..leaders).filter(|leader| told(*leader) == own * BLOCK).count() as u32);
+                for leader in (0..leaders).filter(|leader| told(*leader) != own * BLOCK) {
+                    let teller_of = |own| teller(own, leader * BLOCK, size, BLOCK);
+                    assert_eq!(teller_of(told(leader)), told(leader), "{leader} for {own} of {leaders}");
+                    // Which is fetched, too.
+                    assert_eq!(told(told(leader) / BLOCK), own * BLOCK, "{leader} for {own} of {leaders}");
+                }
+            }
+            assert!(most <= fetched(leaders), "{most} of {leaders}");
+        }
+        assert_eq!([1, 63, 977, 2048].map(fetched), [1, 63, 68, 95]);
     }
 }

@@ -149,7 +149,10 @@ impl<F: Fabric> Pool<F> {
     pub fn leader_found(&mut self, now: Instant, leader: u32, found: Result<Doors>) {
         self.answer_askers(leader, found.as_ref().ok().copied().filter(Doors::is_possible));
         match found {
-            Ok(doors) if doors.is_possible() => self.known.learn_leader(leader, doors),
+            Ok(doors) if doors.is_possible() => {
+                self.known.learn_leader(leader, doors);
+                self.ask_teller(leader);
+            }
             Ok(_) => self.lose_block(leader, &Error::new("it is no address")),
             Err(error) => self.lose_block(leader, &error),
         }

@@ -8,8 +8,8 @@ use crate::options::MAX_HELLO;
 /// The longest datagram, in bytes: every MTU has room for it.
 pub const MAX_DATAGRAM: usize = 256;
 
-/// The version of header and messages; all ranks of a job have the same.
-pub const VERSION: u16 = 2;
+/// The version of header and messages, and of what is in the job's store; all ranks of a job have the same.
+pub const VERSION: u16 = 3;
 
 /// What the job's datagrams are told from others by: random, known to its ranks only.
 pub type Key = [u8; 16];

@@ -21,6 +21,7 @@ use crate::options::{Event, Link, MAX_HELLO};
 use crate::table::{Table, key};
 
 pub use directory::{BLOCK, leader_of};
+pub(crate) use leaders::{fetched, teller};
 pub use message::{Decoded, Envelope, Id, Key, MAX_DATAGRAM, Message, VERSION, decode, encode};
 
 use directory::{Directory, Known};

@@ -359,6 +359,48 @@ fn only_leaders_ask_the_store_for_leaders() {
     assert_eq!(few.pools[0].wanted_leader(), None);
 }
 
+/// Three of 128 leaders, each of a block of one rank: machines 0 and 1, ranks 0 and 5, are of one group, and of the addresses of all
+/// others rank 5 fetches that of machine 2, rank 37, for it.
+fn three_leaders() -> Few {
+    let of =
+        |(rank, machine)| pool(rank, machine, |config| (config.job_rank, config.block, config.size) = (rank, 1, 128));
+    let mut few = Few { now: Instant::now(), pools: [(0, 0), (5, 1), (37, 2)].map(of).into() };
+    for machine in 0..3 {
+        few.pools[machine].set_key(KEY);
+        few.pools[machine].introduce(few.now, doors(machine as u32, 1));
+    }
+    few.exchange();
+    few
+}
+
+#[test]
+fn a_leader_asks_another_one_of_its_group_rather_than_the_store() {
+    let mut few = three_leaders();
+    let wanted = |few: &mut Few| -> Vec<_> { few.pools.iter_mut().map(|pool| pool.wanted_leader()).collect() };
+    few.pools[0].want(few.now, 37, 0);
+    few.exchange();
+    assert_eq!(wanted(&mut few), [Some(5), None, None], "where rank 5 is");
+    few.pools[0].leader_found(few.now, 5, Ok(doors(1, 1)));
+    few.exchange();
+    assert_eq!(wanted(&mut few), [None, Some(37), None]);
+    few.pools[1].leader_found(few.now, 37, Ok(doors(2, 1)));
+    few.exchange();
+    assert!(few.found(0, 37).is_some());
+    assert_eq!(wanted(&mut few), [None; 3]);
+}
+
+#[test]
+fn a_leader_that_another_one_does_not_tell_of_fails_those_of_its_block() {
+    let mut few = three_leaders();
+    few.pools[0].leader_found(few.now, 5, Ok(doors(1, 1)));
+    few.pools[0].want(few.now, 37, 0);
+    few.exchange_but(|message| matches!(message, Message::SeekLeader { .. }));
+    few.pass(Duration::from_secs(31));
+    let events = few.events(0);
+    let [Event::Failed { rank: 37, color: 0, error }] = &events[..] else { panic!("{events:?}") };
+    assert!(error.to_string().contains("process 5 has not told it for 30s"), "{error}");
+}
+
 #[test]
 fn a_question_for_a_leader_that_is_lost_is_asked_again() {
     let mut few = two_blocks();
