@@ -44,6 +44,13 @@ pub fn shorten_slice() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
+/// Has the calling thread's rests and timeouts end when they are over. By default the kernel lets each of them end up to 50 µs later, so
+/// that several wake the processor once (PR_SET_TIMERSLACK(2const)): a look meant for 20 µs from now comes after 70.
+pub fn keep_time() {
+    // SAFETY: of the calling thread, by a plain number.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
 /// A thread that runs before all that are scheduled as most are, for as long as this lives, where the user may have that; else with a short
 /// slice. For what works for microseconds at a time while others wait for it. What it starts meanwhile is scheduled as most are.
 #[derive(Debug)]
@@ -112,6 +119,16 @@ pub fn spawn(name: &str, stack: usize, body: impl FnOnce() + Send + 'static) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_keeps_time_has_no_slack() {
+        let kept = thread::spawn(|| {
+            keep_time();
+            // SAFETY: of the calling thread; it returns a number.
+            unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }
+        });
+        assert_eq!(kept.join().unwrap(), 1);
+    }
 
     #[test]
     fn a_thread_of_the_librarys_own_gets_no_signals() {

@@ -164,6 +164,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_soon_wakes_the_owner_again_is_looked_out_for_longer() {
+        let mut patience = Patience::for_requests();
+        assert_eq!(patience.ns, 4_000);
+        patience.slept(91_000);
+        assert_eq!(patience.ns, 4_000);
+        patience.slept(60_000);
+        assert_eq!(patience.ns, 30_000);
+    }
+
+    #[test]
     fn what_is_on_its_way_is_looked_out_for() {
         assert!(Patience::for_rest().look_out(at(2)));
     }

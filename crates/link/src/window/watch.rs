@@ -85,9 +85,7 @@ impl Engine {
     fn stand_watch(&self, process: &'static Process) {
         let waking_word = Rendezvous::waking_word(self.facts().layout, self.me());
         vervain_scheduler::shorten_slice();
-        // Rests as short as they are meant.
-        // SAFETY: of the calling thread, by a plain number.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        vervain_scheduler::keep_time();
         let mut patience = Patience::for_puts();
         let mut rest = Duration::ZERO;
         loop {
