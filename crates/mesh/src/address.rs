@@ -153,7 +153,7 @@ mod tests {
         assert!(
             said(&[ethernet], &[lid]).starts_with("rank 3 is on Ethernet, and process 0 of the job on InfiniBand: ")
         );
-        for (own, first) in [(&[lid, ethernet][..], &[lid][..]), (&[lid, ethernet], &[lid, with_grh])] {
+        for (own, first) in [(&[lid, ethernet][..], &[lid][..]), (&[lid, ethernet][..], &[lid, with_grh][..])] {
             let sentence = said(own, first);
             assert!(sentence.starts_with("rank 3's second device is on Ethernet, and process 0"), "{sentence}");
         }

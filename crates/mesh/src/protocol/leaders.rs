@@ -82,7 +82,8 @@ impl<F: Fabric> Pool<F> {
 
     /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group is fetched first.
     fn say_seek(&mut self, leader: u32) {
-        if let Some(doors) = self.known.leader(self.teller(leader)) {
+        let teller = self.teller(leader);
+        if let Some(doors) = self.known.leader(teller) {
             self.say(PORT, &doors.of(0), Message::SeekLeader { leader });
         }
     }
