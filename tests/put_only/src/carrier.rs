@@ -253,6 +253,15 @@ impl carrier::Connection for Connection {
         self.sending.lock().0.requester().is_some_and(|requester| !requester.is_idle())
     }
 
+    fn waits_for_receive(&self) -> bool {
+        self.sending.lock().0.requester().is_some_and(Requester::waits_for_receive)
+    }
+
+    fn holds_back(&self, sends: &Sends<'_>) -> bool {
+        let end = &self.sending.lock().0;
+        end.has_unsent(sends) && !end.waits_for_peer()
+    }
+
     fn disconnected(&self) {
         let mut sending = self.sending.lock();
         let (end, window) = &mut *sending;
