@@ -271,9 +271,9 @@ mod tests {
 
     #[test]
     fn a_program_that_prints_is_waited_for_and_a_silent_one_is_ended() {
-        let limit = Duration::from_secs(2);
+        let limit = Duration::from_secs(4);
         let mut prints = Command::new("sh");
-        let prints = Job::start(prints.args(["-c", "for n in 1 2 3 4 5; do echo $n; sleep 0.6; done"])).finish(limit);
+        let prints = Job::start(prints.args(["-c", "for n in 1 2 3 4 5; do echo $n; sleep 1; done"])).finish(limit);
         assert!(prints.success() && prints.took > limit, "{}", prints.describe());
         let silent = Job::start(Command::new("sleep").arg("60")).finish(Duration::from_millis(100));
         assert_eq!(silent.status, None);
