@@ -111,7 +111,7 @@ pub trait Connection: Send + Sync {
     }
 
     /// Whether requests are here that an adapter would have sent by now: they wait for room on the way, or for the
-    /// handshake with the peer's process, or may be lost. Not so what waits for a receive, or for a peer that is absent or
+    /// handshake with the peer's process. Not so what waits for a receive, or for a peer that is absent or
     /// silent. Takes no lock but those that are taken under that of the send queue only.
     fn holds_back(&self, sends: &Sends<'_>) -> bool;
 

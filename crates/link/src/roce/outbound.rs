@@ -272,12 +272,11 @@ impl carrier::Connection for Connection {
         self.outbound.lock().end.requester().is_some_and(Requester::waits_for_receive)
     }
 
-    /// What is lost on the way is sent again as long as the QP is there, so it stays until the peer has it.
+    /// What has left may be lost, and is not sent again when its QP is gone, as by an adapter: to wait for its acknowledgement would
+    /// hold up whoever destroys many QPs whose peers are gone.
     fn holds_back(&self, sends: &Sends<'_>) -> bool {
-        let outbound = self.outbound.lock();
-        let end = &outbound.end;
-        let is_under_way = end.requester().is_some_and(|requester| !requester.is_idle());
-        (is_under_way || end.has_unsent(sends)) && !end.waits_for_peer()
+        let end = &self.outbound.lock().end;
+        end.has_unsent(sends) && !end.waits_for_peer()
     }
 
     fn save(&self, qp: &Qp) -> Option<Vec<u8>> {
