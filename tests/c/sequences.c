@@ -659,12 +659,12 @@ static void datagrams_to_a_stopped_process(void)
 	for (uint64_t i = 0; i <= DATAGRAMS; i++)
 		recv_one(i);
 	post(IBV_WR_SEND, 0, IBV_SEND_SIGNALED);
-	vt_require(wait_status(3000, NULL) == IBV_WC_SUCCESS && vt_cqes(&vt_b, 1, 1, 3000, wc) == 1, "the first datagram");
+	vt_require(wait_status(3000) == IBV_WC_SUCCESS && vt_cqes(&vt_b, 1, 1, 3000, wc) == 1, "the first datagram");
 	int status;
 	vt_require(vt_b.pid <= 0 || (kill(vt_b.pid, SIGSTOP) == 0 && waitpid(vt_b.pid, &status, WUNTRACED) == vt_b.pid), "SIGSTOP");
 	for (uint64_t i = 1; i <= DATAGRAMS; i++) {
 		post(IBV_WR_SEND, i, IBV_SEND_SIGNALED);
-		vt_check(wait_status(3000, NULL) == IBV_WC_SUCCESS, "datagram %" PRIu64 " waits for the process", i);
+		vt_check(wait_status(3000) == IBV_WC_SUCCESS, "datagram %" PRIu64 " waits for the process", i);
 	}
 	if (vt_b.pid > 0) {
 		/* A process that is never going to answer is waited for no longer than a second. */

@@ -374,7 +374,7 @@ fn the_plan_of_the_paper_runs_to_its_end_and_its_report_has_every_figure_and_fin
         ("table3b-cas", 2),
     ];
     for (name, lines) in figures {
-        assert!(page.contains(&format!("<figure id=\"{name}\">")), "{name}");
+        assert!(page.contains(&format!(" id=\"{name}\">")), "{name}");
         let values = fs::read_to_string(out.join(format!("figures/{name}.csv"))).expect(name);
         assert_eq!(values.lines().count() - 1, lines, "{name}: {values}");
         assert!(out.join(format!("figures/{name}.svg")).is_file(), "{name}");
