@@ -188,7 +188,8 @@ uint64_t vt_now_us(void)
 	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000u;
 }
 
-uint64_t vt_own_us(void)
+/* What this thread has waited for a processor, in ns. */
+static unsigned long long waited_ns(void)
 {
 	unsigned long long ran, waited = 0;
 	FILE *f = fopen("/proc/thread-self/schedstat", "re");
@@ -196,7 +197,20 @@ uint64_t vt_own_us(void)
 		waited = 0;
 	if (f)
 		fclose(f);
-	return vt_now_us() - waited / 1000;
+	return waited;
+}
+
+uint64_t vt_own_us(void)
+{
+	unsigned long long before, waited = waited_ns();
+	uint64_t now;
+	/* A wait between the two looks at clocks would be in one of them only. */
+	do {
+		before = waited;
+		now = vt_now_us();
+		waited = waited_ns();
+	} while (waited != before);
+	return now - waited / 1000;
 }
 
 void vt_sleep_ms(unsigned ms)

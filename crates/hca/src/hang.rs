@@ -2,8 +2,9 @@
 //! reported after 1 s; where nobody has chosen a level the first, after 10 s or when the program exits.
 //!
 //! Nothing is written down while requests are posted and completions polled. The progress thread looks once a second at what the
-//! queues hold, and a wait is as old as the first look that found it. Without `info` looks end 15 s after the last that found
-//! anything changed, for an idle program costs nothing (DESIGN decision 10), and begin again when something else wakes the thread.
+//! queues hold, and a wait is as old as the first look that found it. They
+//! begin when a QP becomes ready to send. Without `info` they end 15 s after the last that found anything changed, for an idle program
+//! costs nothing (DESIGN decision 10), and begin again when something else wakes the thread.
 
 use crate::cq::Cq;
 use crate::cq::facts::CqFacts;
@@ -247,11 +248,18 @@ impl Watch {
         ONCE.call_once(|| _ = unsafe { libc::atexit(at_exit) });
         // A forked child has the waits of its parent.
         *WAITS.lock() = Known::new();
-        Watch { next: AtomicU64::new(0) }
+        Watch { next: AtomicU64::new(NEVER) }
     }
 }
 
 impl EventHandler for Watch {
+    fn qp_is_ready(&self, process: &Process) {
+        if self.next.load(Ordering::Relaxed) == NEVER && reasons::waits_to_report() != Waits::None {
+            self.next.store(now_ns() + LOOK_NS, Ordering::Relaxed);
+            process.wake_progress();
+        }
+    }
+
     fn deadline(&self) -> Option<u64> {
         Some(self.next.load(Ordering::Relaxed)).filter(|at| *at != NEVER)
     }

@@ -63,6 +63,11 @@ impl Process {
         pollers.chain(self.handlers.iter().map(|handler| &**handler))
     }
 
+    /// A QP has become ready to send.
+    pub(crate) fn qp_is_ready(&self) {
+        self.handlers().for_each(|handler| handler.qp_is_ready(self));
+    }
+
     /// Takes in all packets that have come until now, in the progress thread; false if another thread is at it.
     pub fn take_in_packets(&'static self) -> bool {
         !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.take_in(self) & all)

@@ -21,6 +21,9 @@ pub trait EventHandler: Send + Sync {
     /// Does what came in there. Only the progress thread calls it.
     fn handle_events(&self, _process: &'static Process) {}
 
+    /// A QP has become ready to send. Any thread calls it.
+    fn qp_is_ready(&self, _process: &Process) {}
+
     /// Gives up what no image of the process can have, and keeps what had come; the process is stopped. An error leaves all as it was.
     fn leave(&self) -> Result<()> {
         Ok(())

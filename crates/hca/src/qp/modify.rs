@@ -25,8 +25,10 @@ impl Qp {
     /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
     pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
         self.change(new, mask)?;
-        if mask & attr::STATE != 0 && new.qp_state == QpState::Rtr {
-            self.meet_peer();
+        match new.qp_state {
+            QpState::Rtr if mask & attr::STATE != 0 => self.meet_peer(),
+            QpState::Rts if mask & attr::STATE != 0 => self.process.qp_is_ready(),
+            _ => {}
         }
         Ok(())
     }
