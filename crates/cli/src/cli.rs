@@ -100,10 +100,10 @@ pub enum Command {
 const RUN_EXAMPLES: &str = "\
 Examples:
   vervain run -- ibv_devinfo
-  vervain run -- ib_write_lat             in one terminal, and when it waits for the client, in another:
-  vervain run -- ib_write_lat localhost
+  vervain run -- ib_write_lat            a server, and when it waits, in another terminal
+  vervain run -- ib_write_lat localhost  its client
   vervain run --devices 2 --link-layer infiniband -- ibv_devices
-  vervain run -v -- ./my-program      prints the environment and the libibverbs that it gets";
+  vervain run -v -- ./my-program         prints the environment and the libibverbs that it gets";
 
 const LAUNCH_EXAMPLES: &str = "\
 Examples:

@@ -25,9 +25,9 @@ Items, separated by commas:
   rate=1Gbit          leaves at this rate; lost if queue=512kB of others wait
   down=1s..3s         everything is lost in this time after the start
   seed=7              decides as the run that said seed=7 at its end; random unless given
-All are of packets that are sent, with rx. before an item of those that are received. drop, dup,
-corrupt, delay and reorder take a percentage and the packets that are meant, by operation and
-count: drop=50%:ack, rx.drop=read_response_last@3, delay=5ms:write@10..20. Operations are any,
+All are of packets that are sent, with rx. before an item of those that are received. drop, dup, \
+corrupt, delay and reorder take a percentage and the packets that are meant, by operation and \
+count: drop=50%:ack, rx.drop=read_response_last@3, delay=5ms:write@10..20. Operations are any, \
 ack, nak, rnr, and those of the BTH from send_first to atomic_write, or how some of them begin.";
 
 /// Faults, as they are configured: items `[tx.|rx.]KEY=VALUE`, with commas between. An item without a direction is about
