@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use vervain_tests::counters::Counters;
+use vervain_tests::netns::Network;
 use vervain_tests::{Failures, Job, c_program, failure, have_c, side_by_side, under_vervain, way};
 
 const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt", "roce", "window", "write_only"];
@@ -17,6 +18,15 @@ type Run<'a> = (&'a str, Vec<&'a str>, Vec<(&'a str, &'a str)>);
 
 /// Makes the runs, `at_once` of them beside each other.
 fn run(at_once: usize, limit: u64, runs: &[Run]) {
+    run_in(at_once, limit, runs, false);
+}
+
+/// The same, each in a network of its own, where nobody else takes the numbers that a saved process is to have again.
+fn run_apart(at_once: usize, limit: u64, runs: &[Run]) {
+    run_in(at_once, limit, runs, true);
+}
+
+fn run_in(at_once: usize, limit: u64, runs: &[Run], is_apart: bool) {
     if !have_c() {
         return;
     }
@@ -24,6 +34,12 @@ fn run(at_once: usize, limit: u64, runs: &[Run]) {
     side_by_side(at_once, runs, |(program, args, vars)| {
         let mut command = under_vervain(c_program(program));
         command.args(args).envs(vars.iter().copied());
+        let network = if is_apart { Network::of_one() } else { None };
+        match &network {
+            Some(network) => command = network.first().enter(&command),
+            None if is_apart => return,
+            None => {}
+        }
         let end = Job::start(&mut command).finish(Duration::from_secs(limit));
         if let Some(why) = failure(&end) {
             let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,8 +192,7 @@ fn saved_and_restored_objects() {
     for name in ["auto", "vm", "owner", "roce"] {
         runs.extend(["saved_objects", "saved_work"].map(|program| (program, vec![], way(name))));
     }
-    // Groups reach every process of the host.
-    run(1, 120, &runs);
+    run_apart(2, 120, &runs);
     let refused: Vec<_> =
         ["auto", "roce", "window", "write_only"].map(|name| ("saved_refused", vec![], way(name))).into();
     run(ALL_AT_ONCE, 120, &refused);
@@ -195,7 +210,7 @@ fn saved_and_restored_between_two_processes() {
         };
         runs.extend([points("random_points", false), points("random_points", true), points("both", false)]);
     }
-    run(2, 120, &runs);
+    run_apart(2, 120, &runs);
 }
 
 #[test]
@@ -208,7 +223,7 @@ fn peers_of_a_saved_process() {
         vars.push(("VT_POINTS", "4"));
         ("saved", vec![case], vars)
     });
-    run(cases.len(), 120, &runs);
+    run_apart(cases.len(), 120, &runs);
 }
 
 #[test]
