@@ -50,11 +50,11 @@ impl RawLock {
         self.word.load(Ordering::Relaxed) == tid()
     }
 
-    /// Whether another thread holds it, which exists. For a caller that may have been interrupted by a signal while it held
-    /// it itself: to wait for that makes no sense.
-    pub fn is_held_elsewhere(&self) -> bool {
+    /// Whether a caller that did not get it may get it later: it has been given back since, or another thread holds it, which
+    /// exists. For one that may have been interrupted by a signal while it held it itself: to wait for that makes no sense.
+    pub fn comes_free(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
-        holder != 0 && holder != tid() && thread_exists(holder)
+        holder == 0 || holder != tid() && thread_exists(holder)
     }
 
     /// Whether it is held by a thread that no longer exists.
@@ -236,16 +236,16 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_held_elsewhere_only_by_another_thread_that_exists() {
+    fn a_lock_comes_free_unless_this_thread_or_one_that_has_ended_holds_it() {
         let lock = OwnerLock::new(0);
-        assert!(!lock.raw().is_held_elsewhere(), "nobody has it");
+        assert!(lock.raw().comes_free(), "it was given back between two looks");
         let held = lock.lock();
-        assert!(!lock.raw().is_held_elsewhere(), "this thread has it");
-        std::thread::scope(|scope| scope.spawn(|| assert!(lock.raw().is_held_elsewhere())).join().unwrap());
+        assert!(!lock.raw().comes_free(), "this thread has it");
+        std::thread::scope(|scope| scope.spawn(|| assert!(lock.raw().comes_free())).join().unwrap());
         drop(held);
         std::thread::scope(|scope| scope.spawn(|| std::mem::forget(lock.lock())).join().unwrap());
         // A thread that was joined may be there for a moment more.
-        while lock.raw().is_held_elsewhere() {
+        while lock.raw().comes_free() {
             std::thread::yield_now();
         }
         assert!(lock.try_lock().is_none(), "it has ended with the lock");

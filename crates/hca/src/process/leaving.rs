@@ -31,9 +31,9 @@ impl Process {
     /// signal anywhere in a call, so it waits for no lock, which it may hold.
     fn let_all_leave(&self) {
         let until = now_ns() + LEAVE_NS;
+        let is_serving = || self.serving.try_lock().is_none() && self.serving.raw().comes_free();
         // Carriers after the send work, some of which may wait there for other packets by then.
-        let is_leaving =
-            || self.has_sends_leaving() | !self.shut_pollers_down() | self.serving.raw().is_held_elsewhere();
+        let is_leaving = || self.has_sends_leaving() | !self.shut_pollers_down() | is_serving();
         while is_leaving() && now_ns() < until {
             self.hand_over();
             nap(LOOK);
@@ -43,7 +43,7 @@ impl Process {
     fn has_sends_leaving(&self) -> bool {
         match self.send_work.try_lock() {
             Some(marks) => marks.look_at(Mark::place).filter_map(Mark::work).any(|work| work.is_leaving()),
-            None => self.send_work.raw().is_held_elsewhere(),
+            None => self.send_work.raw().comes_free(),
         }
     }
 

@@ -626,7 +626,7 @@ impl SendWork for Qp {
     fn is_leaving(&self) -> bool {
         match self.lock_sends_soon() {
             Some(mut sends) => sends.is_leaving(self),
-            None => self.sends.raw().is_held_elsewhere(),
+            None => self.sends.raw().comes_free(),
         }
     }
 

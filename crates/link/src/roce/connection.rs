@@ -264,9 +264,9 @@ impl Connection {
     pub(super) fn acknowledge_if_free(&self, qp: &Qp) -> bool {
         let mut batch = match self.port.try_batch() {
             Ok(batch) => batch,
-            Err(is_elsewhere) => return !is_elsewhere,
+            Err(comes_free) => return !comes_free,
         };
-        let Some(mut replying) = self.replying.try_lock() else { return !self.replying.raw().is_held_elsewhere() };
+        let Some(mut replying) = self.replying.try_lock() else { return !self.replying.raw().comes_free() };
         if replying.responder.has_ack_due() {
             let Replying { responder, lanes, .. } = &mut *replying;
             let out = PacketSink { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };

@@ -52,9 +52,9 @@ impl LocalPort {
         self.batch.lock()
     }
 
-    /// The packets that are being collected, unless somebody has them: whether that is another thread than this one.
+    /// The packets that are being collected, unless somebody has them: whether they come free.
     pub(super) fn try_batch(&self) -> std::result::Result<OwnerGuard<'_, SendBatch>, bool> {
-        self.batch.try_lock().ok_or_else(|| self.batch.raw().is_held_elsewhere())
+        self.batch.try_lock().ok_or_else(|| self.batch.raw().comes_free())
     }
 
     /// Sends what the fault device has held back until now.
@@ -80,7 +80,7 @@ impl LocalPort {
     fn flush_if_free(&self) -> bool {
         match self.try_batch() {
             Ok(mut batch) => self.flush_batch(&mut batch),
-            Err(is_elsewhere) => return !is_elsewhere,
+            Err(comes_free) => return !comes_free,
         }
         true
     }
@@ -334,7 +334,7 @@ impl Ports {
 
     /// Sends what was collected at all ports without waiting for anybody; false while another thread has something of that.
     pub(super) fn flush_if_free(&self) -> bool {
-        let Some(list) = self.list.try_lock() else { return !self.list.raw().is_held_elsewhere() };
+        let Some(list) = self.list.try_lock() else { return !self.list.raw().comes_free() };
         list.iter().fold(true, |all, port| port.flush_if_free() & all)
     }
 

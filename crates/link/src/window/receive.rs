@@ -203,12 +203,12 @@ impl Engine {
     pub fn is_all_said(&self) -> bool {
         let is_put_to = match self.connections.try_lock() {
             Some(connections) => connections.values().any(|connection| connection.is_put_to()),
-            None => self.connections.raw().is_held_elsewhere(),
+            None => self.connections.raw().comes_free(),
         };
         // In this order: what ends a message is acknowledged by whoever receives.
         let owes = match self.receiving.try_lock() {
             Some(rx) => rx.owes_peers(),
-            None => self.receiving.raw().is_held_elsewhere(),
+            None => self.receiving.raw().comes_free(),
         };
         !is_put_to && !owes
     }

@@ -392,7 +392,7 @@ impl Engine {
         match self.receiving.try_lock() {
             Some(rx) => rx.state.acks.acknowledge_if_free() & self.ports.flush_if_free(),
             // What it has taken in it has not acknowledged.
-            None => !self.receiving.raw().is_held_elsewhere(),
+            None => !self.receiving.raw().comes_free(),
         }
     }
 }
