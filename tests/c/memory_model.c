@@ -1904,7 +1904,7 @@ static int one_seed(void)
         open_device();
     int threads = threads_wanted ? threads_wanted : seed % 4 == 3 ? 3 : 1;
     pthread_t id[16];
-    struct world *worlds[16];
+    struct world *worlds[16] = {0};
     for (int i = 0; i < threads; i++) {
         worlds[i] = own(sizeof *w, MAP_PRIVATE);
         worlds[i]->seed = seed;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use vervain_tests::pairs::pair;
-use vervain_tests::ucx::{RC, UD, perftest};
+use vervain_tests::ucx::{RC, UD, over_tcp, perftest};
 use vervain_tests::{Failures, Job, alone, have, under_vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -92,7 +92,8 @@ fn workers_that_sleep_are_woken() {
     for (link, tls) in [("auto", RC), ("auto", UD), ("roce", RC), ("roce", UD), ("window", RC), ("write_only", UD)] {
         let variables = [way(link), vec![("UCX_TLS", tls)]].concat();
         let words = ["-t", "tag_lat", "-s", "8", "-n", "2000", "-E", "sleep", "-f"];
-        let (server, client) = pair("ucx_perftest", &words.map(str::to_owned), &variables, LIMIT);
+        let args: Vec<_> = words.iter().chain(over_tcp()).map(|word| (*word).to_owned()).collect();
+        let (server, client) = pair("ucx_perftest", &args, &variables, LIMIT);
         println!("{link} {tls} sleeping: {:.2} s", client.took.as_secs_f64());
         for end in [&server, &client].into_iter().filter(|end| !end.success()) {
             failures.add(&format!("{link} {tls} sleeping"), end.describe());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use vervain_tests::container::{Container, Limits, VOLUME, docker_refuses};
 use vervain_tests::netns::Network;
 use vervain_tests::pairs::{complaint, serve, words};
+use vervain_tests::ucx::over_tcp;
 use vervain_tests::{Failures, Finished, Job, alone, free_port, have, have_c};
 use vervain_window::Options;
 
@@ -72,9 +73,10 @@ fn a_gibibyte_goes_by_the_window_and_less_than_a_thousandth_of_it_by_the_network
             "ucx_perftest -t tag_bw -s 1048576 -n 100 -w 10 -f",
             "ucx_perftest -t ucp_put_lat -s 8 -n 500 -w 10 -f",
         ] {
-            let (server, client) = apart.pair(line);
-            println!("{window} {line}: {:.2} s", client.took.as_secs_f64());
             let tool = line.split(' ').next().expect("a tool");
+            let options = if tool == "ucx_perftest" { over_tcp() } else { &[] };
+            let (server, client) = apart.pair(&[&[line], options].concat().join(" "));
+            println!("{window} {line}: {:.2} s", client.took.as_secs_f64());
             if tool.starts_with("ib_") {
                 complaint(tool, &server, &client).iter().for_each(|why| failures.add(&format!("{window} {line}"), why));
             } else {
