@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use vervain_config::Config;
 pub use vervain_counters::Word;
-use vervain_counters::{Block, CountersFile, Line};
+use vervain_counters::{Block, CountersFile, Line, WORDS};
 
 use crate::device::Device;
 use vervain_iba::Opcode;
@@ -168,11 +168,18 @@ fn tell_sums_at_exit() {
     }
 }
 
-extern "C" fn tell_sums() {
+/// What this process has counted, over all ports, by [`Word`]; none where nothing is counted.
+pub fn own_sums() -> Option<[u64; WORDS]> {
     // SAFETY: null, or a leaked box that is never freed.
     let file = unsafe { FILE.load(Ordering::Acquire).as_ref() };
-    if let Some(file) = file.filter(|_| PID.load(Ordering::Relaxed) == std::process::id()) {
-        let sums = file.lock().own_sums();
+    file.map(|file| file.lock().own_sums())
+}
+
+extern "C" fn tell_sums() {
+    if PID.load(Ordering::Relaxed) != std::process::id() {
+        return;
+    }
+    if let Some(sums) = own_sums() {
         let of = |words: &[Word]| words.iter().map(|word| sums[*word as usize]).sum::<u64>();
         let by_memory = of(&[Word::MemorySends, Word::MemoryWrites, Word::MemoryReads, Word::MemoryAtomics]);
         let [sent, received] = [Word::SentPackets, Word::ReceivedPackets].map(|word| of(&[word]));

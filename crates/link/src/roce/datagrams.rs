@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::gids::is_of_this_host;
 use vervain_hca::device::grh;
-use vervain_hca::device::port_counters::Word;
+use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Process;
@@ -138,7 +138,8 @@ impl Engine {
         paced.held_back_until
     }
 
-    /// A datagram that has come. False if it was for one QP, which has no receive for it: nothing was done then.
+    /// A datagram that has come. False if it was for one QP, which has no receive for it: nothing was done then, nor counted, for it
+    /// may be tried again.
     pub(super) fn datagram(&self, counters: &Counters, arrived: &Arrived<'_>, packet: &Packet<'_>) -> bool {
         let headers = &packet.headers;
         let Some(deth) = headers.deth else { return true };
@@ -154,8 +155,6 @@ impl Engine {
             let Some(listener) = self.datagrams.listener(qpn) else { continue };
             let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
             known = true;
-            qp.tally.add(Word::ReceivedPackets, 1);
-            qp.tally.add(Word::ReceivedBytes, arrived.bytes.len() as u64);
             let route = grh::Route {
                 sgid: &from,
                 dgid: &to,
@@ -205,11 +204,21 @@ impl Engine {
                     qp.tally.add(Word::OutOfBuffer, 1);
                 }
             }
+            count_received(&qp, arrived);
         }
         if !known {
             counters.unwanted.add(1);
         }
         true
+    }
+
+    /// A datagram for `qpn` that is dropped because that has no receive.
+    pub(super) fn drop_datagram(&self, counters: &Counters, arrived: &Arrived<'_>, qpn: u32) {
+        if let Some(qp) = self.datagrams.qp(qpn) {
+            count_received(&qp, arrived);
+        }
+        counters.no_receive.add(1);
+        FIRST.add(Word::OutOfBuffer, 1);
     }
 
     /// Enters `qpn` into a group, on all addresses of its family.
@@ -251,4 +260,9 @@ impl Engine {
             self.ports.each(|port| port.port.leave(group));
         }
     }
+}
+
+/// Counts a datagram, once for each QP that it is for.
+fn count_received(qp: &Qp, arrived: &Arrived<'_>) {
+    qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, arrived.bytes.len() as u64));
 }

@@ -4,10 +4,11 @@
 use super::forge::{Fate, Forged, emit};
 use super::side::{Side, poll};
 use super::take_in;
-use super::world::{HERE, QKEY, World, address_of, alone, connect_to, resident};
+use super::world::{HERE, QKEY, World, address_of, alone, alone_with, connect_to, resident};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+use vervain_hca::device::port_counters::{Word, own_sums};
 use vervain_hca::{Ah, QpAttr, QpState, QpType, UdDest, attr};
 use vervain_wire::icrc::Flow;
 use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
@@ -398,6 +399,30 @@ fn uc_messages_wait_for_a_program_that_posts_receives_and_for_no_other() {
 #[test]
 fn datagrams_wait_for_a_program_that_posts_receives_and_for_no_other() {
     alone("credit::datagrams_wait_for_a_program_that_posts_receives_and_for_no_other", || overrun(QpType::Ud));
+}
+
+/// Messages that wait for receives, to a QP of the same process.
+fn each_is_counted_once(qp_type: QpType) {
+    let world = World::new(&[]);
+    let here = address_of(&world.context, Ipv4Addr::LOCALHOST);
+    let [a, b] = [1, RECEIVES as u32].map(|receives| Side::new(&world.context, qp_type, receives));
+    connect_to(&a.qp, here, b.qp.qp_num());
+    connect_to(&b.qp, here, a.qp.qp_num());
+    let ah = (qp_type == QpType::Ud).then(|| Ah::create(&a.pd, &here).unwrap());
+    let received = || own_sums().expect("a file of counters")[Word::ReceivedPackets as usize];
+    let before = received();
+    (0..RECEIVES).for_each(|n| b.post_receive(n));
+    (0..MESSAGES).for_each(|n| a.post(n, ah.as_ref().map(|ah| UdDest { ah, qpn: b.qp.qp_num(), qkey: QKEY })));
+    all_come_in_order(&a, &b, 0);
+    assert_eq!(received() - before, MESSAGES);
+}
+
+#[test]
+fn messages_that_wait_for_a_receive_are_counted_once() {
+    const TEST: &str = "credit::messages_that_wait_for_a_receive_are_counted_once";
+    let directory = tempfile::tempdir().unwrap();
+    let variables = [("VERVAIN_SYSFS", directory.path().to_str().unwrap())];
+    alone_with(TEST, &variables, || [QpType::Uc, QpType::Ud].into_iter().for_each(each_is_counted_once));
 }
 
 /// Whoever takes packets from a socket handles them under the same lock as [`take_in`].

@@ -129,8 +129,7 @@ impl Engine {
         if !lacks_receive {
             state.awaiting_receive.has_receives(qpn);
         } else if rx.is_retry || !keep(state) {
-            rx.counters().no_receive.add(1);
-            FIRST.add(Word::OutOfBuffer, 1);
+            self.drop_datagram(rx.counters(), rx.datagram, qpn);
         } else {
             return;
         }
