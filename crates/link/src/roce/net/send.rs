@@ -111,8 +111,7 @@ impl SendBatch {
     pub unsafe fn push(&mut self, packet: &Outgoing<'_>) -> Access {
         let payload = packet.payload.len() as usize;
         let padding = &[0; 3][..payload.wrapping_neg() % 4];
-        let rest = payload + padding.len();
-        let length = packet.headers.len() + rest + ICRC_LEN;
+        let length = packet.headers.len() + payload + padding.len() + ICRC_LEN;
         assert!(length <= MAX_DATAGRAM && packet.headers.len() >= BTH_LEN, "a packet of {length} bytes");
         let packets = 1 + usize::from(std::mem::take(&mut self.together));
         if !self.room.has(packets * length) {
@@ -122,7 +121,6 @@ impl SendBatch {
         let (flow, id, full) = (train.flow, train.packets as u16 - 1, train.is_full());
         let before = self.room.used();
         self.room.append(packet.headers);
-        let start = self.room.used();
         for (at, bytes) in packet.payload.iter() {
             // SAFETY: nobody is excluded, by the contract of this call.
             if let Err(faulted) = unsafe { self.room.append_from(at, bytes) } {
@@ -131,9 +129,8 @@ impl SendBatch {
             }
         }
         self.room.append(padding);
-        let mut icrc = flow.start(id, packet.headers, rest);
-        icrc.update(self.room.since(start));
-        self.room.append(&icrc.finish());
+        let icrc = flow.icrc(id, self.room.since(before));
+        self.room.append(&icrc);
         if full {
             self.flush();
         }
