@@ -4,6 +4,10 @@
 //! Payload is copied. Letting the kernel take it from where the program has it saves a copy, but then the kernel's own copy
 //! is one of many pieces, each aligned in its own way: measured on a Zen 3, a train of 15 packets of 4,096 bytes took
 //! 13.9 us that way and 12.1 us with the copy. And a program that changes its data under way cannot spoil the ICRC.
+//!
+//! The ICRC reads the copy. One loop for both, with AVX-512, was not faster where the second level of cache holds the data:
+//! on an Intel Xeon it took 0.11 us for each packet of 4,096 bytes of such a train, and the two in turn 0.10. From memory it
+//! took 0.37 in place of 0.44 us, beside some 0.7 that the kernel takes.
 
 use super::address::RawAddress;
 use super::port::Port;
