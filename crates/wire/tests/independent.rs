@@ -95,9 +95,8 @@ fn datagram(n: usize, opcode: u8) -> Vec<u8> {
     let len = headers(n, opcode, pad).emit(&mut out);
     let behind = [payload, &[0; 3][..pad as usize]].concat();
     let flow = Flow::v4((SOURCE, SOURCE_PORT), (DESTINATION, UDP_PORT));
-    let mut icrc = flow.start(n as u16, &out[..len], behind.len());
-    icrc.update(&behind);
-    [&out[..len], &behind, &icrc.finish()].concat()
+    let covered = [&out[..len], &behind].concat();
+    [&covered[..], &flow.icrc(n as u16, &covered)].concat()
 }
 
 /// An Ethernet frame with it.

@@ -75,7 +75,7 @@ fn credit_packet(from: SocketAddr, headers: &Headers, payload: u32) -> Forged {
     let mut bytes = emit(headers, 0);
     bytes.extend(payload.to_be_bytes());
     let (SocketAddr::V4(v4), IpAddr::V4(to)) = (from, HERE) else { panic!("IPv4 only") };
-    let icrc = Flow::v4((*v4.ip(), v4.port()), (to, UDP_PORT)).start(0, &bytes, 0).finish();
+    let icrc = Flow::v4((*v4.ip(), v4.port()), (to, UDP_PORT)).icrc(0, &bytes);
     bytes.extend(icrc);
     Forged { from, bytes, fate: Fate::Unwanted }
 }

@@ -172,10 +172,7 @@ pub fn flow(from: SocketAddr) -> Flow {
 
 /// Appends the ICRC that is right for this sender.
 pub fn seal(bytes: &mut Vec<u8>, from: SocketAddr) {
-    let (headers, rest) = bytes.split_at(bytes.len().min(MAX_HEADERS));
-    let mut icrc = flow(from).start(0, headers, rest.len());
-    icrc.update(rest);
-    let icrc = icrc.finish();
+    let icrc = flow(from).icrc(0, bytes);
     bytes.extend_from_slice(&icrc);
 }
 

@@ -20,9 +20,7 @@ pub fn encode(from: usize, to: usize, headers: &Headers, payload: &[u8]) -> Vec<
     packet.extend_from_slice(&bytes[..length]);
     packet.extend_from_slice(payload);
     packet.resize(packet.len() + pad, 0);
-    let mut icrc = flow(from, to).start(0, &packet[..length], packet.len() - length);
-    icrc.update(&packet[length..]);
-    packet.extend_from_slice(&icrc.finish());
+    packet.extend(flow(from, to).icrc(0, &packet));
     packet
 }
 

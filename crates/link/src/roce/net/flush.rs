@@ -14,8 +14,8 @@ use std::io;
 use std::sync::Arc;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::now_ns;
+use vervain_wire::ICRC_LEN;
 use vervain_wire::icrc::Untold;
-use vervain_wire::{ICRC_LEN, MAX_HEADERS};
 
 /// How long a call waits for the kernel to have room, in milliseconds.
 const PATIENCE: i64 = 1;
@@ -266,8 +266,5 @@ fn message(address: &mut (RawAddress, u32), control: &mut Control, piece: &mut i
 /// Computes the ICRC of a whole packet of `train` for its place in one, which is the IPv4 identification.
 fn seal(train: &Train, place: usize, packet: &mut [u8]) {
     let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_LEN);
-    let (headers, rest) = covered.split_at(covered.len().min(MAX_HEADERS));
-    let mut sum = train.flow.start(place as u16, headers, rest.len());
-    sum.update(rest);
-    icrc.copy_from_slice(&sum.finish());
+    icrc.copy_from_slice(&train.flow.icrc(place as u16, covered));
 }

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use vervain_hca::host::address_map::{actual_socket, is_moved, known_socket};
 use vervain_wire::icrc::{Flow, Untold};
-use vervain_wire::{ICRC_LEN, MAX_HEADERS, UDP_PORT};
+use vervain_wire::{ICRC_LEN, UDP_PORT};
 
 /// Trains that are taken at once.
 const TRAINS: usize = 8;
@@ -79,10 +79,7 @@ impl<'a> Datagram<'a> {
     /// The ICRC that is right for an intact packet between the addresses as they are now.
     pub fn icrc(&self) -> Option<[u8; ICRC_LEN]> {
         let (covered, _) = self.bytes.split_last_chunk::<ICRC_LEN>()?;
-        let (headers, rest) = covered.split_at(covered.len().min(MAX_HEADERS));
-        let mut sum = self.flow()?.start(self.index, headers, rest.len());
-        sum.update(rest);
-        Some(sum.finish())
+        Some(self.flow()?.icrc(self.index, covered))
     }
 
     /// Where the sockets do not tell, the likely.

@@ -4,6 +4,10 @@
 //! Payload is copied. Letting the kernel take it from where the program has it saves a copy, but then the kernel's own copy
 //! is one of many pieces, each aligned in its own way: measured on a Zen 3, a train of 15 packets of 4,096 bytes took
 //! 13.9 us that way and 12.1 us with the copy. And a program that changes its data under way cannot spoil the ICRC.
+//!
+//! The ICRC reads the copy. One loop for both, with AVX-512, was not faster where the second level of cache holds the data:
+//! on an Intel Xeon it took 0.11 us for each packet of 4,096 bytes of such a train, and the two in turn 0.10. From memory it
+//! took 0.37 in place of 0.44 us, beside some 0.7 that the kernel takes.
 
 use super::address::RawAddress;
 use super::port::Port;
@@ -111,8 +115,7 @@ impl SendBatch {
     pub unsafe fn push(&mut self, packet: &Outgoing<'_>) -> Access {
         let payload = packet.payload.len() as usize;
         let padding = &[0; 3][..payload.wrapping_neg() % 4];
-        let rest = payload + padding.len();
-        let length = packet.headers.len() + rest + ICRC_LEN;
+        let length = packet.headers.len() + payload + padding.len() + ICRC_LEN;
         assert!(length <= MAX_DATAGRAM && packet.headers.len() >= BTH_LEN, "a packet of {length} bytes");
         let packets = 1 + usize::from(std::mem::take(&mut self.together));
         if !self.room.has(packets * length) {
@@ -122,7 +125,6 @@ impl SendBatch {
         let (flow, id, full) = (train.flow, train.packets as u16 - 1, train.is_full());
         let before = self.room.used();
         self.room.append(packet.headers);
-        let start = self.room.used();
         for (at, bytes) in packet.payload.iter() {
             // SAFETY: nobody is excluded, by the contract of this call.
             if let Err(faulted) = unsafe { self.room.append_from(at, bytes) } {
@@ -131,9 +133,8 @@ impl SendBatch {
             }
         }
         self.room.append(padding);
-        let mut icrc = flow.start(id, packet.headers, rest);
-        icrc.update(self.room.since(start));
-        self.room.append(&icrc.finish());
+        let icrc = flow.icrc(id, self.room.since(before));
+        self.room.append(&icrc);
         if full {
             self.flush();
         }
