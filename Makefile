@@ -32,7 +32,7 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall clean fmt lint doc toolchain \
+.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall release clean fmt lint doc toolchain \
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
@@ -87,7 +87,7 @@ fresh:
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)
 
-# The tables of docs/results.md and README.md anew, from the files of runs that they name.
+# The tables of docs/results.md anew, from the files of runs that it names.
 results: toolchain
 	$(CARGO) run --profile checked --package vervain-benches -- render
 
@@ -109,6 +109,10 @@ install: build
 # With the PREFIX and the DESTDIR of the installation.
 uninstall:
 	@scripts/uninstall.sh "$(DESTDIR)$(PREFIX)"
+
+# What a release hands out, below target/package: docs/stability.md. ARGS: --allow-untagged, --untried.
+release: toolchain
+	@scripts/release.sh $(ARGS)
 
 clean:
 	rm -rf target
