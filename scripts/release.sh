@@ -1,8 +1,8 @@
 #!/bin/bash
 # release.sh [--allow-untagged] [--untried]: makes what a release hands out, in target/package: packages, what debuggers want of them,
 # the wheel, a bill of materials (CycloneDX) and SHA256SUMS. Refuses a tree with changes, a version that CHANGELOG.md has no
-# dated section of, and a commit without the tag vVERSION, which --allow-untagged allows. Each artefact is tried in fresh
-# roots by TRY_PACKAGES DIRECTORY (default: scripts/try-packages.sh); --untried leaves that out. It publishes nothing.
+# dated section of, and a commit without the tag vVERSION, which --allow-untagged allows. Package and tarball are tried in fresh
+# roots by TRY_PACKAGES DEB TARBALL (default: scripts/fresh-packages.sh); --untried leaves that out. It publishes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { echo "release: $*" >&2; exit 1; }
@@ -26,7 +26,7 @@ if ! git tag --points-at HEAD | grep -q -x -F "v$version"; then
     [ -n "$untagged" ] || fail "the last commit has no tag v$version; --allow-untagged does without"
     say "the last commit has no tag v$version: these files are no release"
 fi
-try=${TRY_PACKAGES:-scripts/try-packages.sh}
+try=${TRY_PACKAGES:-scripts/fresh-packages.sh}
 [ -n "$untried" ] || [ -x "$try" ] || fail "there is no $try to try packages with in fresh roots; --untried does without"
 
 # Nothing of an earlier version is handed out.
@@ -35,15 +35,18 @@ rm -rf "$to"
 mkdir -p "$to"
 make deb tarball packages-debug wheel
 
-# one NAME PATTERN: whether the pattern matches one file, and that of this version.
+# one NAME PATTERN: sets `found` to the one file that the pattern matches.
 one() {
     local files
     mapfile -t files < <(compgen -G "$to/$2")
     [ "${#files[@]}" = 1 ] || fail "there has to be one $1, and ${#files[@]} files match $to/$2"
+    found=${files[0]}
 }
 # dpkg writes 1.0.0~rc.1 for 1.0.0-rc.1, and Python 1.0.0rc1.
 one "package for Debian" "vervain_${version/-/\~}_*.deb"
+deb=$found
 one "tarball" "vervain-$version-*-linux.tar.gz"
+tarball=$found
 [[ $version = *-* ]] || one "wheel" "vervain-$version-py3-none-manylinux*.whl"
 
 platform=$(rustc -vV 2> /dev/null | sed -n 's/^host: //p')
@@ -51,7 +54,7 @@ metadata=$("${CARGO:-scripts/cargo.sh}" metadata --locked --format-version 1 \
     --filter-platform "${platform:-$(uname -m)-unknown-linux-gnu}")
 scripts/sbom.py "$version" "$(git log -1 --format=%ct)" <<< "$metadata" > "$to/vervain-$version.cdx.json"
 
-if [ -n "$untried" ]; then say "nothing was tried in a fresh root"; else "$try" "$to"; fi
+if [ -n "$untried" ]; then say "nothing was tried in a fresh root"; else "$try" "$deb" "$tarball"; fi
 
 cd "$to"
 files=(*)
