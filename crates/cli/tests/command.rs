@@ -582,6 +582,25 @@ fn the_version_names_the_commit_and_the_target_and_doctor_says_the_same() {
 }
 
 #[test]
+fn libraries_in_a_directory_with_a_blank_are_tried_with_their_preload() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("a b");
+    fs::create_dir(&dir).unwrap();
+    fs::copy(lib_dir().join("libibverbs.so.1"), dir.join("libibverbs.so.1")).unwrap();
+    // A preload that says that it was loaded.
+    let source = place.path().join("preload.c");
+    let said = "#include <unistd.h>\n\
+        __attribute__((constructor)) static void say(void) { if (write(1, \"loaded \", 7) != 7) _exit(1); }\n";
+    fs::write(&source, said).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(dir.join("libvervain_preload.so")).arg(&source);
+    assert!(cc.status().unwrap().success(), "cc is needed for this test");
+    let (mut command, _runtime) = vervain(&["doctor", "--lib-dir", dir.to_str().unwrap()]);
+    let doctor = stdout(&command.output().unwrap());
+    assert!(doctor.contains("the second process answered 'loaded"), "{doctor}");
+}
+
+#[test]
 fn help_manual_and_completions_are_real() {
     for subcommand in ["run", "devices", "doctor", "env"] {
         let (mut command, _runtime) = vervain(&[subcommand, "--help"]);
