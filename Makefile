@@ -7,6 +7,8 @@ DESTDIR ?=
 PROFILE_DIR ?= target/release
 LIBS    := $(PROFILE_DIR)/lib/vervain
 STRIPPED := $(PROFILE_DIR)/stripped
+# Where packages are made.
+PACKAGE_DIR ?= target/package
 CHECKED := target/checked
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -33,8 +35,8 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh bench results stripped install install-debug uninstall \
-    clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
+.PHONY: all build build-checked demo test check fetch soak fresh bench results stripped install install-debug uninstall deb tarball \
+    packages-debug clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
 all: build
@@ -106,6 +108,17 @@ install-debug: stripped
 # With the PREFIX and the DESTDIR of the installation.
 uninstall:
 	@scripts/uninstall.sh "$(DESTDIR)$(PREFIX)"
+
+# Files to hand on, in PACKAGE_DIR (docs/install.md); what debuggers want of them apart.
+deb: stripped
+	@scripts/package.sh deb $(STRIPPED) "$(PACKAGE_DIR)"
+
+tarball: stripped
+	@scripts/package.sh tarball $(STRIPPED) "$(PACKAGE_DIR)"
+
+packages-debug: stripped
+	@scripts/package.sh deb-debug $(STRIPPED) "$(PACKAGE_DIR)"
+	@scripts/package.sh tarball-debug $(STRIPPED) "$(PACKAGE_DIR)"
 
 clean:
 	rm -rf target
