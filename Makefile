@@ -6,6 +6,9 @@ DESTDIR ?=
 # What is installed; the test of that names its own build.
 PROFILE_DIR ?= target/release
 LIBS    := $(PROFILE_DIR)/lib/vervain
+STRIPPED := $(PROFILE_DIR)/stripped
+# Where packages are made.
+PACKAGE_DIR ?= target/package
 CHECKED := target/checked
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -32,8 +35,8 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall release clean fmt lint doc toolchain \
-    packages-demo packages-test packages-check packages-bench
+.PHONY: all build build-checked demo test check fetch soak fresh bench results stripped install install-debug uninstall deb tarball \
+    packages-debug release clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
 all: build
@@ -91,24 +94,31 @@ bench: packages-bench build
 results: toolchain
 	$(CARGO) run --profile checked --package vervain-benches -- render
 
-install: build
-	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/vervain" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
-	install -m 755 $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/bin/vervain"
-	scripts/stage-libs.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)/lib/vervain"
-	scripts/stage-acp.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION)
-	scripts/stage-pm.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION)
-	install -d "$(DESTDIR)$(PREFIX)/include"
-	install -m 644 crates/libibverbs/include/vervain.h "$(DESTDIR)$(PREFIX)/include/vervain.h"
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/vervain.pc.in \
-	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/vervain.pc"
-	$(PROFILE_DIR)/vervain man "$(DESTDIR)$(PREFIX)/share/man/man1"
-	scripts/install-completions.sh $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/share"
-	install -d "$(DESTDIR)$(PREFIX)/share/doc/vervain"
-	install -m 644 README.md LICENSE-MIT LICENSE-APACHE "$(DESTDIR)$(PREFIX)/share/doc/vervain"
+# What ships: the build without what only debuggers read.
+stripped: build
+	@scripts/strip.sh $(PROFILE_DIR) $(STRIPPED)
+
+install: stripped
+	scripts/stage.sh $(STRIPPED) "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION)
+
+# What `install` leaves out, for gdb, valgrind and backtraces, beside each file.
+install-debug: stripped
+	scripts/stage-debug.sh $(STRIPPED) "$(DESTDIR)$(PREFIX)"
 
 # With the PREFIX and the DESTDIR of the installation.
 uninstall:
 	@scripts/uninstall.sh "$(DESTDIR)$(PREFIX)"
+
+# Files to hand on, in PACKAGE_DIR (docs/install.md); what debuggers want of them apart.
+deb: stripped
+	@scripts/package.sh deb $(STRIPPED) "$(PACKAGE_DIR)"
+
+tarball: stripped
+	@scripts/package.sh tarball $(STRIPPED) "$(PACKAGE_DIR)"
+
+packages-debug: stripped
+	@scripts/package.sh deb-debug $(STRIPPED) "$(PACKAGE_DIR)"
+	@scripts/package.sh tarball-debug $(STRIPPED) "$(PACKAGE_DIR)"
 
 # What a release hands out, below target/package: docs/stability.md. ARGS: --allow-untagged, --untried.
 release: toolchain
