@@ -32,7 +32,7 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall clean fmt lint doc toolchain \
+.PHONY: all build build-checked demo test check fetch soak fresh bench results install wheel uninstall clean fmt lint doc toolchain \
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
@@ -105,6 +105,10 @@ install: build
 	scripts/install-completions.sh $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/share"
 	install -d "$(DESTDIR)$(PREFIX)/share/doc/vervain"
 	install -m 644 README.md LICENSE-MIT LICENSE-APACHE "$(DESTDIR)$(PREFIX)/share/doc/vervain"
+
+# The command, its libraries and the Python package in one file for pip, below target/package: docs/python.md.
+wheel: build
+	@scripts/make-wheel.py $(PROFILE_DIR) target/package $(VERSION)
 
 # With the PREFIX and the DESTDIR of the installation.
 uninstall:
