@@ -27,7 +27,7 @@ TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev binutils py
     openmpi-bin libopenmpi-dev mpich libmpich-dev
 # For `make check`, all others.
 CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio python3-mpi4py python3-numpy python3-pip \
-    python3-venv python3-yaml libnuma1 libcurl4 chromium \
+    python3-pytest python3-venv python3-yaml libnuma1 libcurl4 chromium \
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace munge slurmctld slurmd slurm-client \
     qemu-system-x86 busybox-static cpio ndctl xz-utils \
@@ -36,7 +36,7 @@ BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopen
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
 .PHONY: all build build-checked demo test check fetch soak fresh bench results stripped install install-debug uninstall deb tarball \
-    packages-debug release clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
+    packages-debug wheel release clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
 all: build
@@ -104,6 +104,10 @@ install: stripped
 # What `install` leaves out, for gdb, valgrind and backtraces, beside each file.
 install-debug: stripped
 	scripts/stage-debug.sh $(STRIPPED) "$(DESTDIR)$(PREFIX)"
+
+# The command, its libraries and the Python package in one file for pip, below target/package: docs/python.md.
+wheel: build
+	@scripts/make-wheel.py $(PROFILE_DIR) target/package $(VERSION)
 
 # With the PREFIX and the DESTDIR of the installation.
 uninstall:

