@@ -3,36 +3,44 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use vervain_tests::Job;
 
 /// What [`tarball`] calls.
-pub const TARBALL_TOOLS: [&str; 5] = ["make", "install", "strip", "tar", "gzip"];
+pub const TARBALL_TOOLS: [&str; 5] = ["make", "objcopy", "readelf", "tar", "gzip"];
 
-/// Puts into `place` a tarball of the build under test, named and laid out as that of `make tarball`, and its folder beside it,
-/// which is returned. [`TARBALL_TOOLS`] is what it takes.
+/// Puts into `place` what `make tarball` makes of the build under test, and unpacks it there; returns the folder. [`TARBALL_TOOLS`] is
+/// what it takes.
 ///
 /// # Panics
 /// When it cannot be made.
 pub fn tarball(place: &Path) -> PathBuf {
-    let name = concat!("vervain-", env!("CARGO_PKG_VERSION"), "-x86_64-linux");
-    let (folder, command) = (place.join(name), vervain_tests::vervain());
-    let built = command.parent().expect("a directory").display();
-    let mut make = Command::new("make");
-    // What is built is taken as it is.
-    make.args(["-o", "build", "install", &format!("PREFIX={}", folder.display()), &format!("PROFILE_DIR={built}")]);
-    make.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
-    // As what ships: most of what the tests' own build has is for debuggers.
-    let mut strip = Command::new("sh");
-    strip.args(["-ec", "strip --strip-debug bin/vervain lib/*.so.? lib/vervain/*.so.? lib/vervain/*preload.so"]);
-    strip.current_dir(&folder);
-    let mut tar = Command::new("tar");
-    tar.args(["--use-compress-program", "gzip -1", "-cf", &format!("{name}.tar.gz"), name]).current_dir(place);
-    std::fs::create_dir_all(&folder).expect("the folder of the tarball");
-    for step in [&mut make, &mut strip, &mut tar] {
-        let end = Job::start(step).finish(Duration::from_secs(60));
+    let file = made();
+    let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+    std::fs::copy(file, place.join(name)).expect("a copy of the tarball");
+    let unpacked = Job::start(Command::new("tar").arg("-xzf").arg(file).current_dir(place)).finish(LIMIT);
+    assert!(unpacked.success(), "{}", unpacked.describe());
+    place.join(name.strip_suffix(".tar.gz").expect("a tarball"))
+}
+
+/// Compressing takes seconds, on a machine that may be busy: once for all tests of a program.
+const LIMIT: Duration = Duration::from_secs(180);
+
+fn made() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the source tree");
+        let (program, command) = (std::env::current_exe().expect("this program"), vervain_tests::vervain());
+        let to = source.join("target/tmp/tarballs").join(program.file_stem().expect("its name"));
+        let built = command.parent().expect("a directory").display();
+        let mut make = Command::new("make");
+        // What is built is taken as it is.
+        make.args(["--no-print-directory", "-o", "build", "tarball", &format!("PROFILE_DIR={built}")]);
+        make.arg(format!("PACKAGE_DIR={}", to.display())).current_dir(&source);
+        let end = Job::start(&mut make).finish(LIMIT);
         assert!(end.success(), "{}", end.describe());
-    }
-    folder
+        PathBuf::from(end.output.lines().last().expect("a path"))
+    })
 }
