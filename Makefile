@@ -6,6 +6,9 @@ DESTDIR ?=
 # What is installed; the test of that names its own build.
 PROFILE_DIR ?= target/release
 LIBS    := $(PROFILE_DIR)/lib/vervain
+STRIPPED := $(PROFILE_DIR)/stripped
+# Where packages are made.
+PACKAGE_DIR ?= target/package
 CHECKED := target/checked
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -24,7 +27,7 @@ TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev binutils py
     openmpi-bin libopenmpi-dev mpich libmpich-dev
 # For `make check`, all others.
 CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio python3-mpi4py python3-numpy python3-pip \
-    python3-venv python3-yaml libnuma1 libcurl4 chromium \
+    python3-pytest python3-venv python3-yaml libnuma1 libcurl4 chromium \
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace munge slurmctld slurmd slurm-client \
     qemu-system-x86 busybox-static cpio ndctl xz-utils \
@@ -32,8 +35,8 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall clean fmt lint doc toolchain \
-    packages-demo packages-test packages-check packages-bench
+.PHONY: all build build-checked demo test check fetch soak fresh bench results stripped install install-debug uninstall deb tarball \
+    packages-debug wheel release clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
 all: build
@@ -87,28 +90,43 @@ fresh:
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)
 
-# The tables of docs/results.md and README.md anew, from the files of runs that they name.
+# The tables of docs/results.md anew, from the files of runs that it names.
 results: toolchain
 	$(CARGO) run --profile checked --package vervain-benches -- render
 
-install: build
-	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/vervain" "$(DESTDIR)$(PREFIX)/lib/pkgconfig"
-	install -m 755 $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/bin/vervain"
-	scripts/stage-libs.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)/lib/vervain"
-	scripts/stage-acp.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION)
-	scripts/stage-pm.sh $(PROFILE_DIR) "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION)
-	install -d "$(DESTDIR)$(PREFIX)/include"
-	install -m 644 crates/libibverbs/include/vervain.h "$(DESTDIR)$(PREFIX)/include/vervain.h"
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/vervain.pc.in \
-	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/vervain.pc"
-	$(PROFILE_DIR)/vervain man "$(DESTDIR)$(PREFIX)/share/man/man1"
-	scripts/install-completions.sh $(PROFILE_DIR)/vervain "$(DESTDIR)$(PREFIX)/share"
-	install -d "$(DESTDIR)$(PREFIX)/share/doc/vervain"
-	install -m 644 README.md LICENSE-MIT LICENSE-APACHE "$(DESTDIR)$(PREFIX)/share/doc/vervain"
+# What ships: the build without what only debuggers read.
+stripped: build
+	@scripts/strip.sh $(PROFILE_DIR) $(STRIPPED)
+
+install: stripped
+	scripts/stage.sh $(STRIPPED) "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION)
+
+# What `install` leaves out, for gdb, valgrind and backtraces, beside each file.
+install-debug: stripped
+	scripts/stage-debug.sh $(STRIPPED) "$(DESTDIR)$(PREFIX)"
+
+# The command, its libraries and the Python package in one file for pip, below target/package: docs/python.md.
+wheel: build
+	@scripts/make-wheel.py $(PROFILE_DIR) target/package $(VERSION)
 
 # With the PREFIX and the DESTDIR of the installation.
 uninstall:
 	@scripts/uninstall.sh "$(DESTDIR)$(PREFIX)"
+
+# Files to hand on, in PACKAGE_DIR (docs/install.md); what debuggers want of them apart.
+deb: stripped
+	@scripts/package.sh deb $(STRIPPED) "$(PACKAGE_DIR)"
+
+tarball: stripped
+	@scripts/package.sh tarball $(STRIPPED) "$(PACKAGE_DIR)"
+
+packages-debug: stripped
+	@scripts/package.sh deb-debug $(STRIPPED) "$(PACKAGE_DIR)"
+	@scripts/package.sh tarball-debug $(STRIPPED) "$(PACKAGE_DIR)"
+
+# What a release hands out, below target/package: docs/stability.md. ARGS: --allow-untagged, --untried.
+release: toolchain
+	@scripts/release.sh $(ARGS)
 
 clean:
 	rm -rf target

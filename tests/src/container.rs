@@ -191,7 +191,8 @@ impl Drop for Container {
     }
 }
 
-pub(crate) fn is_root() -> bool {
+/// Whether this process is root's.
+pub fn is_root() -> bool {
     // SAFETY: no arguments, no memory effects.
     unsafe { libc::geteuid() == 0 }
 }

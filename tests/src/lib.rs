@@ -31,6 +31,7 @@ pub mod sequences_rank;
 pub mod slurm;
 pub mod supervised;
 pub mod ucx;
+pub mod wheel;
 pub mod windows;
 pub mod wire;
 

@@ -293,7 +293,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn uninstalling_removes_what_installing_put_there_and_nothing_else() {
-    if !have(&["make", "install", "sed"]) {
+    if !have(&["make", "install", "sed", "objcopy"]) {
         return;
     }
     let command = vervain_tests::vervain();
@@ -310,6 +310,10 @@ fn uninstalling_removes_what_installing_put_there_and_nothing_else() {
     make("install");
     let installed = files(place.path());
     assert!(installed.len() > 30, "{installed:?}");
+    make("install-debug");
+    let of_debuggers = files(place.path()).len() - installed.len();
+    // The command, two libraries of jobs, the rsockets' preload, Vervain's own nine.
+    assert_eq!(of_debuggers, 13);
     let root = place.path().join("opt/its own");
     let foreign = ["bin/other", "lib/vervain/other.so", "share/man/man1/vervain-other.1"].map(|file| root.join(file));
     for file in &foreign {

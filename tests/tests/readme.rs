@@ -1,4 +1,5 @@
-//! README.md: it stays short, what it points to is there, and its commands work as they are written.
+//! README.md: it stays short, what it points to is there, its commands work as they are written, and print what it shows. The index
+//! of the documents has each of them. examples/hello.c, which README.md begins with, does what it says.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use vervain_tests::netns::Network;
-use vervain_tests::{Failures, Job, have, unswayed, vervain};
+use vervain_tests::{Failures, Job, have, have_c, under_vervain, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// perftest's own port.
@@ -25,20 +26,31 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The blocks of commands, but not the picture.
-fn blocks() -> Vec<String> {
+/// The blocks of README.md.
+fn all_blocks() -> Vec<String> {
     let text = read(&root().join("README.md"));
-    let blocks = text.split("```").skip(1).step_by(2).map(str::trim_start);
-    blocks.filter(|block| !block.contains('┌')).map(str::to_owned).collect()
+    text.split("```").skip(1).step_by(2).map(|block| block.trim_start().to_owned()).collect()
+}
+
+/// Before a command, in a block that shows what commands print.
+const PROMPT: &str = "$ ";
+
+/// The blocks of commands alone.
+fn blocks() -> Vec<String> {
+    all_blocks().into_iter().filter(|block| !block.starts_with(PROMPT)).collect()
 }
 
 /// A command with Vervain in the path, as for who has installed it, and a home of its own; temporary files lie there too, for the
 /// session folder of Open MPI has one name for all of a user's.
 fn shell(script: &str, home: &Path) -> Command {
+    bash("-exc", script, home)
+}
+
+fn bash(options: &str, script: &str, home: &Path) -> Command {
     let vervain = vervain();
     let path = std::env::var("PATH").expect("PATH");
     let mut command = unswayed("bash");
-    command.args(["-exc", script]).env("HOME", home).env("TMPDIR", home);
+    command.args([options, script]).env("HOME", home).env("TMPDIR", home);
     command.env("PATH", format!("{}:{path}", vervain.parent().expect("its directory").display()));
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("GITHUB_ENV", home.join("github"));
@@ -80,9 +92,125 @@ fn every_link_leads_to_a_file() {
 }
 
 #[test]
+fn the_index_has_every_document_once() {
+    let root = root().join("docs");
+    let mut failures = Failures::default();
+    for (index, folder) in [("README.md", ""), ("clients/README.md", "clients")] {
+        let text = read(&root.join(index));
+        let files = fs::read_dir(root.join(folder)).expect("the documents").flatten().map(|entry| entry.file_name());
+        let mut pages: Vec<_> = files.map(|name| name.to_string_lossy().into_owned()).collect();
+        pages.retain(|name| name.ends_with(".md") && name != "README.md");
+        pages.extend(folder.is_empty().then(|| "clients/README.md".to_owned()));
+        assert!(pages.len() > 10, "{pages:?}");
+        for page in pages {
+            let times = text.matches(&format!("]({page})")).count();
+            if times != 1 {
+                failures.add(index, format!("it has {page} {times} times"));
+            }
+        }
+    }
+    failures.assert_none();
+}
+
+/// What is shown or printed, without numbers that differ between runs and machines, in one line each: a terminal breaks those that are
+/// too long.
+fn plain(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let words = line.split_whitespace().map(|word| {
+            let number = word.trim_end_matches([',', ':', ';']);
+            if number.starts_with("0x") { word.replace(number, "#") } else { word.to_owned() }
+        });
+        let line = words.collect::<Vec<_>>().join(" ");
+        match lines.last_mut() {
+            Some(last) if last.ends_with(';') => *last += &format!(" {line}"),
+            _ => lines.push(line),
+        }
+    }
+    lines
+}
+
+/// The program of examples/hello.c in a folder of its own; None, with a printed reason, where it cannot be compiled.
+fn hello() -> Option<tempfile::TempDir> {
+    if !have_c() || !have(&["cc"]) {
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", "hello"]);
+    compile.arg(root().join("examples/hello.c")).arg("-libverbs").current_dir(folder.path());
+    let end = Job::start(&mut compile).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+    Some(folder)
+}
+
+#[test]
+fn the_first_program_says_what_it_did_and_vervain_what_was_wrong() {
+    let Some(folder) = hello() else { return };
+    const CONNECTED: &str = "vervain0: QP # and QP # are connected";
+    const SENT: &str = "Send: success, and the target holds \"Hello\"";
+    let remark = "; VERVAIN_LOG=info reports all failures as they happen";
+    for (mistake, status, said, reason) in [
+        ("", 0, &[SENT, "RDMA Write: success, and the target holds \"Hello again\""][..], None),
+        ("no-receive", 1, &["Send: RNR retry counter exceeded"], Some("the peer has no receive posted")),
+        ("wrong-lkey", 1, &["Send: local protection error"], Some("SGE 0: lkey # is not registered")),
+        ("wrong-rkey", 1, &[SENT, "RDMA Write: remote access error"], Some("rkey # is not registered at the peer")),
+    ] {
+        let mut command = under_vervain(folder.path().join("hello"));
+        command.args((!mistake.is_empty()).then_some(mistake));
+        let end = Job::start(&mut command).finish(LIMIT);
+        assert_eq!(end.status.and_then(|status| status.code()), Some(status), "{}", end.describe());
+        let lines = plain(&end.output);
+        let (reasons, own): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.starts_with("vervain: "));
+        assert_eq!(own, [&[CONNECTED], said].concat(), "{mistake}: {}", end.describe());
+        // Both ends of a refused request have one, in either order.
+        let expected = reason.map(|reason| format!(": {reason}{remark}"));
+        let is_told = expected.as_ref().is_none_or(|said| reasons.iter().any(|line| line.ends_with(said)));
+        assert!(is_told && reasons.is_empty() == reason.is_none(), "{mistake}: {}", end.describe());
+    }
+}
+
+/// Commands of the first block and what it shows of each are what a newcomer types and sees.
+#[test]
+fn the_first_block_shows_what_its_commands_print() {
+    if !have_c() || !have(&["bash", "cc"]) {
+        return;
+    }
+    let sessions: Vec<_> = all_blocks().into_iter().filter(|block| block.starts_with(PROMPT)).collect();
+    let [session] = &sessions[..] else { panic!("{sessions:#?}") };
+    let folder = tempfile::tempdir().expect("a directory");
+    std::os::unix::fs::symlink(root().join("examples"), folder.path().join("examples")).expect("the examples");
+    let mut shown = 0;
+    for part in session.split(PROMPT).skip(1) {
+        let (command, output) = part.split_once('\n').expect("a command and what it prints");
+        let end = Job::start(bash("-ec", command, folder.path()).current_dir(folder.path())).finish(LIMIT);
+        let (mut found, mut expected) = (plain(&end.output), plain(output));
+        if command == "vervain devices" {
+            // Of its own addresses each machine has others, and more.
+            let form = |line: &String| {
+                let words: Vec<_> = line.split(' ').collect();
+                let parts = [words.first(), words.get(3), words.get(4)].map(Option::<&&str>::copied);
+                line.split_once(", MTU ").map_or(format!("{parts:?}"), |(before, _)| before.to_owned())
+            };
+            found.truncate(expected.len());
+            [&mut found, &mut expected].into_iter().for_each(|lines| *lines = lines.iter().map(form).collect());
+        } else {
+            // A pipe gets the lines of the program at its end, behind those of the library.
+            found.sort();
+            expected.sort();
+        }
+        assert_eq!(found, expected, "{command}: {}", end.describe());
+        shown += 1;
+    }
+    assert!(shown >= 3, "{session}");
+}
+
+#[test]
 fn the_targets_of_make_are_there() {
+    let text = read(&root().join("README.md"));
+    let in_text = text.split('`').skip(1).step_by(2).filter(|code| !code.contains('\n'));
     let blocks = blocks().concat();
-    let lines = blocks.lines().filter(|line| line.starts_with("make "));
+    let lines = blocks.lines().chain(in_text).filter(|line| line.starts_with("make "));
     let mut tried = 0;
     for line in lines {
         // Printed, not done.
@@ -92,7 +220,7 @@ fn the_targets_of_make_are_there() {
         assert!(end.success(), "{}", end.describe());
         tried += 1;
     }
-    assert!(tried >= 2, "{tried} lines of make");
+    assert!(tried >= 5, "{tried} lines of make");
 }
 
 /// Waits until the shell's program in the background listens on the TCP port, or has ended: its client does not try twice.

@@ -9,6 +9,21 @@ use clap_complete::Shell;
 use crate::environment::Variables;
 use crate::settings::Settings;
 
+/// Version and build of this command: what `vervain --version` prints behind the name.
+///
+/// The commit of the sources ("unknown" where they come without git), with "+dirty" if tracked files differed from it when the
+/// command was compiled; the target; the features of the CPU that the compiler took for granted.
+pub const BUILD: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (build ",
+    env!("BUILD_COMMIT"),
+    ", ",
+    env!("BUILD_TARGET"),
+    ", CPU features ",
+    env!("BUILD_CPU_FEATURES"),
+    ")"
+);
+
 /// RDMA without RDMA hardware.
 ///
 /// Put `vervain run --` in front of a program that uses libibverbs and it finds an RDMA device: no RNIC, no kernel
@@ -18,6 +33,7 @@ use crate::settings::Settings;
 #[command(
     name = "vervain",
     version,
+    long_version = BUILD,
     propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true

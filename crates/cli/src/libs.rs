@@ -5,6 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 /// The verbs library's file in the library directory.
 pub const LIBIBVERBS: &str = "libibverbs.so.1";
@@ -33,7 +34,7 @@ fn first_with_library(dirs: &[PathBuf]) -> Result<PathBuf> {
     for dir in dirs {
         if dir.join(LIBIBVERBS).is_file() {
             let dir = dir.canonicalize().with_context(|| format!("cannot resolve {}", dir.display()))?;
-            return expressible(dir);
+            return loadable(expressible(dir)?);
         }
     }
     let looked: Vec<_> = dirs.iter().map(|d| d.display().to_string()).collect();
@@ -49,6 +50,18 @@ fn expressible(dir: PathBuf) -> Result<PathBuf> {
         ),
         None => Ok(dir),
     }
+}
+
+/// The dynamic linker maps libraries executable, which the kernel refuses on a filesystem mounted noexec (mmap(2), EPERM).
+fn loadable(dir: PathBuf) -> Result<PathBuf> {
+    let noexec = statvfs(&dir).is_ok_and(|of| of.f_flag.contains(StatVfsMountFlags::NOEXEC));
+    if noexec {
+        bail!(
+            "no library can be loaded from {}: its filesystem is mounted noexec; install Vervain elsewhere",
+            dir.display()
+        );
+    }
+    Ok(dir)
 }
 
 #[cfg(test)]

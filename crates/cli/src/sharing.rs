@@ -1,14 +1,14 @@
 //! Whether programs allocate from shared memory, tried in a child process that has the preload: it
 //! allocates, and asks the preload where the memory lies.
 
-use std::ffi::OsString;
+use std::env;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use vervain_share::api::{Entry, KIND_MEMFD, KIND_WINDOW, Place, SYMBOL, ShareApi, VERSION};
 
-use crate::output;
+use crate::{environment, libs, output};
 
 /// Bytes that the child allocates: large enough for any threshold.
 const TRIED: usize = 4 << 20;
@@ -43,17 +43,14 @@ impl Serving {
     }
 }
 
-/// Asks a child with `preload` in its environment.
-pub fn under(preload: &Path) -> Result<Serving> {
+/// Asks a child in the environment that `vervain run` gives with the libraries of `dir`.
+pub fn under(dir: &Path) -> Result<Serving> {
+    let preload = dir.join(libs::PRELOAD);
     ensure!(preload.is_file(), "{} is missing", preload.display());
-    let mut entry = OsString::from(preload);
-    if let Some(rest) = std::env::var_os("LD_PRELOAD").filter(|r| !r.is_empty()) {
-        entry.push(":");
-        entry.push(rest);
-    }
-    let child = Command::new(std::env::current_exe()?)
+    let child = Command::new(env::current_exe()?)
         .arg("sharing")
-        .env("LD_PRELOAD", entry)
+        .env("LD_LIBRARY_PATH", environment::library_path(dir, env::var_os("LD_LIBRARY_PATH").as_deref()))
+        .env("LD_PRELOAD", environment::preload(dir, env::var_os("LD_PRELOAD").as_deref()))
         .stdin(Stdio::null())
         .output()
         .context("cannot start a second process")?;

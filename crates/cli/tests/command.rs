@@ -2,6 +2,7 @@
 //! libibverbs in C stands for the library, so that nothing but the command is tested here.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read;
@@ -544,6 +545,59 @@ fn doctor_names_a_criu_that_is_too_old_and_runs_without() {
     assert!(line.starts_with("note ") && line.contains("is CRIU 3.17, and 4.2 is needed"), "{}", stdout(&said));
     assert!(line.contains("; remedy: a package of CRIU 4.2 or later"), "{line}");
     assert_eq!(said.status.code(), Some(0));
+}
+
+/// The commit of this tree, as far as git knows of one.
+fn commit() -> Option<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let git = |words: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(&root).args(words).output().ok()?;
+        output.status.success().then(|| stdout(&output).trim().to_owned())
+    };
+    let top = git(&["rev-parse", "--show-toplevel"])?;
+    (Path::new(&top).canonicalize().unwrap() == root).then(|| git(&["rev-parse", "HEAD"]))?
+}
+
+#[test]
+fn the_version_names_the_commit_and_the_target_and_doctor_says_the_same() {
+    let said = |words: &[&str]| stdout(&vervain(words).0.output().unwrap());
+    let version = said(&["--version"]);
+    let of_package = concat!("vervain ", env!("CARGO_PKG_VERSION"));
+    let (build, rest) = version
+        .strip_prefix(&format!("{of_package} (build "))
+        .and_then(|rest| rest.split_once(", "))
+        .unwrap_or_else(|| panic!("{version}"));
+    let build = build.strip_suffix("+dirty").unwrap_or(build);
+    match commit() {
+        Some(commit) => assert!(build.len() >= 12 && commit.starts_with(build), "{version} of commit {commit}"),
+        None => assert_eq!(build, "unknown"),
+    }
+    assert!(rest.starts_with(&format!("{}-", env::consts::ARCH)) && rest.contains("-linux-gnu, CPU features "));
+    assert!(said(&["run", "--version"]).contains(build));
+    let doctor = stdout(&with_libs("doctor", &[]));
+    assert!(doctor.contains(&format!("ok          build: {version}")), "{doctor}");
+    // Scripts compare the short form, and a page of the manual is the same for all builds of a version.
+    assert_eq!(said(&["-V"]), format!("{of_package}\n"));
+    assert!(!said(&["man"]).contains(build));
+}
+
+#[test]
+fn libraries_in_a_directory_with_a_blank_are_tried_with_their_preload() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("a b");
+    fs::create_dir(&dir).unwrap();
+    fs::copy(lib_dir().join("libibverbs.so.1"), dir.join("libibverbs.so.1")).unwrap();
+    // A preload that says that it was loaded.
+    let source = place.path().join("preload.c");
+    let said = "#include <unistd.h>\n\
+        __attribute__((constructor)) static void say(void) { if (write(1, \"loaded \", 7) != 7) _exit(1); }\n";
+    fs::write(&source, said).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(dir.join("libvervain_preload.so")).arg(&source);
+    assert!(cc.status().unwrap().success(), "cc is needed for this test");
+    let (mut command, _runtime) = vervain(&["doctor", "--lib-dir", dir.to_str().unwrap()]);
+    let doctor = stdout(&command.output().unwrap());
+    assert!(doctor.contains("the second process answered 'loaded"), "{doctor}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use vervain_config::{Config, Setter, TABLE, Unknown, Variable};
 
 use super::access::read;
 use super::{Finding, Status};
+use crate::cli::BUILD;
 use crate::environment::Variables;
 use crate::settings::{self, WrongSetting};
 use crate::{inventory, libs};
@@ -24,6 +25,11 @@ const DESCRIPTORS_OWN: u64 = 64;
 
 /// What helps where a variable is wrong.
 const ANOTHER_VALUE: &str = "unset the variable, or give it a value that it can have";
+
+/// What `vervain --version` prints.
+pub fn build() -> Finding {
+    Finding::ok("build", format!("vervain {BUILD}"))
+}
 
 /// The libraries beside the command, and whether they list a device.
 pub fn libraries(given: Option<&Path>) -> Finding {
@@ -41,7 +47,7 @@ pub fn libraries(given: Option<&Path>) -> Finding {
             let remedy = if e.is::<WrongSetting>() {
                 ANOTHER_VALUE
             } else {
-                "`make build`, or `make install` and the installed command"
+                "`make build`, or install it and use the installed command"
             };
             Finding::with(Status::Broken, CHECK, format!("{e:#}"), "programs find no device", remedy)
         }

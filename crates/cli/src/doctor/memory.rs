@@ -13,8 +13,8 @@ use crate::sharing::{self, Serving};
 /// Memory that the preload serves from sealed memfds, or from a window.
 pub fn allocated_shared(lib_dir: Option<&Path>) -> Finding {
     let share = Config::of_process().map_or(Share::Auto, |config| config.share);
-    let preload = libs::directory(lib_dir).map(|dir| dir.join(libs::PRELOAD));
-    judge_allocated_shared(share, preload.and_then(|p| sharing::under(&p)), vervain_share::status::window())
+    let serving = libs::directory(lib_dir).and_then(|dir| sharing::under(&dir));
+    judge_allocated_shared(share, serving, vervain_share::status::window())
 }
 
 const ALLOCATED_SHARED: &str = "allocated from shared memory";

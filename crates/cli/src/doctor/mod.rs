@@ -73,6 +73,7 @@ struct Report {
 
 pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     let findings = vec![
+        machine::build(),
         machine::libraries(args.lib_dir.as_deref()),
         machine::variables(),
         access::memfd(),
