@@ -81,6 +81,7 @@ fi
 if python=$(python3 --version 2> /dev/null); then
     fetch nixl "1.5.1-${python// /-}" environment nixl-cu12==1.5.1 numpy==2.4.6
     fetch mooncake "0.3.13.post1-${python// /-}" environment mooncake-transfer-engine-non-cuda==0.3.13.post1
+    fetch auditwheel "6.8.2-${python// /-}" environment auditwheel==6.8.2 pyelftools==0.33 packaging==26.4
 fi
 
 # The version of Debian's module.
