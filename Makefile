@@ -37,13 +37,17 @@ BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopen
 
 .PHONY: all build build-checked demo test check fetch soak fresh bench results stripped install install-debug uninstall deb tarball \
     packages-debug wheel release clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
+.PHONY: all build build-checked demo test check fetch soak fresh bench results install wheel wheel-old uninstall clean fmt lint doc \
+    toolchain packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
 all: build
 
+# What ships: all but the tests and benches.
+SHIPPED := --release --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests --exclude vervain-model
+
 build:
-	$(CARGO) build --release --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests \
-	    --exclude vervain-model
+	$(CARGO) build $(SHIPPED)
 	@scripts/stage-libs.sh $(PROFILE_DIR) $(LIBS)
 	@scripts/stage-acp.sh $(PROFILE_DIR) $(PROFILE_DIR) "$(CURDIR)/$(PROFILE_DIR)" $(VERSION)
 	@scripts/stage-pm.sh $(PROFILE_DIR) $(PROFILE_DIR) "$(CURDIR)/$(PROFILE_DIR)" $(VERSION)
@@ -108,6 +112,12 @@ install-debug: stripped
 # The command, its libraries and the Python package in one file for pip, below target/package: docs/python.md.
 wheel: build
 	@scripts/make-wheel.py $(PROFILE_DIR) target/package $(VERSION)
+
+# The same for systems with an older glibc, 2.31 and later, by a build of its own that is linked against Debian 11's.
+wheel-old: toolchain
+	@scripts/old-glibc.sh target/old-glibc
+	PATH="$(CURDIR)/target/old-glibc/bin:$$PATH" $(CARGO) build $(SHIPPED) --target-dir target/old-glibc/build
+	@scripts/make-wheel.py target/old-glibc/build/release target/package $(VERSION)
 
 # With the PREFIX and the DESTDIR of the installation.
 uninstall:

@@ -1,6 +1,7 @@
 #!/bin/bash
 # fetch.sh: downloads what tests of `make check` need beside the system's packages, each once, into target/fetched: a kernel for
 # guests, Python wheels, linters, mpi4py's source, a CRIU. Tests find these there (tests/src/fetched.rs) and download nothing. A download
+# guests, Python wheels, mpi4py's source, an old C library, a CRIU. Tests find these there (tests/src/fetched.rs) and download nothing. A download
 # is tried three times. If it fails, one sentence says so, and exit status 1 if VERVAIN_TESTS_STRICT=1; otherwise the tests that
 # need it are skipped.
 set -uo pipefail
@@ -105,6 +106,9 @@ fi
 if version=$(/usr/bin/python3 -c 'import mpi4py; print(mpi4py.__version__)' 2> /dev/null); then
     fetch mpi4py "$version" source_of_mpi4py "$version"
 fi
+
+# 9 MB. Another distribution's apt knows no mirror of Debian.
+! grep -qsx 'ID=debian' /etc/os-release || thrice "Debian 11's C library" scripts/old-glibc.sh "$tree/target/old-glibc"
 
 # Whoever is not root saves no jobs.
 [ "$(id -u)" != 0 ] || thrice "CRIU" scripts/criu.sh "$tree/target/criu"

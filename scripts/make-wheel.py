@@ -98,12 +98,6 @@ def glibc(path):
     return max(needed)
 
 
-def strip(path):
-    """Takes away what only a debugger reads: two thirds of the file. Without binutils' strip it stays."""
-    if shutil.which("strip"):
-        subprocess.run(["strip", "--strip-unneeded", path], check=True)
-
-
 def stand_in(link, target):
     """Puts a library in a link's place that has nothing but `target` as a dependency: wheels have no links.
 
@@ -132,19 +126,17 @@ def stage(build, prefix):
     """Fills `prefix` with the command and its libraries, without links and without what debuggers read."""
     if not (build / "vervain").is_file():
         raise SystemExit(f"make-wheel.py: {build}/vervain is not built: run make build")
+    stripped = prefix.with_name("stripped")
+    subprocess.run([ROOT / "scripts/strip.sh", build, stripped], check=True)
     (prefix / "bin").mkdir(parents=True)
-    shutil.copyfile(build / "vervain", prefix / "bin/vervain")
+    shutil.copyfile(stripped / "vervain", prefix / "bin/vervain")
     libraries = prefix / "lib/vervain"
-    subprocess.run([ROOT / "scripts/stage-libs.sh", build, libraries], check=True)
+    subprocess.run([ROOT / "scripts/stage-libs.sh", stripped, libraries], check=True)
     # Programs preload this one by its path, and what a stand-in leads to would come behind libc: one name has the file.
     sockets = libraries / "rsocket"
     (sockets / "librspreload.so.1.0.0").replace(sockets / "librspreload.so")
     (sockets / "librspreload.so.1").unlink()
-    links = [path for path in sorted(libraries.rglob("*")) if path.is_symlink()]
-    files = [path for path in sorted(prefix.rglob("*")) if path.is_file() and not path.is_symlink()]
-    for path in filter(is_elf, files):
-        strip(path)
-    for link in links:
+    for link in [path for path in sorted(libraries.rglob("*")) if path.is_symlink()]:
         stand_in(link, link.resolve())
 
 

@@ -114,8 +114,8 @@ fn pip_installs_it_and_takes_all_of_it_away() {
     let doctor = environment.run("bin/vervain", &["doctor"]);
     assert!(doctor.success(), "{}", doctor.describe());
     if let Some(network) = Network::of_one().filter(|_| have(&["ibv_rc_pingpong", "ibv_devices", "rping"])) {
-        let mut tests = wheel::package_tests(&environment.path("bin/python"), &environment.bundled());
-        let end = Job::start(&mut network.first().enter(&mut tests)).finish(LIMIT);
+        let tests = wheel::package_tests(&environment.path("bin/python"), &environment.bundled());
+        let end = Job::start(&mut network.first().enter(&tests)).finish(LIMIT);
         assert!(end.success(), "{}", end.describe());
     }
     let end = environment.run("bin/python", &["-m", "pip", "uninstall", "--yes", "vervain"]);
@@ -234,6 +234,54 @@ fn the_report_of_a_failing_test_explains_it() {
     }
     // What passes is not reported.
     assert!(!end.output.contains("exec sleep"), "{}", end.output);
+}
+
+/// Calls functions that have other versions since glibc 2.32, 2.33 and 2.34.
+const CALLS_WHAT_MOVED: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+static void *work(void *value) { return value; }
+
+int main(void)
+{
+    pthread_t thread;
+    void *value;
+    sigset_t none;
+    struct stat stat_of_root;
+    sigemptyset(&none);
+    if (pthread_sigmask(SIG_SETMASK, &none, NULL) || pthread_create(&thread, NULL, work, &thread)) return 1;
+    if (pthread_join(thread, &value)) return 1;
+    if (value != &thread || stat("/", &stat_of_root) || !dlsym(RTLD_DEFAULT, "printf")) return 2;
+    return puts("all worked") < 0;
+}
+"#;
+
+/// The compiler of `make wheel-old`; what it links runs with Debian 11's C library, and with this machine's.
+#[test]
+fn what_is_linked_against_an_old_glibc_runs_with_it() {
+    let old = root().join("target/old-glibc");
+    if !old.join("bin/cc").is_file() {
+        return skip("target/old-glibc is missing; scripts/fetch.sh downloads it where it can be had");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("moved.c"), folder.path().join("moved"));
+    fs::write(&source, CALLS_WHAT_MOVED).expect("a source");
+    let mut compile = Command::new(old.join("bin/cc"));
+    let end = Job::start(compile.args([&source, Path::new("-o"), &program]).args(["-lpthread", "-ldl"])).finish(LIMIT);
+    assert!(end.success(), "{}", end.describe());
+    let is_linker = |path: &PathBuf| path.file_name().is_some_and(|name| name == "ld-2.31.so");
+    let linker = files_below(&old.join("root/lib")).into_iter().find(is_linker).expect("a dynamic linker");
+    let mut with_old = Command::new(&linker);
+    with_old.arg("--library-path").arg(linker.parent().expect("its folder")).arg(&program);
+    for mut command in [with_old, Command::new(&program)] {
+        let end = Job::start(&mut command).finish(LIMIT);
+        assert!(end.success() && end.output.contains("all worked"), "{}", end.describe());
+    }
 }
 
 #[test]
