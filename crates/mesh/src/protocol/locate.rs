@@ -47,7 +47,7 @@ impl<F: Fabric> Pool<F> {
     /// Registers with the leader of the own block, which is there.
     pub fn introduce(&mut self, now: Instant, leader: Doors) {
         let home = leader_of(self.config.rank, self.config.block);
-        self.known.learn_leader(home, leader);
+        self.known.learn_home(home, leader);
         if self.leads(home) {
             let (rank, doors) = (self.config.rank, self.config.doors);
             match self.register(rank, doors) {
