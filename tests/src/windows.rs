@@ -24,6 +24,14 @@ pub fn large_memory() -> &'static str {
     &WINDOW.get_or_init(|| made(&Options { size: Some(2 << 30), ..Options::default() })).1
 }
 
+/// A window in memory without a name, whose processes are the caller's only, as long as the descriptor is there.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn of_its_own() -> (OwnedFd, String) {
+    made(&Options::default())
+}
+
 fn made(options: &Options) -> (OwnedFd, String) {
     let memory = vervain_window::memfd(options).expect("a window");
     let name = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vervain_tests::counters::Counters;
 use vervain_tests::netns::Network;
-use vervain_tests::{Failures, Job, c_program, failure, have_c, side_by_side, under_vervain, way};
+use vervain_tests::{Failures, Job, c_program, failure, have_c, side_by_side, under_vervain, way, windows};
 
 const WAYS: &[&str] = &["auto", "vm", "owner", "shared", "adopt", "roce", "window", "write_only"];
 
@@ -176,6 +176,15 @@ fn what_a_program_has_seen_is_acknowledged_though_its_qp_goes() {
 fn what_a_program_has_posted_arrives_though_it_goes() {
     let case = vec!["what_was_posted_arrives"];
     run(1, 60, &WAYS.iter().map(|name| ("seen_and_gone", case.clone(), way(name))).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_was_sent_to_a_process_that_stands_arrives_though_the_sender_dies() {
+    let case = vec!["what_was_sent_to_one_that_stands_arrives_though_the_sender_dies"];
+    // Processes come until one has the number of the one that died: others are to find numbers meanwhile.
+    let (_window, name) = windows::of_its_own();
+    let window = vec![("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", &*name)];
+    run(1, 60, &[("seen_and_gone", case.clone(), way("auto")), ("seen_and_gone", case, window)]);
 }
 
 #[test]

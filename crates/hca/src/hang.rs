@@ -15,8 +15,8 @@ use crate::process::poller::EventHandler;
 use crate::qp::facts::QpFacts;
 use crate::qp::table::QpTable;
 use crate::reasons::{self, Waits};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use vervain_iba::{Opcode, QpState};
@@ -41,22 +41,29 @@ enum Wait {
     Receive { qpn: u32, dest_qpn: u32, opcode: Opcode, rnr_retry: u8, request: u32 },
     /// The program waits for the completion of sends that were to make none. `is_sure`: nothing that it has posted is outstanding.
     Unsignaled { qpn: u32, sends: u32, is_sure: bool },
-    /// A CQ holds completions, and the program has never polled it.
-    Unpolled { qpn: u32, holds: u64 },
+    /// A CQ, at this address, holds completions, and the program has never polled it.
+    Unpolled { cq: usize, qpn: u32, holds: u64 },
     /// A CQ holds completions, and after its last event the program has not asked for another; nor does it poll.
-    Unarmed { qpn: u32, events: u32, polls: u64, holds: u64 },
+    Unarmed { cq: usize, qpn: u32, events: u32, polls: u64, holds: u64 },
+}
+
+/// What a wait has as long as it goes on.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Receive { qpn: u32, dest_qpn: u32, request: u32 },
+    Unsignaled { qpn: u32, sends: u32 },
+    Unpolled { cq: usize },
+    Unarmed { cq: usize, events: u32, polls: u64 },
 }
 
 impl Wait {
-    /// Whether both are the same wait, which goes on: a CQ that nobody polls may get more.
-    fn is_same(&self, other: &Wait) -> bool {
-        match (self, other) {
-            (Wait::Unpolled { qpn, .. }, Wait::Unpolled { qpn: other, .. }) => qpn == other,
-            (Wait::Unarmed { qpn, events, polls, .. }, Wait::Unarmed { qpn: q, events: e, polls: p, .. }) => {
-                (qpn, events, polls) == (q, e, p)
-            }
-            (Wait::Unsignaled { qpn, sends, .. }, Wait::Unsignaled { qpn: q, sends: s, .. }) => (qpn, sends) == (q, s),
-            _ => self == other,
+    /// By which the next look knows it again: a CQ that nobody polls may get more.
+    fn key(&self) -> Key {
+        match *self {
+            Wait::Receive { qpn, dest_qpn, request, .. } => Key::Receive { qpn, dest_qpn, request },
+            Wait::Unsignaled { qpn, sends, .. } => Key::Unsignaled { qpn, sends },
+            Wait::Unpolled { cq, .. } => Key::Unpolled { cq },
+            Wait::Unarmed { cq, events, polls, .. } => Key::Unarmed { cq, events, polls },
         }
     }
 
@@ -81,7 +88,7 @@ impl Wait {
                     count(*sends, "send")
                 )
             }
-            Wait::Unpolled { qpn, holds } => {
+            Wait::Unpolled { qpn, holds, .. } => {
                 format!("the CQ of QP {qpn:#x} was never polled: it holds {}", count(*holds, "completion"))
             }
             Wait::Unarmed { qpn, holds, .. } => format!(
@@ -155,13 +162,15 @@ impl Look {
             let (qpn, sends, is_sure) = (qp.qpn, qp.done, self.outstanding == 0);
             (is_silent && cq.holds == 0 && is_awaited(at, cq)).then_some(Wait::Unsignaled { qpn, sends, is_sure })
         });
-        let cqs =
-            self.cqs.values().filter_map(|&(qpn, CqFacts { holds, polls, was_in_vain, is_armed, events })| match () {
+        let cqs = self.cqs.iter().filter_map(|(&cq, &(qpn, ref facts))| {
+            let &CqFacts { holds, polls, was_in_vain, is_armed, events } = facts;
+            match () {
                 () if holds == 0 => None,
-                () if events > 0 && !is_armed => Some(Wait::Unarmed { qpn, events, polls, holds }),
-                () if events == 0 && polls == 0 && !was_in_vain => Some(Wait::Unpolled { qpn, holds }),
+                () if events > 0 && !is_armed => Some(Wait::Unarmed { cq, qpn, events, polls, holds }),
+                () if events == 0 && polls == 0 && !was_in_vain => Some(Wait::Unpolled { cq, qpn, holds }),
                 () => None,
-            });
+            }
+        });
         sends.chain(cqs).collect()
     }
 }
@@ -175,7 +184,7 @@ struct Lasting {
 
 /// What is known from one look to the next.
 struct Known {
-    waits: Vec<Lasting>,
+    waits: BTreeMap<Key, Lasting>,
     /// Polls of each CQ.
     polls: BTreeMap<usize, u64>,
     /// [`Look::progress`], and when it changed last.
@@ -187,7 +196,7 @@ struct Known {
 
 impl Known {
     const fn new() -> Known {
-        Known { waits: Vec::new(), polls: BTreeMap::new(), progress: 0, changed: 0, has_reported: false }
+        Known { waits: BTreeMap::new(), polls: BTreeMap::new(), progress: 0, changed: 0, has_reported: false }
     }
 
     /// Takes a look in.
@@ -197,20 +206,16 @@ impl Known {
             (self.progress, self.changed) = (progress, now);
         }
         // A program that polled when its wait was found waits on while nothing changes, however seldom it polls.
-        let is_known = |at: usize| {
-            look.qps.iter().filter(|(_, cq)| *cq == Some(at)).any(|(qp, _)| {
-                let same = Wait::Unsignaled { qpn: qp.qpn, sends: qp.done, is_sure: true };
-                self.waits.iter().any(|known| known.wait.is_same(&same))
-            })
-        };
+        let is_known = |qp: &QpFacts| self.waits.contains_key(&Key::Unsignaled { qpn: qp.qpn, sends: qp.done });
+        let known: BTreeSet<_> = look.qps.iter().filter(|(qp, _)| is_known(qp)).filter_map(|(_, cq)| *cq).collect();
         let found = look.waits(|at, cq| {
             let polls = self.polls.get(&at).copied().unwrap_or_default();
-            polls != cq.polls || cq.is_armed || is_known(at)
+            polls != cq.polls || cq.is_armed || known.contains(&at)
         });
         let mut old = std::mem::take(&mut self.waits);
-        self.waits.extend(found.into_iter().map(|wait| match old.iter().position(|known| known.wait.is_same(&wait)) {
-            Some(i) => Lasting { wait, ..old.swap_remove(i) },
-            None => Lasting { wait, since: now, reported: false },
+        self.waits.extend(found.into_iter().map(|wait| {
+            let (since, reported) = old.remove(&wait.key()).map_or((now, false), |known| (known.since, known.reported));
+            (wait.key(), Lasting { wait, since, reported })
         }));
         self.polls = look.cqs.iter().map(|(at, (_, cq))| (*at, cq.polls)).collect();
     }
@@ -218,7 +223,7 @@ impl Known {
     /// The sentences that are due now, of waits that have lasted `after`.
     fn due(&mut self, asked: Waits, now: u64, after: u64) -> Vec<String> {
         let mut sentences = Vec::new();
-        for known in &mut self.waits {
+        for known in self.waits.values_mut() {
             let is_wanted = match asked {
                 Waits::All => true,
                 Waits::First => known.wait.is_sure() && !self.has_reported,
@@ -434,6 +439,32 @@ mod tests {
             look(QpFacts { completed: at as u32, ..qp(at as u32) }, CqFacts { holds: at, ..CqFacts::default() })
         };
         assert_eq!(reports(Waits::First, FIRST_AFTER_NS, fills), [11]);
+    }
+
+    /// The progress thread looks, for whom peers wait: where each QP was compared with each, this took minutes.
+    #[test]
+    fn many_qps_are_looked_at_as_fast_each_as_few() {
+        const QPS: u32 = 100_000;
+        let mut known = Known::new();
+        for at in 1..=3 {
+            let cqs = BTreeMap::from([(CQ, (0, polled(1)))]);
+            let qps = (0..QPS).map(|qpn| (QpFacts { qpn, ..qp(1) }, Some(CQ))).collect();
+            known.take(&Look { cqs, qps, outstanding: 0 }, at * S);
+        }
+        assert_eq!(known.waits.len(), QPS as usize);
+        assert!(known.waits.values().all(|lasting| lasting.since == S));
+    }
+
+    #[test]
+    fn both_queues_of_a_qp_are_reported() {
+        let hangs = |_| {
+            let holding = || (0x11, CqFacts { holds: 1, ..CqFacts::default() });
+            Look { cqs: BTreeMap::from([(CQ, holding()), (2 * CQ, holding())]), ..Look::default() }
+        };
+        assert_eq!(reports(Waits::First, FIRST_AFTER_NS, hangs), [11]);
+        let mut known = Known::new();
+        (1..3).for_each(|at| known.take(&hangs(at), at * S));
+        assert_eq!(known.due(Waits::All, 2 * S, ALL_AFTER_NS).len(), 2);
     }
 
     #[test]

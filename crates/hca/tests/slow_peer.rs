@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{IS_SLOW, SLOW_SLOT, context, poll};
+use common::{IS_SLOW, SLOW_SLOT, TURN, context, poll};
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -69,8 +70,49 @@ fn status_within(cq: &Cq, time: Duration) -> Option<u32> {
     None
 }
 
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < LONG, "not within {LONG:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether the progress thread sleeps until somebody wakes it; None where the kernel does not show what it does.
+fn sleeps_until_woken() -> Option<bool> {
+    let tasks = fs::read_dir("/proc/self/task").ok()?;
+    let is_it =
+        |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "vervain\n");
+    let task = tasks.flatten().find(is_it)?;
+    // The number of the call and its arguments; "running" outside of calls.
+    let call = fs::read_to_string(task.path().join("syscall")).ok()?;
+    let words: Vec<&str> = call.split(' ').collect();
+    let number = words[0].parse() == Ok(libc::SYS_ppoll);
+    // The time that it sleeps at most.
+    Some(number && words.get(3) == Some(&"0x0"))
+}
+
+#[test]
+fn nobody_looks_after_requests_that_have_been_flushed() {
+    let _turn = TURN.lock();
+    let context = context();
+    let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
+    if sleeps_until_woken().is_none() {
+        return vervain_skip::skip("the kernel does not show which call a thread is in");
+    }
+    IS_SLOW.store(true, Ordering::Relaxed);
+    let qp = sender(&context, &cq, QpType::Rc);
+    post(&qp);
+    until("the progress thread looks after the request", || sleeps_until_woken() == Some(false));
+    qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE).unwrap();
+    assert_eq!(status_within(&cq, LONG), Some(wc::WR_FLUSH_ERR));
+    until("the progress thread has nothing to look after", || sleeps_until_woken() == Some(true));
+    qp.destroy().unwrap();
+}
+
 #[test]
 fn a_request_waits_for_a_slow_process_and_ends_when_that_is_slow_no_more() {
+    let _turn = TURN.lock();
     let context = context();
     let cq = Cq::create(&context, 16, None, 0, 0, false, false).unwrap();
     IS_SLOW.store(true, Ordering::Relaxed);

@@ -32,6 +32,9 @@ pub(crate) const NO_MEMORY: u64 = 0;
 pub(crate) const OTHERS: u64 = 1;
 /// The most bytes of a segment for all that is longer than was asked for. A device may pin all of it.
 const WHOLE: u64 = 64 << 20;
+/// The same of a heap's first one. What few small blocks need is to leave room for large ones, which have segments of their own: one
+/// of [`WHOLE`] has a single block of 17 to 48 MiB.
+const FIRST_WHOLE: u64 = 16 << 20;
 
 /// This rank's side of its segments.
 pub(super) struct Segments {
@@ -60,14 +63,15 @@ impl Segments {
     }
 
     /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the largest power of
-    /// two that the limit leaves room for, up to [`WHOLE`]. If it doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of
+    /// two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of
     /// 16 MiB that small blocks have filled would have no more than 8 MiB in a row for good, whatever is freed.
     fn whole(&self, len: u64) -> u64 {
         if self.limit == u64::MAX {
             return len;
         }
         let left = self.limit.saturating_sub(self.bytes);
-        left.checked_ilog2().map_or(len, |log| (1 << log).min(WHOLE).max(len))
+        let most = if self.made == 0 { FIRST_WHOLE } else { WHOLE };
+        left.checked_ilog2().map_or(len, |log| (1 << log).min(most).max(len))
     }
 }
 
@@ -184,6 +188,7 @@ mod tests {
             let len = segments.whole(asked);
             assert!(len >= asked && len.is_power_of_two(), "{len} of {asked}");
             segments.bytes += len;
+            segments.made += 1;
             assert!(segments.bytes <= limit, "{} of {limit}", segments.bytes);
             lengths.push(len);
         }
@@ -195,9 +200,17 @@ mod tests {
         assert_eq!(lengths(512 << 10), [512 << 10]);
         assert_eq!(lengths(16 << 20), [16 << 20]);
         assert_eq!(lengths((24 << 20) + 5), [16 << 20, 8 << 20]);
-        assert_eq!(lengths(192 << 20), [WHOLE, WHOLE, WHOLE]);
+        assert_eq!(lengths(208 << 20), [FIRST_WHOLE, WHOLE, WHOLE, WHOLE]);
         // Too little for one.
         assert_eq!(lengths(15 << 10), [0; 0]);
+    }
+
+    #[test]
+    fn few_small_blocks_leave_a_heap_with_a_limit_room_for_large_ones() {
+        const LIMIT: u64 = 64 << 20;
+        let segments = Segments::new(LIMIT);
+        let first = segments.whole(512 << 10);
+        assert_eq!((LIMIT - first) / 20_000_000, 2, "segments of one block of 20 MB");
     }
 
     #[test]

@@ -492,6 +492,10 @@ impl Qp {
 
     fn start(&self, sends: &mut SendSide, budget: u64) -> Progress {
         if !sends.sq.has_work() {
+            // What the account has may have been flushed, or gone with a reset.
+            if self.work.load(Ordering::Relaxed) {
+                self.note(sends, Progress::Idle);
+            }
             return Progress::Idle;
         }
         let progress = self.work_on(sends, |SendSide { sq, connection }| match connection {

@@ -192,36 +192,27 @@ impl Local {
         epoll::add(&self.epoll, fd, token.data(), epoll::EventFlags::IN | epoll::EventFlags::RDHUP)
     }
 
-    fn accept_all(&self, slot: u32) {
+    fn accept(&self, slot: u32) {
         let (listeners, kept) = (self.listeners.lock(), self.kept.lock());
         let own = listeners.iter().find(|(s, _)| *s == slot).map(|(_, listener)| listener);
         let anothers = kept.iter().find(|(s, ..)| *s == slot).map(|(_, listener, _)| listener);
         let Some(listener) = own.or(anothers) else { return };
-        loop {
-            match listener.accept() {
-                Ok(socket) if self.identity.trust(&socket).is_some() => {
-                    let watch = |socket: &Socket, id| self.watch(socket, Token::Incoming(id)).is_ok();
-                    self.incoming.add(socket, own.is_none(), watch);
-                }
-                Ok(_) => {}
-                Err(Errno::MFILE | Errno::NFILE) => {
-                    self.turn_away(listener);
-                    return;
-                }
-                Err(_) => return,
+        let let_in = |socket: Socket| {
+            if self.identity.trust(&socket).is_some() {
+                let watch = |socket: &Socket, id| self.watch(socket, Token::Incoming(id)).is_ok();
+                self.incoming.add(socket, own.is_none(), watch);
             }
+        };
+        if let Err(Errno::MFILE | Errno::NFILE) = listener.accept_some(let_in) {
+            self.turn_away(listener);
         }
     }
 
     /// Closes the connections of those who look as which user this process has opened.
     fn hang_up(&self) {
         let Some(opening) = self.identity.user.opening() else { return };
-        loop {
-            match opening.accept() {
-                Ok(_) => {}
-                Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(opening),
-                Err(_) => return,
-            }
+        if let Err(Errno::MFILE | Errno::NFILE) = opening.accept_some(drop) {
+            self.turn_away(opening);
         }
     }
 }
@@ -352,7 +343,7 @@ impl Rendezvous for Local {
         }
         for event in &events {
             match Token::of(event.data) {
-                Token::Listener(slot) => self.accept_all(slot),
+                Token::Listener(slot) => self.accept(slot),
                 Token::Outgoing(slot) => self.outgoing.handle(slot, self),
                 Token::Incoming(id) => self.incoming.handle(id, process, self),
                 Token::Network => self.network.iter().for_each(Watch::handle),

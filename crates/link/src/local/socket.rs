@@ -106,6 +106,9 @@ impl Message {
     }
 }
 
+/// Connections that are accepted before others get their turn.
+const VISIT: usize = 64;
+
 /// A socket that a forked child closes at once: peers take its end for the process's.
 pub struct Socket(OwnedFd);
 
@@ -138,6 +141,22 @@ impl Socket {
     /// The next connection that waits.
     pub fn accept(&self) -> Result<Socket, Errno> {
         rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map(Socket::keep)
+    }
+
+    /// Passes connections that wait to `each`: no more than [`VISIT`], for another user may go on connecting, faster than it is
+    /// told that it has no business here. Who waits for connections is told again of those that are left.
+    ///
+    /// # Errors
+    /// As accept(2), but for EAGAIN.
+    pub fn accept_some(&self, mut each: impl FnMut(Socket)) -> Result<(), Errno> {
+        for _ in 0..VISIT {
+            match self.accept() {
+                Ok(socket) => each(socket),
+                Err(Errno::AGAIN) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     /// Process and user at the other end; the process is 0 when our pid namespace does not show it.
@@ -222,6 +241,32 @@ mod tests {
         drop(client);
         assert_eq!(server.receive().unwrap().unwrap().0, word);
         assert!(matches!(server.receive(), Ok(None)));
+    }
+
+    #[test]
+    fn whoever_goes_on_connecting_is_accepted_by_turns() {
+        let name = format!("vervain-test/turns-{}", std::process::id());
+        let listener = Socket::listen(&name).unwrap();
+        let mut waiting = Vec::new();
+        let mut accepted = [0; 3];
+        for count in &mut accepted {
+            waiting.extend((0..VISIT).map(|_| Socket::connect(&name).unwrap()));
+            let again = |socket: Socket| {
+                drop(socket);
+                *count += 1;
+                waiting.push(Socket::connect(&name).unwrap());
+            };
+            listener.accept_some(again).unwrap();
+        }
+        assert_eq!(accepted, [VISIT; 3]);
+        drop(waiting);
+        let mut left = 0;
+        while left < 3 * VISIT {
+            let before = left;
+            listener.accept_some(|_| left += 1).unwrap();
+            assert!(left > before, "{left}");
+        }
+        listener.accept_some(|_| panic!("nobody waits")).unwrap();
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Pair {
     held: OwnerLock<VecDeque<Hold>>,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
+    /// The latter: what it has put is nothing to go by.
+    distrusted: AtomicBool,
     /// Whether a peer of which no lock tells says that it lives, and whether it has not for long.
     pulse: OwnerLock<Pulse>,
     silent: AtomicBool,
@@ -87,6 +89,7 @@ impl Pair {
             uses: OwnerLock::new(vec![used]),
             held: OwnerLock::default(),
             over: AtomicBool::new(false),
+            distrusted: AtomicBool::new(false),
             pulse: OwnerLock::default(),
             silent: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
@@ -231,6 +234,15 @@ impl Pair {
                 self.uses.lock().push(used);
             }
         });
+    }
+
+    /// The peer has put what no peer puts.
+    pub fn distrust(&self) {
+        self.distrusted.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_distrusted(&self) -> bool {
+        self.distrusted.load(Ordering::Relaxed)
     }
 
     pub fn is_over(&self) -> bool {

@@ -273,6 +273,7 @@ impl Engine {
                     rx.go_on(self.connected_with(peer));
                 }
                 Event::Down { peer, incarnation, own } => {
+                    self.take_last(rx, peer);
                     rx.end(peer).iter().for_each(|pair| self.end_pair(pair));
                     self.meeting.lock().memory.give_back(own, peer, incarnation);
                     self.want_again(peer);
@@ -337,6 +338,26 @@ impl Engine {
         any
     }
 
+    /// Takes the packets that a peer has put before its end: an adapter would have taken them in by then, whatever became of their
+    /// sender. Nothing goes back, as its memory may be another's. What cannot be taken now is lost, as without a receive; and so is
+    /// what is for a connection that has not used the pair, which may be made for the next process of that number.
+    fn take_last(&self, rx: &mut Receiving, peer: PeerId) {
+        let Some(i) = rx.pairs.iter().position(|inflow| inflow.pair.peer == peer) else { return };
+        let pair = Arc::clone(&rx.pairs[i].pair);
+        pair.end();
+        // No more than it can have put: whoever lives, and says that it has another pair, may go on.
+        for _ in 0..block::SLOTS {
+            if pair.is_distrusted() {
+                return;
+            }
+            let Ok(Some(message)) = rx.pairs[i].incoming.next(self.region()) else { return };
+            if matches!(message.kind, Kind::Packet | Kind::ReadPacket) {
+                let _ = self.packet(rx, &pair, &message);
+            }
+            let _ = rx.pairs[i].incoming.took(&message);
+        }
+    }
+
     /// Tells a peer what it is to know besides packets, as far as there is room.
     fn tell_pair(&self, inflow: &mut Inflow) {
         let peer = inflow.pair.peer;
@@ -367,6 +388,7 @@ impl Engine {
             log::warn!("process {process} of node {node} puts what is no message: nothing is taken from it any more");
             pair.end();
         }
+        pair.distrust();
     }
 
     fn handle(&self, rx: &mut Receiving, i: usize, pair: &Arc<Pair>, message: &Message) -> Taken {

@@ -45,6 +45,8 @@ const LEADERS: usize = 2048;
 
 /// What a rank has learned of others: of ranks a cache of fixed size, since they may be many; of leaders all.
 pub struct Known {
+    /// The own leader, which tells the others: it is never forgotten.
+    home: Option<(u32, Doors)>,
     leaders: BTreeMap<u32, Doors>,
     /// Leaders that the owner is to fetch, and has not taken up yet.
     wanted: VecDeque<u32>,
@@ -71,7 +73,8 @@ impl Known {
 
     pub fn new(connections: usize) -> Self {
         let room = Self::room(connections);
-        Self { leaders: BTreeMap::new(), wanted: VecDeque::new(), awaited: Vec::new(), ranks: vec![None; room].into() }
+        let (leaders, wanted, awaited) = (BTreeMap::new(), VecDeque::new(), Vec::new());
+        Self { home: None, leaders, wanted, awaited, ranks: vec![None; room].into() }
     }
 
     fn slot(&self, rank: u32) -> usize {
@@ -88,7 +91,8 @@ impl Known {
 
     /// The address of the leader with this job rank; where it is not known, the owner will be asked for it.
     pub fn leader(&mut self, leader: u32) -> Option<Doors> {
-        let found = self.leaders.get(&leader).copied();
+        let home = self.home.filter(|(home, _)| *home == leader).map(|(_, doors)| doors);
+        let found = home.or_else(|| self.leaders.get(&leader).copied());
         if found.is_none() && !self.awaited.contains(&leader) {
             self.awaited.push(leader);
             self.wanted.push_back(leader);
@@ -111,9 +115,15 @@ impl Known {
         self.wanted.remove(at)
     }
 
+    /// The address of the own leader.
+    pub fn learn_home(&mut self, leader: u32, doors: Doors) {
+        self.fetched(leader);
+        self.home = Some((leader, doors));
+    }
+
     pub fn learn_leader(&mut self, leader: u32, doors: Doors) {
         self.fetched(leader);
-        if self.leaders.len() == LEADERS {
+        if self.leaders.len() == LEADERS && !self.leaders.contains_key(&leader) {
             self.leaders.pop_first();
         }
         self.leaders.insert(leader, doors);
@@ -159,6 +169,16 @@ mod tests {
         known.learn_leader(1 << 21, doors(1));
         assert_eq!((known.leader(1 << 21), known.leaders.len()), (Some(doors(1)), LEADERS));
         assert_eq!((known.leader(0), known.wanted_leader()), (None, Some(0)));
+    }
+
+    #[test]
+    fn the_own_leader_is_not_forgotten_for_others() {
+        let mut known = Known::new(2);
+        known.learn_home(0, doors(7));
+        for block in 1..(1 << 21) / BLOCK + 9 {
+            known.learn_leader(block * BLOCK, doors(block));
+        }
+        assert_eq!((known.leader(0), known.wanted_leader()), (Some(doors(7)), None));
     }
 
     #[test]

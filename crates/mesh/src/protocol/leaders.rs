@@ -107,15 +107,29 @@ impl<F: Fabric> Pool<F> {
         }
         again.into_iter().for_each(|leader| self.say_seek(leader));
         for leader in silent {
-            self.seeking.asked.retain(|(there, _)| *there != leader);
             let give_up = self.config.give_up;
             let sentence = match self.teller(leader) {
                 teller if self.directory.is_some() => format!("process {teller} has not told it for {give_up:?}"),
                 _ => format!("this rank's leader has not told it for {give_up:?}"),
             };
-            self.answer_askers(leader, None);
-            self.lose_block(leader, &Error::new(sentence));
+            self.give_up_seeking(leader, &Error::new(sentence));
         }
+    }
+
+    /// The owner could not fetch the address of `teller`: those that it tells are not found either.
+    pub(super) fn lose_teller(&mut self, teller: u32, error: &Error) {
+        let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
+        let lost: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();
+        for leader in lost {
+            let sentence = format!("it is told by process {teller}, whose own cannot be had: {error}");
+            self.give_up_seeking(leader, &Error::new(sentence));
+        }
+    }
+
+    fn give_up_seeking(&mut self, leader: u32, error: &Error) {
+        self.seeking.asked.retain(|(there, _)| *there != leader);
+        self.answer_askers(leader, None);
+        self.lose_block(leader, error);
     }
 
     pub(super) fn on_seek(&mut self, port: usize, door: Door, leader: u32) {

@@ -47,7 +47,7 @@ impl<F: Fabric> Pool<F> {
     /// Registers with the leader of the own block, which is there.
     pub fn introduce(&mut self, now: Instant, leader: Doors) {
         let home = leader_of(self.config.rank, self.config.block);
-        self.known.learn_leader(home, leader);
+        self.known.learn_home(home, leader);
         if self.leads(home) {
             let (rank, doors) = (self.config.rank, self.config.doors);
             match self.register(rank, doors) {
@@ -148,13 +148,19 @@ impl<F: Fabric> Pool<F> {
     /// Goes on with those who waited for the leader's address.
     pub fn leader_found(&mut self, now: Instant, leader: u32, found: Result<Doors>) {
         self.answer_askers(leader, found.as_ref().ok().copied().filter(Doors::is_possible));
+        let found = found.and_then(|doors| {
+            let is_possible = doors.is_possible();
+            is_possible.then_some(doors).ok_or_else(|| Error::new("it is no address"))
+        });
         match found {
-            Ok(doors) if doors.is_possible() => {
+            Ok(doors) => {
                 self.known.learn_leader(leader, doors);
                 self.ask_teller(leader);
             }
-            Ok(_) => self.lose_block(leader, &Error::new("it is no address")),
-            Err(error) => self.lose_block(leader, &error),
+            Err(error) => {
+                self.lose_block(leader, &error);
+                self.lose_teller(leader, &error);
+            }
         }
         self.settle(now);
     }

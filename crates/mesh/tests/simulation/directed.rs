@@ -303,6 +303,14 @@ fn silence_ends_in_one_sentence() {
     assert!(error.to_string().contains("process 0 of the job, where rank 1 registers, has not answered"), "{error}");
 }
 
+/// An error, which the crate makes only.
+fn an_error() -> vervain_mesh::Error {
+    let mut failing = pool(0, 0, |config| config.size = 4);
+    failing.want(Instant::now(), 7, 0);
+    let Some(Event::Failed { error, .. }) = failing.next_event() else { panic!("a rank that is not there") };
+    error
+}
+
 #[test]
 fn a_leader_that_is_not_found_fails_those_of_its_block_only() {
     let mut few = Few::new(1);
@@ -313,11 +321,7 @@ fn a_leader_that_is_not_found_fails_those_of_its_block_only() {
         few.pools[0].want(few.now, rank, 0);
     }
     assert_eq!((few.pools[0].wanted_leader(), few.pools[0].wanted_leader()), (Some(4), Some(8)));
-    // An error, which this crate makes only.
-    let mut failing = pool(0, 0, |config| config.size = 4);
-    failing.want(few.now, 7, 0);
-    let Some(Event::Failed { error, .. }) = failing.next_event() else { panic!("a rank that is not there") };
-    few.pools[0].leader_found(few.now, 4, Err(error));
+    few.pools[0].leader_found(few.now, 4, Err(an_error()));
     let failed: Vec<_> = few
         .events(0)
         .into_iter()
@@ -387,6 +391,24 @@ fn a_leader_asks_another_one_of_its_group_rather_than_the_store() {
     few.exchange();
     assert!(few.found(0, 37).is_some());
     assert_eq!(wanted(&mut few), [None; 3]);
+}
+
+#[test]
+fn a_leader_whose_teller_is_not_found_fails_those_of_its_block_at_once() {
+    let mut few = three_leaders();
+    few.pools[0].want(few.now, 37, 0);
+    assert_eq!(few.pools[0].wanted_leader(), Some(5));
+    let error = an_error();
+    let why = error.to_string();
+    few.pools[0].leader_found(few.now, 5, Err(error));
+    let events = few.events(0);
+    let [Event::Failed { rank: 37, color: 0, error }] = &events[..] else { panic!("{events:?}") };
+    assert!(error.to_string().contains("process 5") && error.to_string().ends_with(&why), "{error}");
+    few.pass(Duration::from_secs(60));
+    assert_eq!((few.pools[0].wanted_leader(), few.events(0)), (None, vec![]));
+    // It may be there later.
+    few.pools[0].want(few.now, 37, 0);
+    assert_eq!(few.pools[0].wanted_leader(), Some(5));
 }
 
 #[test]
