@@ -63,8 +63,9 @@ impl Segments {
     }
 
     /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the largest power of
-    /// two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of
-    /// 16 MiB that small blocks have filled would have no more than 8 MiB in a row for good, whatever is freed.
+    /// two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it doubled by segments of 512 KiB,
+    /// 512 KiB, 1 MiB … instead, a heap of 16 MiB that small blocks have filled would have no more than 8 MiB in a row for good,
+    /// whatever is freed.
     fn whole(&self, len: u64) -> u64 {
         if self.limit == u64::MAX {
             return len;
