@@ -122,9 +122,12 @@ deb() {
     # Where Debian's zsh looks, and not the administrator's.
     mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
     for page in "$root"/usr/share/man/man1/*; do gzip -9n "$page"; done
+    # By Debian's policy libraries are not executable.
+    find "$root/usr/lib" -type f -exec chmod 644 {} +
     # They are in `copyright`.
     rm "$root"/usr/share/doc/vervain/LICENSE-*
     documents "$root/usr/share/doc/vervain"
+    install -D -m 644 "$source/packaging/lintian-overrides" "$root/usr/share/lintian/overrides/vervain"
     mapfile -t files < <(elf_files "$root")
     control "$root" vervain net <<END
 Depends: $(depends "${files[@]}")
@@ -147,11 +150,12 @@ END
 }
 
 deb_debug() {
-    local root=$work/deb-debug file id
+    local root=$work/deb-debug file name id
     need dpkg-deb dpkg
     for file in "$stripped"/debug/*.debug; do
-        id=$(readelf --notes "$file" | sed -n 's/.*Build ID: //p')
-        [ -n "$id" ] || fail "$file has no build ID: the C compiler that linked it gives none"
+        name=$(basename "$file" .debug)
+        id=$(readelf --notes "$stripped/$name" | sed -n 's/.*Build ID: //p')
+        [ -n "$id" ] || fail "$name has no build ID: the C compiler that linked it gives none"
         install -D -m 644 "$file" "$root/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug"
     done
     documents "$root/usr/share/doc/vervain-dbgsym"

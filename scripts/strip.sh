@@ -13,9 +13,10 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 command -v objcopy > /dev/null ||
     echo "vervain: no objcopy here (package binutils): what is installed keeps its debugging information" >&2
+newer() { [ -n "$(find "$1" -newer "$2" 2> /dev/null)" ]; }
 for name in vervain libibverbs.so librdmacm.so libmlx5.so libmlx4.so libefa.so libhns.so libmana.so libionic.so \
     libvervain_preload.so librspreload.so libacp.so libpm.so; do
-    if [ "$out/$name" -nt "$build/$name" ] && [ "$out/debug/$name.debug" -nt "$build/$name" ]; then continue; fi
+    if newer "$out/$name" "$build/$name" && newer "$out/debug/$name.debug" "$build/$name"; then continue; fi
     if command -v objcopy > /dev/null; then
         objcopy --only-keep-debug --compress-debug-sections "$build/$name" "$work/$name.debug"
         # A debugger knows the file by the name and the checksum that this adds, and by the build ID that both have.

@@ -10,7 +10,7 @@ remove bin/vervain lib/pkgconfig/vervain.pc include/vervain.h
 for name in ibverbs rdmacm mlx5 mlx4 efa hns mana ionic; do
     remove "lib/vervain/lib$name.so.1" "lib/vervain/lib$name.so"
 done
-remove bin/acpcc include/acp.h lib/libacp.so.3 lib/libacp.so lib/libacpbl.so lib/libacpml.so lib/pkgconfig/acp.pc
+remove bin/acpcc share/man/man1/acpcc.1 include/acp.h lib/libacp.so.3 lib/libacp.so lib/libacpbl.so lib/libacpml.so lib/pkgconfig/acp.pc
 remove include/pm.h lib/libpm.so.2 lib/libpm.so lib/pkgconfig/pm.pc
 for package in "$root"/lib/python3*/dist-packages/vervain_acp "$root"/lib/python3*/site-packages/vervain_acp; do
     if [ -d "$package" ]; then rm -rf -- "$package/__pycache__" "$package"/*.py && rmdir --ignore-fail-on-non-empty -- "$package"; fi

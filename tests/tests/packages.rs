@@ -10,37 +10,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use vervain_tests::container::is_root;
+use vervain_tests::packages::{self, build, can_make, make, run, source};
 use vervain_tests::{Finished, Job, free_port, have, pairs, unswayed};
 
-/// Making a package is compressing, on a machine that may be busy.
-const LIMIT: Duration = Duration::from_secs(180);
-
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the source tree")
-}
-
-/// The build under test.
-fn build() -> PathBuf {
-    vervain_tests::vervain().parent().expect("a directory").to_owned()
-}
-
-/// `make GOAL` of that build; what the goal makes goes into `to`, and the path of it is the last line that is printed.
-fn make(goal: &str, to: &Path, umask: &str) -> PathBuf {
-    let mut command = Command::new("sh");
-    // What is built is taken as it is.
-    command.args(["-c", r#"umask "$0"; exec make --no-print-directory -o build "$@""#, umask, goal]);
-    command.arg(format!("PROFILE_DIR={}", build().display())).arg(format!("PACKAGE_DIR={}", to.display()));
-    // Users wait once for a package that is small, tests each time.
-    command.env("DPKG_DEB_COMPRESSOR_LEVEL", "0").current_dir(source());
-    let end = Job::start(&mut command).finish(LIMIT);
-    assert!(end.success(), "{}", end.describe());
-    PathBuf::from(end.output.lines().last().expect("a path"))
-}
-
-/// Whether packages can be made here.
-fn can_make() -> bool {
-    have(&["make", "objcopy", "readelf", "tar", "gzip", "dpkg-deb", "dpkg"])
-}
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where packages are made, once for all tests of this program.
 fn place() -> PathBuf {
@@ -57,24 +30,11 @@ fn tarball() -> &'static Path {
     TARBALL.get_or_init(|| make("tarball", &place(), "022"))
 }
 
-/// Runs a program to its end, which must be a good one.
-fn run(program: &str, arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Finished {
-    let mut command = Command::new(program);
-    command.args(arguments.iter().map(AsRef::as_ref));
-    let end = Job::start(&mut command).finish(LIMIT);
-    assert!(end.success(), "{}", end.describe());
-    end
-}
-
 /// A directory with the tarball's content in it, below a name with blanks.
 fn unpacked() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
-    let place = dir.path().join("a place with blanks");
-    fs::create_dir(&place).expect("a directory");
-    run("tar", &[&"-C", &place, &"-xf", &tarball()]);
-    let inside: Vec<_> = fs::read_dir(&place).expect("its content").flatten().map(|entry| entry.path()).collect();
-    let [root] = &inside[..] else { panic!("one directory, not {inside:?}") };
-    (dir, root.clone())
+    let root = packages::unpack(tarball(), &dir.path().join("a place with blanks"));
+    (dir, root)
 }
 
 /// Files and links below a directory, sorted, as seen from there.
@@ -150,6 +110,8 @@ fn the_deb_has_files_where_debian_wants_them_and_nowhere_else() {
         "usr/share/zsh/vendor-completions/_vervain",
         "usr/share/fish/vendor_completions.d/vervain.fish",
         "usr/share/man/man1/vervain",
+        "usr/share/man/man1/acpcc.1.gz",
+        "usr/share/lintian/overrides/vervain",
         "usr/share/doc/vervain/",
     ];
     let listed = run("dpkg-deb", &[&"--contents", &deb()]);
