@@ -98,6 +98,7 @@ documents() { # DIRECTORY
         echo 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/'
         printf 'Upstream-Name: Vervain\n\nFiles: *\n%s\nLicense: MIT or Apache-2.0\n' \
             "$(sed -n 's/^Copyright (c)/Copyright:/p' "$source/LICENSE-MIT")"
+        echo 'Comment: The licences of the crates whose code is in the programs are in third-party.gz beside this file.'
         # Lines of a field begin with a blank, and an empty one has a dot.
         printf '\nLicense: MIT\n'
         sed -e 1,/^Copyright/d "$source/LICENSE-MIT" | sed -e 1d -e 's/^$/./' -e 's/^/ /'
@@ -110,6 +111,7 @@ vervain ($debian_version) unstable; urgency=medium
 
  -- ${DEBFULLNAME:-The Vervain Authors} <${DEBEMAIL:-vervain@localhost}>  $(date --date="@$SOURCE_DATE_EPOCH" --rfc-email)
 END
+    "$source/scripts/third-party.sh" | gzip -9n > "$1/third-party.gz"
     if [ -f "$source/CHANGELOG.md" ]; then gzip -9n < "$source/CHANGELOG.md" > "$1/CHANGELOG.md.gz"; fi
 }
 
@@ -181,6 +183,7 @@ tarball() {
     local root=$work/$name
     # shellcheck disable=SC2016 # for pkg-config
     "$source/scripts/stage.sh" "$stripped" "$root" '${pcfiledir}/../..' "$version"
+    "$source/scripts/third-party.sh" > "$root/share/doc/vervain/third-party.txt"
     mapfile -t files < <(elf_files "$root")
     sed -e "s|@MACHINE@|$machine|g" -e "s|@GLIBC@|$(newest_glibc "${files[@]}")|g" \
         "$source/packaging/install.sh.in" > "$root/install.sh"

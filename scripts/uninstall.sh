@@ -22,7 +22,8 @@ for page in "" -run -launch -devices -doctor -env -acp -acp-memory -bench -bench
 done
 remove share/bash-completion/completions/vervain share/zsh/site-functions/_vervain \
     share/fish/vendor_completions.d/vervain.fish
-remove share/doc/vervain/README.md share/doc/vervain/LICENSE-MIT share/doc/vervain/LICENSE-APACHE
+remove share/doc/vervain/README.md share/doc/vervain/LICENSE-MIT share/doc/vervain/LICENSE-APACHE \
+    share/doc/vervain/third-party.txt
 for name in so so.1 so.1.0.0; do remove "lib/vervain/rsocket/librspreload.$name"; done
 for name in ibverbs rdmacm mlx5 mlx4 efa hns mana ionic vervain_preload; do remove "lib/vervain/.debug/lib$name.so.debug"; done
 remove lib/vervain/rsocket/.debug/librspreload.so.debug lib/.debug/libacp.so.debug lib/.debug/libpm.so.debug bin/.debug/vervain.debug

@@ -146,6 +146,24 @@ fn the_deb_has_files_where_debian_wants_them_and_nowhere_else() {
 }
 
 #[test]
+fn packages_carry_the_licences_of_the_crates_that_are_in_them() {
+    if !can_make() {
+        return;
+    }
+    let (_dir, root) = unpacked();
+    let texts = fs::read_to_string(root.join("share/doc/vervain/third-party.txt")).expect("the licences");
+    let lock = fs::read_to_string(source().join("Cargo.lock")).expect("the list of crates");
+    // Of the command, of the libraries, and of a tests' one, which does not ship.
+    for (name, ships) in [("clap", true), ("libc", true), ("rustix", true), ("syn", false)] {
+        let version =
+            lock.split_once(&format!("name = \"{name}\"\nversion = \"")).and_then(|(_, rest)| rest.split_once('"'));
+        let (version, _) = version.unwrap_or_else(|| panic!("no {name} in Cargo.lock"));
+        assert_eq!(texts.contains(&format!("\n{name}-{version}: ")), ships, "{name} {version}");
+    }
+    assert!(texts.contains("Permission is hereby granted"), "{texts}");
+}
+
+#[test]
 fn the_deb_depends_on_the_glibc_whose_symbols_it_uses() {
     if !can_make() {
         return;
