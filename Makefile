@@ -36,7 +36,9 @@ BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopen
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
 .PHONY: all build build-checked demo test check fetch soak fresh fresh-packages bench results \
+.PHONY: all build build-checked demo test check fetch soak fresh fresh-packages bench results \
     stripped install install-debug uninstall deb tarball packages-debug wheel release clean fmt lint doc toolchain \
+    packages-demo packages-test packages-check packages-bench
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
@@ -90,7 +92,8 @@ fresh:
 
 # The packages in such roots, without network and cargo. Needs root; two minutes for each.
 fresh-packages: deb tarball
-	@scripts/fresh-packages.sh "$(PACKAGE_DIR)"/vervain_$(VERSION)_*.deb "$(PACKAGE_DIR)"/vervain-$(VERSION)-*-linux.tar.gz $(SUITES)
+	@scripts/fresh-packages.sh "$(PACKAGE_DIR)"/vervain_$(VERSION)_*.deb "$(PACKAGE_DIR)"/vervain-$(VERSION)-*-linux.tar.gz \
+	    $(SUITES)
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

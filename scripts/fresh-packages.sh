@@ -1,9 +1,10 @@
 #!/bin/bash
-# fresh-packages.sh DEB TARBALL [SUITE...]: installs what `make deb` and `make tarball` have made on machines that have nothing yet, and
-# no network and no cargo: roots that mmdebstrap makes of each SUITE (bookworm, trixie, noble; all three if none is named), with
-# ibverbs-utils and perftest. root installs the package, another user runs doctor, a ping-pong and ib_write_bw, root removes it, and no
-# file is left; the user does the same with the tarball, from where it is unpacked and from where it has installed itself. Needs root.
-# Prints a line for each suite: passed, FAILED or skipped. Exit status: 1 if one failed. All roots are removed at the end.
+# fresh-packages.sh DEB TARBALL [SUITE...]: installs what `make deb` and `make tarball` have made on machines that have
+# nothing yet, and no network and no cargo: roots that mmdebstrap makes of each SUITE (bookworm, trixie, noble; all
+# three if none is named), with ibverbs-utils and perftest. root installs the package, another user runs doctor, a
+# ping-pong and ib_write_bw, root removes it, and no file is left; the user does the same with the tarball, from where
+# it is unpacked and from where it has installed itself. Needs root. Prints a line for each suite: passed, FAILED or
+# skipped. Exit status: 1 if one failed. All roots are removed at the end.
 set -euo pipefail
 tree=$(cd "$(dirname "$0")/.." && pwd)
 deb=$1 tarball=$2

@@ -1,11 +1,12 @@
 #!/bin/bash
-# package.sh KIND STRIPPED_DIR OUT_DIR: makes a file in OUT_DIR of what strip.sh has put into STRIPPED_DIR, and prints its path. KIND is
+# package.sh KIND STRIPPED_DIR OUT_DIR: makes a file in OUT_DIR of what strip.sh has put into STRIPPED_DIR, and prints
+# its path. KIND is
 #   deb            vervain_VERSION_ARCHITECTURE.deb: all below /usr, without maintainer scripts, so that its removal leaves no trace
 #   tarball        vervain-VERSION-MACHINE-linux.tar.gz: one directory that works wherever it is unpacked, with an installer
 #   deb-debug      vervain-dbgsym_VERSION_ARCHITECTURE.deb: debugging information by build ID, where debuggers look
 #   tarball-debug  vervain-VERSION-MACHINE-linux-debug.tar.gz: the same, to be unpacked over the tarball
-# The same build gives the same bytes: names are sorted, everything belongs to root, and no time is later than that of the last commit
-# (or SOURCE_DATE_EPOCH). The deb's maintainer is that of DEBFULLNAME and DEBEMAIL.
+# The same build gives the same bytes: names are sorted, everything belongs to root, and no time is later than that of
+# the last commit (or SOURCE_DATE_EPOCH). The deb's maintainer is that of DEBFULLNAME and DEBEMAIL.
 set -euo pipefail
 export LC_ALL=C TZ=UTC
 umask 022
@@ -119,7 +120,8 @@ deb() {
     local root=$work/deb lib=lib/$machine-linux-gnu page files
     need dpkg-deb dpkg
     "$source/scripts/stage.sh" "$stripped" "$root/usr" /usr "$version" "$lib"
-    # Python would leave its byte code there behind, without a maintainer script that removes it: pip installs that package.
+    # Python would leave its byte code there behind, without a maintainer script that removes it: pip installs that
+    # package.
     rm -rf "$root/usr/lib/python3" "$root"/usr/lib/python3.*
     # Where Debian's zsh looks, and not the administrator's.
     mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"

@@ -1,6 +1,6 @@
-# roots.sh, for bash to source with `name` set: machines that have nothing yet, as directories that mmdebstrap makes of a distribution's
-# packages, and processes in them. Needs root. All roots lie below $work, which is removed at the end. Network and apt are configured as
-# on this machine, so that it works behind a mirror too.
+# roots.sh, for bash to source with `name` set: machines that have nothing yet, as directories that mmdebstrap makes of
+# a distribution's packages, and processes in them. Needs root. All roots lie below $work, which is removed at the end.
+# Network and apt are configured as on this machine, so that it works behind a mirror too.
 
 export without_network=${without_network:-}
 say() { echo "${name:?}: $*" >&2; }
@@ -72,9 +72,9 @@ carry_in() { # ROOT
     done
 }
 
-# inside ROOT USER LINE: a line of the shell as that user, at home. The root is pivoted to, for in a chroot nobody may make user
-# namespaces, as tests do. When the line ends so do all processes that it has left. With
-# without_network=1 there is the loopback interface only.
+# inside ROOT USER LINE: a line of the shell as that user, at home. The root is pivoted to, for in a chroot nobody may
+# make user namespaces, as tests do. When the line ends so do all processes that it has left. With without_network=1
+# there is the loopback interface only.
 inside() {
     # shellcheck disable=SC2016 # for the inner shells
     unshare ${without_network:+--net} --mount --pid --fork --kill-child --propagation private sh -c '

@@ -1,7 +1,7 @@
 #!/bin/sh
-# stage.sh BUILD_DIR ROOT PREFIX VERSION [LIB]: puts all that is installed into ROOT, whose files will lie below PREFIX: what
-# `make install`, the package and the tarball have in common. LIB, below PREFIX, is where the linker looks: lib, or that of an
-# architecture.
+# stage.sh BUILD_DIR ROOT PREFIX VERSION [LIB]: puts all that is installed into ROOT, whose files will lie below PREFIX:
+# what `make install`, the package and the tarball have in common. LIB, below PREFIX, is where the linker looks: lib, or
+# that of an architecture.
 set -eu
 umask 022
 build=$1 root=$2 prefix=$3 version=$4 lib=${5:-lib} source=$(dirname "$0")/..

@@ -1,9 +1,9 @@
 #!/bin/sh
-# strip.sh BUILD_DIR OUT_DIR: puts the command and the libraries of a build into OUT_DIR as they ship, without what only debuggers read,
-# and that into OUT_DIR/debug, one NAME.debug for each file. The machine code stays what was tested. So do the names of functions, for
-# backtraces, perf and valgrind: they are a fifth of what is left. objcopy comes with the linker, so where Rust links it is there;
-# without it the files stay whole. What is up to date is left as it is, and files are renamed into place, so that this may run twice
-# at once.
+# strip.sh BUILD_DIR OUT_DIR: puts the command and the libraries of a build into OUT_DIR as they ship, without what only
+# debuggers read, and that into OUT_DIR/debug, one NAME.debug for each file. The machine code stays what was tested. So
+# do the names of functions, for backtraces, perf and valgrind: they are a fifth of what is left. objcopy comes with the
+# linker, so where Rust links it is there; without it the files stay whole. What is up to date is left as it is, and
+# files are renamed into place, so that this may run twice at once.
 set -eu
 umask 022
 build=$1 out=$2

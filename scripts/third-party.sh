@@ -1,7 +1,7 @@
 #!/bin/bash
-# third-party.sh: prints the licences of the crates whose code is in the command and the libraries, each text once with the crates that it
-# is of, for packages to carry: most licences want that. Where a crate may be used under MIT that is the one taken. A crate whose sources
-# have no text of it is named with the licence that its manifest names.
+# third-party.sh: prints the licences of the crates whose code is in the command and the libraries, each text once with
+# the crates that it is of, for packages to carry: most licences want that. Where a crate may be used under MIT that is
+# the one taken. A crate whose sources have no text of it is named with the licence that its manifest names.
 set -euo pipefail
 export LC_ALL=C
 tree=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,7 +11,8 @@ target=${CARGO_BUILD_TARGET:-$("$cargo" -vV | sed -n 's/^host: //p')}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Where cargo has the sources of each: in directories named after crate and version, or after the crate where they are vendored.
+# Where cargo has the sources of each: in directories named after crate and version, or after the crate where they are
+# vendored.
 "$cargo" metadata --offline --locked --filter-platform "$target" --format-version 1 > "$work/metadata"
 declare -A sources=()
 while IFS= read -r manifest; do

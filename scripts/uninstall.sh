@@ -1,6 +1,6 @@
 #!/bin/sh
-# uninstall.sh ROOT: removes from ROOT (DESTDIR and PREFIX) what `make install`, `make install-debug` or the tarball's install.sh puts
-# there, and nothing else. Directories go only if they are Vervain's own and empty.
+# uninstall.sh ROOT: removes from ROOT (DESTDIR and PREFIX) what `make install`, `make install-debug` or the tarball's
+# install.sh puts there, and nothing else. Directories go only if they are Vervain's own and empty.
 set -eu
 root=${1:?the directory is missing; type:  uninstall.sh PREFIX}
 remove() { # FILE...

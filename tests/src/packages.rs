@@ -32,7 +32,8 @@ pub fn can_make() -> bool {
     have(&["make", "objcopy", "readelf", "tar", "gzip", "dpkg-deb", "dpkg"])
 }
 
-/// `make GOAL` for that build as it is, by a user with this umask. What the goal makes goes into `to`; the path of the last is returned.
+/// `make GOAL` for that build as it is, by a user with this umask. What the goal makes goes into `to`; the path of the
+/// last is returned.
 ///
 /// # Panics
 /// When it fails.

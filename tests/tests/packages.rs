@@ -1,5 +1,5 @@
-//! What `make deb` and `make tarball` make of the build under test: what is in it, that it runs from where it is unpacked or installed,
-//! that it goes without a trace, and what is said where it cannot run.
+//! What `make deb` and `make tarball` make of the build under test: what is in it, that it runs from where it is
+//! unpacked or installed, that it goes without a trace, and what is said where it cannot run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -187,8 +187,8 @@ fn the_deb_depends_on_the_glibc_whose_symbols_it_uses() {
     assert!(packages.iter().all(|one| one.starts_with("libc6 ") || *one == "libgcc-s1"), "{depends}");
 }
 
-/// What the loader maps of a file: for each such segment its flags, its address and its bytes, but for the ELF header, which
-/// says where the parts are that are not mapped (ELF-64, fields by their offsets).
+/// What the loader maps of a file: for each such segment its flags, its address and its bytes, but for the ELF header,
+/// which says where the parts are that are not mapped (ELF-64, fields by their offsets).
 fn mapped(file: &Path) -> Vec<(u32, u64, Vec<u8>)> {
     let bytes = fs::read(file).expect("an ELF file");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
