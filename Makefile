@@ -36,9 +36,7 @@ BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopen
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
 .PHONY: all build build-checked demo test check fetch soak fresh fresh-packages bench results \
-.PHONY: all build build-checked demo test check fetch soak fresh fresh-packages bench results \
     stripped install install-debug uninstall deb tarball packages-debug wheel release clean fmt lint doc toolchain \
-    packages-demo packages-test packages-check packages-bench
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:

@@ -4,7 +4,8 @@
 # three if none is named), with ibverbs-utils and perftest. root installs the package, another user runs doctor, a
 # ping-pong and ib_write_bw, root removes it, and no file is left; the user does the same with the tarball, from where
 # it is unpacked and from where it has installed itself. Needs root. Prints a line for each suite: passed, FAILED or
-# skipped. Exit status: 1 if one failed. All roots are removed at the end.
+# skipped. Exit status: 1 if one failed, or none could be tried. All roots are
+# removed at the end.
 set -euo pipefail
 tree=$(cd "$(dirname "$0")/.." && pwd)
 deb=$1 tarball=$2
@@ -39,8 +40,8 @@ works='
     "$vervain" run -- ib_write_bw -F -x 0 -p 18516 127.0.0.1 | grep "^ 65536 "
     wait $! || { cat "$HOME/server"; exit 1; }'
 
-tried() { # SUITE ROOT
-    local root=$2
+try_in() { # ROOT
+    local root=$1
     without_network=1
     list "$root" > "$work/before"
     inside "$root" root 'dpkg --install /var/tmp/package.deb' || return
@@ -59,7 +60,7 @@ tried() { # SUITE ROOT
         [ -z \"\$(find \"\$HOME/.local\" -type f)\" ]"
 }
 
-failed=0 rows=()
+failed=0 tried=0 rows=()
 for suite in "${suites[@]}"; do
     root=$work/$suite
     say "$suite: making its root"
@@ -71,10 +72,11 @@ for suite in "${suites[@]}"; do
     chroot "$root" useradd --create-home --user-group --shell /bin/bash visitor
     cp "$deb" "$root/var/tmp/package.deb"
     cp "$tarball" "$root/var/tmp/package.tar.gz"
-    result=passed
-    tried "$suite" "$root" < /dev/null || result=FAILED failed=1
+    result=passed tried=1
+    try_in "$root" < /dev/null || result=FAILED failed=1
     rows+=("$suite: $result")
     rm -rf --one-file-system "$root"
 done
 printf 'fresh-packages: %s\n' "${rows[@]}"
+[ "$tried" = 1 ] || exit 1
 exit "$failed"
