@@ -30,15 +30,14 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
     python3-pytest python3-venv python3-yaml libnuma1 libcurl4 chromium \
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace munge slurmctld slurmd slurm-client \
-    qemu-system-x86 busybox-static cpio ndctl xz-utils \
+    qemu-system-x86 busybox-static cpio ndctl xz-utils mmdebstrap \
     pkgconf|pkg-config
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh bench results stripped install install-debug uninstall deb tarball \
-    packages-debug wheel release clean fmt lint doc toolchain packages-demo packages-test packages-check packages-bench
-.PHONY: all build build-checked demo test check fetch soak fresh bench results install wheel wheel-old uninstall clean fmt lint doc \
-    toolchain packages-demo packages-test packages-check packages-bench
+.PHONY: all build build-checked demo test check fetch soak fresh fresh-packages bench results \
+    stripped install install-debug uninstall deb tarball packages-debug wheel wheel-old release clean fmt lint doc toolchain \
+    packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
 all: build
@@ -90,6 +89,11 @@ soak: build
 # mmdebstrap makes, of SUITES (bookworm, trixie, noble). Needs root; an hour for each.
 fresh:
 	@scripts/fresh.sh $(SUITES)
+
+# The packages in such roots, without network and cargo. Needs root; two minutes for each.
+fresh-packages: deb tarball
+	@scripts/fresh-packages.sh "$(PACKAGE_DIR)"/vervain_$(VERSION)_*.deb "$(PACKAGE_DIR)"/vervain-$(VERSION)-*-linux.tar.gz \
+	    $(SUITES)
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

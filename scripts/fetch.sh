@@ -1,9 +1,8 @@
 #!/bin/bash
 # fetch.sh: downloads what tests of `make check` need beside the system's packages, each once, into target/fetched: a kernel for
-# guests, Python wheels, linters, mpi4py's source, a CRIU. Tests find these there (tests/src/fetched.rs) and download nothing. A download
-# guests, Python wheels, mpi4py's source, an old C library, a CRIU. Tests find these there (tests/src/fetched.rs) and download nothing. A download
-# is tried three times. If it fails, one sentence says so, and exit status 1 if VERVAIN_TESTS_STRICT=1; otherwise the tests that
-# need it are skipped.
+# guests, Python wheels, linters, mpi4py's source, an old C library, a CRIU. Tests find these there (tests/src/fetched.rs) and
+# download nothing. A download is tried three times. If it fails, one sentence says so, and exit status 1 if VERVAIN_TESTS_STRICT=1;
+# otherwise the tests that need it are skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 tree=$PWD to=$PWD/target/fetched

@@ -1,11 +1,12 @@
 #!/bin/bash
-# package.sh KIND STRIPPED_DIR OUT_DIR: makes a file in OUT_DIR of what strip.sh has put into STRIPPED_DIR, and prints its path. KIND is
+# package.sh KIND STRIPPED_DIR OUT_DIR: makes a file in OUT_DIR of what strip.sh has put into STRIPPED_DIR, and prints
+# its path. KIND is
 #   deb            vervain_VERSION_ARCHITECTURE.deb: all below /usr, without maintainer scripts, so that its removal leaves no trace
 #   tarball        vervain-VERSION-MACHINE-linux.tar.gz: one directory that works wherever it is unpacked, with an installer
 #   deb-debug      vervain-dbgsym_VERSION_ARCHITECTURE.deb: debugging information by build ID, where debuggers look
 #   tarball-debug  vervain-VERSION-MACHINE-linux-debug.tar.gz: the same, to be unpacked over the tarball
-# The same build gives the same bytes: names are sorted, everything belongs to root, and no time is later than that of the last commit
-# (or SOURCE_DATE_EPOCH). The deb's maintainer is that of DEBFULLNAME and DEBEMAIL.
+# The same build gives the same bytes: names are sorted, everything belongs to root, and no time is later than that of
+# the last commit (or SOURCE_DATE_EPOCH). The deb's maintainer is that of DEBFULLNAME and DEBEMAIL.
 set -euo pipefail
 export LC_ALL=C TZ=UTC
 umask 022
@@ -98,6 +99,7 @@ documents() { # DIRECTORY
         echo 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/'
         printf 'Upstream-Name: Vervain\n\nFiles: *\n%s\nLicense: MIT or Apache-2.0\n' \
             "$(sed -n 's/^Copyright (c)/Copyright:/p' "$source/LICENSE-MIT")"
+        echo 'Comment: The licences of the crates whose code is in the programs are in third-party.gz beside this file.'
         # Lines of a field begin with a blank, and an empty one has a dot.
         printf '\nLicense: MIT\n'
         sed -e 1,/^Copyright/d "$source/LICENSE-MIT" | sed -e 1d -e 's/^$/./' -e 's/^/ /'
@@ -110,6 +112,7 @@ vervain ($debian_version) unstable; urgency=medium
 
  -- ${DEBFULLNAME:-The Vervain Authors} <${DEBEMAIL:-vervain@localhost}>  $(date --date="@$SOURCE_DATE_EPOCH" --rfc-email)
 END
+    "$source/scripts/third-party.sh" | gzip -9n > "$1/third-party.gz"
     if [ -f "$source/CHANGELOG.md" ]; then gzip -9n < "$source/CHANGELOG.md" > "$1/CHANGELOG.md.gz"; fi
 }
 
@@ -117,14 +120,18 @@ deb() {
     local root=$work/deb lib=lib/$machine-linux-gnu page files
     need dpkg-deb dpkg
     "$source/scripts/stage.sh" "$stripped" "$root/usr" /usr "$version" "$lib"
-    # Python would leave its byte code there behind, without a maintainer script that removes it: pip installs that package.
+    # Python would leave its byte code there behind, without a maintainer script that removes it: pip installs that
+    # package.
     rm -rf "$root/usr/lib/python3" "$root"/usr/lib/python3.*
     # Where Debian's zsh looks, and not the administrator's.
     mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
     for page in "$root"/usr/share/man/man1/*; do gzip -9n "$page"; done
+    # By Debian's policy libraries are not executable.
+    find "$root/usr/lib" -type f -exec chmod 644 {} +
     # They are in `copyright`.
     rm "$root"/usr/share/doc/vervain/LICENSE-*
     documents "$root/usr/share/doc/vervain"
+    install -D -m 644 "$source/packaging/lintian-overrides" "$root/usr/share/lintian/overrides/vervain"
     mapfile -t files < <(elf_files "$root")
     control "$root" vervain net <<END
 Depends: $(depends "${files[@]}")
@@ -147,11 +154,12 @@ END
 }
 
 deb_debug() {
-    local root=$work/deb-debug file id
+    local root=$work/deb-debug file name id
     need dpkg-deb dpkg
     for file in "$stripped"/debug/*.debug; do
-        id=$(readelf --notes "$file" | sed -n 's/.*Build ID: //p')
-        [ -n "$id" ] || fail "$file has no build ID: the C compiler that linked it gives none"
+        name=$(basename "$file" .debug)
+        id=$(readelf --notes "$stripped/$name" | sed -n 's/.*Build ID: //p')
+        [ -n "$id" ] || fail "$name has no build ID: the C compiler that linked it gives none"
         install -D -m 644 "$file" "$root/usr/lib/debug/.build-id/${id:0:2}/${id:2}.debug"
     done
     documents "$root/usr/share/doc/vervain-dbgsym"
@@ -177,6 +185,7 @@ tarball() {
     local root=$work/$name
     # shellcheck disable=SC2016 # for pkg-config
     "$source/scripts/stage.sh" "$stripped" "$root" '${pcfiledir}/../..' "$version"
+    "$source/scripts/third-party.sh" > "$root/share/doc/vervain/third-party.txt"
     mapfile -t files < <(elf_files "$root")
     sed -e "s|@MACHINE@|$machine|g" -e "s|@GLIBC@|$(newest_glibc "${files[@]}")|g" \
         "$source/packaging/install.sh.in" > "$root/install.sh"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# stage-debug.sh STRIPPED_DIR ROOT: puts the debugging information that strip.sh has taken out beside what is installed in ROOT, in the
-# directories .debug in which gdb, valgrind, perf and Rust's backtraces look of themselves, wherever ROOT lies.
+# stage-debug.sh STRIPPED_DIR ROOT: puts the debugging information that strip.sh has taken out beside what is installed
+# in ROOT, in the directories .debug in which gdb, valgrind, perf and Rust's backtraces look of themselves, wherever
+# ROOT lies.
 set -eu
 umask 022
 from=$1/debug root=$2

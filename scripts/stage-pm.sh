@@ -1,7 +1,7 @@
 #!/bin/sh
-# stage-pm.sh BUILD_DIR ROOT PREFIX VERSION [LIB]: puts libpm, its header and what compilers find them by into ROOT, whose files will lie
-# below PREFIX. It lies where the linker looks (LIB, or lib), so not beside Vervain's libibverbs, which would be found there in place
-# of another.
+# stage-pm.sh BUILD_DIR ROOT PREFIX VERSION [LIB]: puts libpm, its header and what compilers find them by into ROOT,
+# whose files will lie below PREFIX. It lies where the linker looks (LIB, or lib), so not beside Vervain's libibverbs,
+# which would be found there in place of another.
 set -eu
 build=$1 root=$2 prefix=$3 version=$4 lib=${5:-lib} source=$(dirname "$0")/..
 put() { # FILE NAME MODE

@@ -1,6 +1,6 @@
-//! Notes of what the command is built, for `vervain --version`: the commit of the sources, the target, and the features of the CPU that
-//! the compiler takes for granted. It runs again when the tree's HEAD moves, and with it this crate is compiled again, on which no
-//! other depends.
+//! Notes of what the command is built, for `vervain --version`: the commit of the sources, the target, and the features
+//! of the CPU that the compiler takes for granted. It runs again when the tree's HEAD moves, and with it this crate is
+//! compiled again, on which no other depends.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,16 @@ fn main() {
     println!("cargo:rustc-env=BUILD_CPU_FEATURES={}", variable("CARGO_CFG_TARGET_FEATURE").replace(',', " "));
 }
 
-/// The commit of the tree at `root`, with "+dirty" if a tracked file differs from it; None where git knows of none. A tree that was
-/// unpacked below another project's has no commit.
+/// The commit of the tree at `root`, with "+dirty" if a tracked file differs from it; None where git knows of none. A
+/// tree that was unpacked below another project's has no commit.
 fn commit(root: &Path) -> Option<String> {
     let top = git(root, &["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
     }
-    // Where a worktree has them. The log of HEAD grows with every commit and checkout, also where HEAD keeps the name of its branch; where
-    // none is kept, that branch's own file changes. Cargo would take a file that is not there for one that always changes.
+    // Where a worktree has them. The log of HEAD grows with every commit and checkout, also where HEAD keeps the name
+    // of its branch; where none is kept, that branch's own file changes. Cargo would take a file that is not there for
+    // one that always changes.
     let branch = git(root, &["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
         let path = root.join(git(root, &["rev-parse", "--git-path", name])?);

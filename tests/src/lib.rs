@@ -20,6 +20,7 @@ pub mod mesh;
 pub mod moved;
 pub mod mpi;
 pub mod netns;
+pub mod packages;
 pub mod pairs;
 pub mod pm;
 mod process;

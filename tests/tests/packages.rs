@@ -1,5 +1,5 @@
-//! What `make deb` and `make tarball` make of the build under test: what is in it, that it runs from where it is unpacked or installed,
-//! that it goes without a trace, and what is said where it cannot run.
+//! What `make deb` and `make tarball` make of the build under test: what is in it, that it runs from where it is
+//! unpacked or installed, that it goes without a trace, and what is said where it cannot run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,37 +10,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use vervain_tests::container::is_root;
+use vervain_tests::packages::{self, build, can_make, make, run, source};
 use vervain_tests::{Finished, Job, free_port, have, pairs, unswayed};
 
-/// Making a package is compressing, on a machine that may be busy.
-const LIMIT: Duration = Duration::from_secs(180);
-
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the source tree")
-}
-
-/// The build under test.
-fn build() -> PathBuf {
-    vervain_tests::vervain().parent().expect("a directory").to_owned()
-}
-
-/// `make GOAL` of that build; what the goal makes goes into `to`, and the path of it is the last line that is printed.
-fn make(goal: &str, to: &Path, umask: &str) -> PathBuf {
-    let mut command = Command::new("sh");
-    // What is built is taken as it is.
-    command.args(["-c", r#"umask "$0"; exec make --no-print-directory -o build "$@""#, umask, goal]);
-    command.arg(format!("PROFILE_DIR={}", build().display())).arg(format!("PACKAGE_DIR={}", to.display()));
-    // Users wait once for a package that is small, tests each time.
-    command.env("DPKG_DEB_COMPRESSOR_LEVEL", "0").current_dir(source());
-    let end = Job::start(&mut command).finish(LIMIT);
-    assert!(end.success(), "{}", end.describe());
-    PathBuf::from(end.output.lines().last().expect("a path"))
-}
-
-/// Whether packages can be made here.
-fn can_make() -> bool {
-    have(&["make", "objcopy", "readelf", "tar", "gzip", "dpkg-deb", "dpkg"])
-}
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where packages are made, once for all tests of this program.
 fn place() -> PathBuf {
@@ -57,24 +30,11 @@ fn tarball() -> &'static Path {
     TARBALL.get_or_init(|| make("tarball", &place(), "022"))
 }
 
-/// Runs a program to its end, which must be a good one.
-fn run(program: &str, arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Finished {
-    let mut command = Command::new(program);
-    command.args(arguments.iter().map(AsRef::as_ref));
-    let end = Job::start(&mut command).finish(LIMIT);
-    assert!(end.success(), "{}", end.describe());
-    end
-}
-
 /// A directory with the tarball's content in it, below a name with blanks.
 fn unpacked() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
-    let place = dir.path().join("a place with blanks");
-    fs::create_dir(&place).expect("a directory");
-    run("tar", &[&"-C", &place, &"-xf", &tarball()]);
-    let inside: Vec<_> = fs::read_dir(&place).expect("its content").flatten().map(|entry| entry.path()).collect();
-    let [root] = &inside[..] else { panic!("one directory, not {inside:?}") };
-    (dir, root.clone())
+    let root = packages::unpack(tarball(), &dir.path().join("a place with blanks"));
+    (dir, root)
 }
 
 /// Files and links below a directory, sorted, as seen from there.
@@ -150,6 +110,8 @@ fn the_deb_has_files_where_debian_wants_them_and_nowhere_else() {
         "usr/share/zsh/vendor-completions/_vervain",
         "usr/share/fish/vendor_completions.d/vervain.fish",
         "usr/share/man/man1/vervain",
+        "usr/share/man/man1/acpcc.1.gz",
+        "usr/share/lintian/overrides/vervain",
         "usr/share/doc/vervain/",
     ];
     let listed = run("dpkg-deb", &[&"--contents", &deb()]);
@@ -184,6 +146,24 @@ fn the_deb_has_files_where_debian_wants_them_and_nowhere_else() {
 }
 
 #[test]
+fn packages_carry_the_licences_of_the_crates_that_are_in_them() {
+    if !can_make() {
+        return;
+    }
+    let (_dir, root) = unpacked();
+    let texts = fs::read_to_string(root.join("share/doc/vervain/third-party.txt")).expect("the licences");
+    let lock = fs::read_to_string(source().join("Cargo.lock")).expect("the list of crates");
+    // Of the command, of the libraries, and of a tests' one, which does not ship.
+    for (name, ships) in [("clap", true), ("libc", true), ("rustix", true), ("syn", false)] {
+        let version =
+            lock.split_once(&format!("name = \"{name}\"\nversion = \"")).and_then(|(_, rest)| rest.split_once('"'));
+        let (version, _) = version.unwrap_or_else(|| panic!("no {name} in Cargo.lock"));
+        assert_eq!(texts.contains(&format!("\n{name}-{version}: ")), ships, "{name} {version}");
+    }
+    assert!(texts.contains("Permission is hereby granted"), "{texts}");
+}
+
+#[test]
 fn the_deb_depends_on_the_glibc_whose_symbols_it_uses() {
     if !can_make() {
         return;
@@ -207,8 +187,8 @@ fn the_deb_depends_on_the_glibc_whose_symbols_it_uses() {
     assert!(packages.iter().all(|one| one.starts_with("libc6 ") || *one == "libgcc-s1"), "{depends}");
 }
 
-/// What the loader maps of a file: for each such segment its flags, its address and its bytes, but for the ELF header, which
-/// says where the parts are that are not mapped (ELF-64, fields by their offsets).
+/// What the loader maps of a file: for each such segment its flags, its address and its bytes, but for the ELF header,
+/// which says where the parts are that are not mapped (ELF-64, fields by their offsets).
 fn mapped(file: &Path) -> Vec<(u32, u64, Vec<u8>)> {
     let bytes = fs::read(file).expect("an ELF file");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));

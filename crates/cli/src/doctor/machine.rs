@@ -1,8 +1,10 @@
 //! Limits and surroundings: the libraries, CPUs, descriptors, memory limits, huge pages, containers, and what else on this
 //! machine has to do with RDMA. Each line says what it means for Vervain, and is silent where it means nothing.
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread::available_parallelism;
 
@@ -52,6 +54,33 @@ pub fn libraries(given: Option<&Path>) -> Finding {
             Finding::with(Status::Broken, CHECK, format!("{e:#}"), "programs find no device", remedy)
         }
     }
+}
+
+/// The libibverbs that programs of this environment get without `vervain run`, as far as LD_LIBRARY_PATH decides it.
+pub fn library_path(given: Option<&Path>) -> Finding {
+    let entries = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    judge_library_path(&entries, libs::directory(given).ok().as_deref())
+}
+
+fn judge_library_path(entries: &OsStr, own: Option<&Path>) -> Finding {
+    const CHECK: &str = "LD_LIBRARY_PATH";
+    // It separates by colon and semicolon (ld.so(8)).
+    let entries = entries.as_bytes().split(|b| matches!(b, b':' | b';')).filter(|entry| !entry.is_empty());
+    let mut libraries = entries.map(|entry| Path::new(OsStr::from_bytes(entry)).join(libs::LIBIBVERBS));
+    let Some(first) = libraries.find(|library| library.is_file()) else {
+        return Finding::ok(CHECK, "has no libibverbs; `vervain run` puts Vervain's first");
+    };
+    let is_own = own.is_some_and(|own| own.join(libs::LIBIBVERBS).canonicalize().ok() == first.canonicalize().ok());
+    if is_own {
+        return Finding::ok(CHECK, "Vervain's libibverbs is the first, without `vervain run` too");
+    }
+    Finding::with(
+        Status::Note,
+        CHECK,
+        format!("{} is the first libibverbs", first.display()),
+        "programs that are started without `vervain run` get that one, and not Vervain's devices",
+        "`vervain run -- PROGRAM`, or `eval \"$(vervain env)\"` after it was set",
+    )
 }
 
 /// What the environment asks for.
@@ -247,7 +276,7 @@ pub fn surroundings() -> Finding {
 }
 
 fn container() -> Option<&'static str> {
-    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
         return Some("Kubernetes pod");
     }
     if Path::new("/.dockerenv").exists() {
@@ -256,7 +285,7 @@ fn container() -> Option<&'static str> {
     if Path::new("/run/.containerenv").exists() {
         return Some("Podman container");
     }
-    std::env::var_os("container").map(|_| "container")
+    env::var_os("container").map(|_| "container")
 }
 
 /// RDMA devices that the kernel has: programs under `vervain run` do not see them.
@@ -286,6 +315,28 @@ mod tests {
     fn the_selected_word_is_in_brackets() {
         assert_eq!(selected("always within_size [advise] never deny force"), Some("advise"));
         assert_eq!(selected(""), None);
+    }
+
+    #[test]
+    fn another_libibverbs_in_front_of_vervains_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let [own, other, none] = ["own", "other", "none"].map(|name| place.path().join(name));
+        for dir in [&own, &other, &none] {
+            fs::create_dir(dir).unwrap();
+        }
+        for dir in [&own, &other] {
+            fs::write(dir.join(libs::LIBIBVERBS), "").unwrap();
+        }
+        let judged = |dirs: &[&Path]| {
+            let entries: Vec<_> = dirs.iter().map(|dir| dir.to_str().unwrap()).collect();
+            judge_library_path(OsStr::new(&entries.join(":")), Some(&own))
+        };
+        let found = judged(&[&none, &other, &own]);
+        assert_eq!(found.status, Status::Note);
+        assert_eq!(found.found, format!("{}/libibverbs.so.1 is the first libibverbs", other.display()));
+        for dirs in [&[own.as_path(), other.as_path()][..], &[none.as_path()], &[]] {
+            assert_eq!(judged(dirs).status, Status::Ok, "{dirs:?}");
+        }
     }
 
     #[test]

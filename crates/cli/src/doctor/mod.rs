@@ -75,6 +75,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     let findings = vec![
         machine::build(),
         machine::libraries(args.lib_dir.as_deref()),
+        machine::library_path(args.lib_dir.as_deref()),
         machine::variables(),
         access::memfd(),
         access::rendezvous(),

@@ -1,0 +1,82 @@
+#!/bin/bash
+# fresh-packages.sh DEB TARBALL [SUITE...]: installs what `make deb` and `make tarball` have made on machines that have
+# nothing yet, and no network and no cargo: roots that mmdebstrap makes of each SUITE (bookworm, trixie, noble; all
+# three if none is named), with ibverbs-utils and perftest. root installs the package, another user runs doctor, a
+# ping-pong and ib_write_bw, root removes it, and no file is left; the user does the same with the tarball, from where
+# it is unpacked and from where it has installed itself. Needs root. Prints a line for each suite: passed, FAILED or
+# skipped. Exit status: 1 if one failed, or none could be tried. All roots are
+# removed at the end.
+set -euo pipefail
+tree=$(cd "$(dirname "$0")/.." && pwd)
+deb=$1 tarball=$2
+shift 2
+suites=("$@")
+[ "${#suites[@]}" != 0 ] || suites=(bookworm trixie noble)
+name=fresh-packages
+# shellcheck source=scripts/roots.sh
+. "$tree/scripts/roots.sh"
+command -v ip > /dev/null || { say "there is no ip here; type, as root:  apt-get install -y iproute2"; exit 1; }
+
+# All files of a root but for those that come with processes, and those by which dpkg and ldconfig take notes.
+list() { # ROOT
+    (cd "$1" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./host -o -path ./tmp -o -path ./home \
+        -o -path ./var/lib/dpkg -o -path ./var/log -o -path ./var/cache/ldconfig \) -prune -o -print | sort)
+}
+
+# A line of the shell for the user: looks at the machine and has two pairs of programs exchange data by $vervain.
+# shellcheck disable=SC2016 # for the shell inside
+works='
+    "$vervain" doctor > "$HOME/doctor" || { cat "$HOME/doctor"; exit 1; }
+    head -n 1 "$HOME/doctor"
+    "$vervain" devices
+    # Until the server listens on TCP port $1: its client does not try twice.
+    listens() { until grep -qi ":$(printf %04X "$1") .* 0A " /proc/net/tcp /proc/net/tcp6; do kill -0 $!; sleep 0.1; done; }
+    "$vervain" run -- ibv_rc_pingpong -g 0 -p 18515 > "$HOME/server" 2>&1 &
+    listens 18515
+    "$vervain" run -- ibv_rc_pingpong -g 0 -p 18515 127.0.0.1 | tail -n 1
+    wait $! || { cat "$HOME/server"; exit 1; }
+    "$vervain" run -- ib_write_bw -F -x 0 -p 18516 > "$HOME/server" 2>&1 &
+    listens 18516
+    "$vervain" run -- ib_write_bw -F -x 0 -p 18516 127.0.0.1 | grep "^ 65536 "
+    wait $! || { cat "$HOME/server"; exit 1; }'
+
+try_in() { # ROOT
+    local root=$1
+    without_network=1
+    list "$root" > "$work/before"
+    inside "$root" root 'dpkg --install /var/tmp/package.deb' || return
+    inside "$root" visitor "set -eu; vervain=vervain; $works" || return
+    inside "$root" root 'dpkg --remove vervain' || return
+    list "$root" > "$work/after"
+    cmp -s "$work/before" "$work/after" || { diff "$work/before" "$work/after"; return 1; }
+    inside "$root" visitor "set -eu
+        tar -xf /var/tmp/package.tar.gz
+        cd vervain-*
+        ./install.sh
+        vervain=\$PWD/bin/vervain; $works
+        ./install.sh \"\$HOME/.local\"
+        vervain=\$HOME/.local/bin/vervain; $works
+        ./uninstall.sh \"\$HOME/.local\"
+        [ -z \"\$(find \"\$HOME/.local\" -type f)\" ]"
+}
+
+failed=0 tried=0 rows=()
+for suite in "${suites[@]}"; do
+    root=$work/$suite
+    say "$suite: making its root"
+    without_network=
+    if ! make_root "$suite" "$root" ibverbs-utils,perftest; then
+        rows+=("$suite: skipped: its packages cannot be had")
+        continue
+    fi
+    chroot "$root" useradd --create-home --user-group --shell /bin/bash visitor
+    cp "$deb" "$root/var/tmp/package.deb"
+    cp "$tarball" "$root/var/tmp/package.tar.gz"
+    result=passed tried=1
+    try_in "$root" < /dev/null || result=FAILED failed=1
+    rows+=("$suite: $result")
+    rm -rf --one-file-system "$root"
+done
+printf 'fresh-packages: %s\n' "${rows[@]}"
+[ "$tried" = 1 ] || exit 1
+exit "$failed"
