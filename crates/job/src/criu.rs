@@ -103,7 +103,7 @@ fn parse_version(said: &str) -> Option<Version> {
 pub struct Reason {
     /// One sentence.
     pub sentence: String,
-    /// Whether it is what a connection leaves behind for a minute.
+    /// Whether it may be gone at the next attempt: what a connection leaves behind for a minute, or one that is being made.
     pub may_pass: bool,
 }
 
@@ -137,6 +137,7 @@ const KNOWN: &[(&[&str], &str)] = &[
     (&["is connected", "external"], "the job has a connection to a process outside of it"),
     (&["External socket"], "the job has a connection to a process outside of it"),
     (&["ghost file"], "the job has a large file open whose name was removed"),
+    (&["In-flight connection"], "a program of the job has not accepted a TCP connection yet"),
 ];
 
 fn judge(log: &str) -> Reason {
@@ -154,6 +155,7 @@ fn judge(log: &str) -> Reason {
     });
     let may_pass = errors.iter().any(|line| {
         (line.contains("inet") && line.contains("Address already in use"))
+            || line.contains("In-flight connection")
             // CRIU lets threads go one by one, and the first may have ended the process before the last was let go.
             || (line.contains("Unable to detach") && line.contains("No such process"))
     });
@@ -205,6 +207,8 @@ mod tests {
         );
         let ended = judge("(00.02) Error (criu/cr-restore.c:1): Unable to detach 406: No such process\n");
         assert!(ended.may_pass && ended.sentence.contains("has ended while"), "{ended:?}");
+        let early = judge("(00.02) Error (criu/sk-inet.c:190): inet: In-flight connection (l) for 8d5fd1\n");
+        assert!(early.may_pass && early.sentence.contains("has not accepted"), "{early:?}");
         let other = judge("(00.02) Error (criu/a.c:1): it is odd\n");
         assert_eq!(other, Reason { sentence: "CRIU: it is odd".to_owned(), may_pass: false });
         assert!(judge("").sentence.contains("does not say why"));

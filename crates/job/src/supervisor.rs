@@ -37,8 +37,10 @@ use crate::streams::{self, Streams};
 
 /// How long a port that its last connection has left behind is waited for.
 const TIME_WAIT: Duration = Duration::from_secs(60);
-/// How often a checkpoint is begun anew, where a process has opened a device, or a timer run out, meanwhile.
+/// How often a checkpoint is begun anew, where a process has opened a device, a timer run out, or a connection not been accepted yet.
 const TRIES: u32 = 5;
+/// How long the job runs before the second attempt; before each further one twice as long as before the last.
+const BREATH: Duration = Duration::from_millis(10);
 /// What a supervisor does besides.
 #[derive(Debug, Clone)]
 pub struct Upkeep {
@@ -588,7 +590,13 @@ impl Supervisor {
         let made = loop {
             tries += 1;
             match self.try_checkpoint(dir, stop, keep) {
-                Err(e) if e.downcast_ref::<Trouble>().is_some_and(|trouble| trouble.may_pass) && tries < TRIES => {}
+                Err(e) if e.downcast_ref::<Trouble>().is_some_and(|trouble| trouble.may_pass) && tries < TRIES => {
+                    // Whoever is to accept a connection needs the processor for it.
+                    let until = Instant::now() + BREATH * (1 << (tries - 1));
+                    while Instant::now() < until && !self.desk.asked.end {
+                        self.attend(Some(until))?;
+                    }
+                }
                 made => break made,
             }
         };

@@ -61,6 +61,18 @@ impl<'a> Running<'a> {
         Err(format!("{} does not run: {}", self.name, self.supervisor.output()))
     }
 
+    /// Until a file is there that the job makes.
+    fn makes(&mut self, file: &Path) -> Result<(), String> {
+        let until = Instant::now() + LIMIT;
+        while self.supervisor.running() && Instant::now() < until {
+            if file.exists() {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Err(format!("{} does not make {}: {}", self.name, file.display(), self.supervisor.output()))
+    }
+
     fn checkpoint(&mut self) -> Result<(), String> {
         if !self.is_known {
             self.runs()?;
@@ -432,6 +444,52 @@ fn on_a_full_disk_there_is_no_checkpoint_and_the_job_goes_on() {
         }
         pairs.running.checkpoint()?;
         pairs.ends()
+    };
+    tried().unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// Makes a TCP connection to itself, and accepts it when it is told to: arguments are the files that say so, that it is made, that it is
+/// accepted, and that the program is to end.
+const LATE: &str = "
+import os, socket, sys, time
+accept, made, accepted, stop = sys.argv[1:]
+def until(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+listener = socket.create_server(('127.0.0.1', 0))
+client = socket.create_connection(listener.getsockname())
+open(made, 'w').close()
+until(accept)
+server, _ = listener.accept()
+open(accepted, 'w').close()
+until(stop)
+client.sendall(b'x')
+assert server.recv(1) == b'x'
+";
+
+#[test]
+fn a_connection_that_is_not_accepted_is_waited_for_and_told() {
+    if !have(&["python3"]) {
+        return;
+    }
+    let Some(site) = Site::new() else { return };
+    let _turn = alone();
+    let tried = || -> Result<(), String> {
+        let files = ["accept", "made", "accepted", "stop"].map(|name| site.path(name));
+        let [accept, made, accepted, stop] = &files;
+        let mut command = site.run("late", &[]);
+        command.args(["python3", "-c", LATE]).args(&files);
+        let mut running = Running::start(&site, "late", &[], &command, None);
+        running.runs()?;
+        running.makes(made)?;
+        let folder = site.checkpoints("late");
+        told(&site.say(&["checkpoint", "late", &folder]), 1, &["has not accepted a TCP connection yet"])?;
+        fs::write(accept, "").map_err(|e| e.to_string())?;
+        running.makes(accepted)?;
+        running.checkpoint()?;
+        let running = running.again(true)?;
+        fs::write(stop, "").map_err(|e| e.to_string())?;
+        running.ends().map(drop)
     };
     tried().unwrap_or_else(|why| panic!("{why}"));
 }
