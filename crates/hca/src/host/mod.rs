@@ -2,6 +2,7 @@
 //! barriers, waking and waiting, and what the kernel says of the network.
 
 pub mod address_map;
+mod arch;
 pub(crate) mod atomic;
 pub mod barrier;
 pub(crate) mod bits;
