@@ -23,3 +23,5 @@ pub mod spin_budget;
 pub(crate) mod sysv;
 pub mod tid;
 pub(crate) mod yield_policy;
+
+pub(crate) use arch::STORES_IN_ORDER;
