@@ -32,7 +32,7 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh bench results install uninstall clean fmt lint doc toolchain \
+.PHONY: all build build-checked demo test test-arm check fetch soak fresh bench results install uninstall clean fmt lint doc toolchain \
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
 .NOTPARALLEL:
@@ -83,6 +83,10 @@ soak: build
 # mmdebstrap makes, of SUITES (bookworm, trixie, noble). Needs root; an hour for each.
 fresh:
 	@scripts/fresh.sh $(SUITES)
+
+# For AArch64, cross-compiled and emulated: what of the tests can run so on a machine of another kind. Some ten minutes.
+test-arm:
+	@scripts/test-arm.sh
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)
