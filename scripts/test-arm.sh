@@ -48,7 +48,7 @@ unit_tests() { # CRATES... -- ARGUMENTS OF THE TEST PROGRAMS
 unit_tests iba wire transport elf config counters request acp-channel
 unit_tests window share
 # What moves pages from private to shared memory needs userfaultfd, which qemu-user has not.
-unit_tests hca --skip adopt::
+unit_tests hca -- --skip adopt::
 
 built=$target/$triple/debug run=$target/run
 "$cargo" build --target "$triple" --target-dir "$target" -p vervain-libibverbs -p vervain-preload

@@ -184,7 +184,9 @@ impl QpBase {
         let e = self.marks.executing.load(Ordering::Relaxed);
         self.marks.executing.store(e + 1, Ordering::Release);
         let r = f();
-        self.marks.executing.swap(e + 2, Ordering::SeqCst);
+        self.marks.executing.store(e + 2, Ordering::Release);
+        // Seen before anything is looked at, as at the beginning; an exchange would do that on x86-64 only.
+        barrier::light(true);
         r
     }
 
