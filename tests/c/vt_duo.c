@@ -164,7 +164,7 @@ bool vt_duo_connect(struct vt_duo *d, int i)
 	need(rc == 0, "RTR");
 	a.qp_state = IBV_QPS_RTS;
 	const char *slow = getenv("VT_TIMEOUT"); /* Of a machine that is emulated. */
-	a.timeout = (uint8_t)(d->o.timeout ? d->o.timeout : slow ? atoi(slow) : 14);
+	a.timeout = (uint8_t)(d->o.timeout ? d->o.timeout : slow ? (uint32_t)atoi(slow) : 14);
 	a.retry_cnt = (uint8_t)(d->o.retry ? d->o.retry : 7);
 	a.rnr_retry = 7;
 	a.max_rd_atomic = 4;
