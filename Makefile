@@ -35,7 +35,7 @@ CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio
 BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev \
     python3 python3-numpy iperf3 libfabric-bin rdmacm-utils strace
 
-.PHONY: all build build-checked demo test check fetch soak fresh fresh-packages bench results \
+.PHONY: all build build-checked demo test test-arm check fetch soak fresh fresh-packages bench results \
     stripped install install-debug uninstall deb tarball packages-debug wheel wheel-old release clean fmt lint doc toolchain \
     packages-demo packages-test packages-check packages-bench
 # cargo uses all processors by itself; the packages come before it.
@@ -94,6 +94,10 @@ fresh:
 fresh-packages: deb tarball
 	@scripts/fresh-packages.sh "$(PACKAGE_DIR)"/vervain_$(VERSION)_*.deb "$(PACKAGE_DIR)"/vervain-$(VERSION)-*-linux.tar.gz \
 	    $(SUITES)
+
+# For AArch64, cross-compiled and emulated: what of the tests can run so on a machine of another kind. Some ten minutes.
+test-arm:
+	@scripts/test-arm.sh
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

@@ -34,40 +34,13 @@ const LIBRARIES: [&str; 8] = [
 
 /// Where the real dlopen goes on: its first argument, and itself. In the two registers of a returned pair.
 #[repr(C)]
-struct Opening {
+pub(crate) struct Opening {
     path: *const c_char,
     function: *const c_void,
 }
 
-/// The real function takes its caller's DT_RUNPATH and namespace by the address that it returns to. Hence a jump.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
-    // With the flags above the return address the stack is aligned to 16 bytes, as a call demands.
-    std::arch::naked_asm!("push rsi", "call {opening}", "pop rsi", "mov rdi, rax", "jmp rdx", opening = sym opening)
-}
-
-/// `dlopen` on AArch64.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
-    std::arch::naked_asm!(
-        "stp x29, x30, [sp, #-32]!",
-        "str x1, [sp, #16]",
-        "mov x29, sp",
-        "bl {opening}",
-        "mov x16, x1",
-        "ldr x1, [sp, #16]",
-        "ldp x29, x30, [sp], #32",
-        "br x16",
-        opening = sym opening,
-    )
-}
-
-/// What stands before the real dlopen.
-extern "C" fn opening(path: *const c_char, flags: c_int) -> Opening {
+/// What stands before the real dlopen ([`crate::arch`]).
+pub(crate) extern "C" fn opening(path: *const c_char, flags: c_int) -> Opening {
     crate::resolve();
     let real = REAL.dlopen.get().cast_const();
     if real.is_null() {

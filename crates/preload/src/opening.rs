@@ -12,9 +12,6 @@ use crate::counters;
 use crate::real::{real, reals};
 use crate::view::{self, Kind};
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-compile_error!("the calling convention of variadic functions is known for Linux on x86-64 and AArch64 only");
-
 reals! { open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 read __read_chk pread pread64 }
 
 /// What a function that opens a file gives: a descriptor behind it, if it did not fail.

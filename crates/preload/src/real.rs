@@ -4,9 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The version under which glibc keeps functions that it no longer offers to the linker (`__xstat`), which dlsym does not
-/// find: that of the platform's first glibc.
-const OLDEST_GLIBC: &CStr = if cfg!(target_arch = "aarch64") { c"GLIBC_2.17" } else { c"GLIBC_2.2.5" };
+use crate::arch::OLDEST_GLIBC;
 
 /// The next definition of a function after ours.
 pub struct Real {
@@ -33,6 +31,7 @@ impl Real {
         // SAFETY: the name is a C string; RTLD_NEXT is right in a library that the dynamic linker loaded.
         let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
+            // Under the first version glibc keeps functions that it no longer offers to the linker (`__xstat`), which dlsym does not find.
             // SAFETY: as above.
             found = unsafe { libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), OLDEST_GLIBC.as_ptr()) };
             // SAFETY: takes this thread's message away, which nobody but us has caused.

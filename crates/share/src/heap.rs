@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::object::Object;
 use crate::reaper;
 use crate::slab;
-use crate::state::{self, BASE, Block, GRANULE, Heap, Kind, LEN, State, lock};
+use crate::state::{self, Block, GRANULE, Heap, Kind, LEN, State, lock};
 use crate::sys::{self, round_up};
 
 /// Requests of this many bytes and more are served.
@@ -28,7 +28,8 @@ const SPARSE: usize = 1 << 20;
 /// Whether an address lies in the heap's range. Two loads and a comparison.
 #[inline]
 pub fn owns(addr: usize) -> bool {
-    addr.wrapping_sub(BASE.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
+    let (base, len) = state::range();
+    addr.wrapping_sub(base) < len
 }
 
 /// The heap's descriptors, which are none of the program's; negative: there is none.

@@ -13,7 +13,7 @@ use crate::marks::{Mark, PLAIN, There};
 use crate::object::HUGE;
 use crate::remap::{Remap, real_remap};
 use crate::settings::say;
-use crate::state::{BASE, GRANULE, Heap, Kind, LEN, State, lock, possible, stopped};
+use crate::state::{GRANULE, Heap, Kind, State, lock, possible, range, stopped};
 use crate::sys::{self, page, round_up};
 
 /// A system call's answer.
@@ -28,7 +28,7 @@ pub(crate) fn code(error: std::io::Error) -> c_int {
 /// Whether `[addr, addr+len)` has bytes in the heap's range. A few instructions.
 #[inline]
 pub fn touches(addr: usize, len: usize) -> bool {
-    let (base, length) = (BASE.load(Ordering::Relaxed), LEN.load(Ordering::Relaxed));
+    let (base, length) = range();
     length != 0 && addr < base.wrapping_add(length) && addr.wrapping_add(len) > base
 }
 

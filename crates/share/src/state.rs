@@ -22,10 +22,18 @@ use crate::sys;
 /// Blocks begin at multiples of this in the object.
 pub const GRANULE: usize = 64 << 10;
 
-/// Where the heap is; nothing is below `usize::MAX` while there is none, so one comparison tells foreign addresses.
-pub static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Its length.
+/// Where the heap is. Written before [`LEN`]; see [`range`].
+static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Its length; 0 while there is none, so that one comparison tells foreign addresses.
 pub static LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the heap is, and its length; 0 while there is none. The length is read first: who sees it sees the place too, and no address of
+/// the program's counts as the heap's while another thread makes that.
+#[inline]
+pub fn range() -> (usize, usize) {
+    let len = LEN.load(Ordering::Acquire);
+    (BASE.load(Ordering::Relaxed), len)
+}
 
 /// The object's descriptor, and that of the locks of a window; -1: there is none.
 pub static DESCRIPTORS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
@@ -216,9 +224,9 @@ pub fn lock() -> Option<Locked> {
     if MODE.load(Ordering::Relaxed) == AWAKE {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {
-            LEN.store(heap.len, Ordering::Relaxed);
             heap.note_descriptors();
-            BASE.store(heap.base, Ordering::Release);
+            BASE.store(heap.base, Ordering::Relaxed);
+            LEN.store(heap.len, Ordering::Release);
         }
         MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
         if guard.is_ok() {

@@ -5,7 +5,7 @@
 //! nicety. Stable Rust cannot name a symbol's version; the assembler can. Each export is one jump to an ordinary
 //! `extern "C"` function, and a linker script, which [`write_version_script`] makes for a build script, declares the
 //! nodes. The linker must be lld, as rustc's own is on x86-64 Linux since 1.90: GNU ld refuses a second version script
-//! beside the one that rustc passes.
+//! beside the one that rustc passes. For other processors [`write_version_script`] asks for it.
 //!
 //! Used by the thin cdylibs: `libibverbs`, and the stand-ins for rdma-core's provider libraries. Cargo builds one cdylib
 //! of a package, so each stand-in is a package; all that it has of its own is a [`Table`], and what turns that into a
@@ -54,6 +54,9 @@ macro_rules! export {
         );
     };
 }
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("Vervain knows x86-64 and AArch64 only");
 
 /// The instruction that leaves for `f` without touching an argument.
 #[doc(hidden)]

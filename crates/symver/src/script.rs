@@ -1,7 +1,8 @@
 //! The linker arguments of a library with versioned symbols; called by build scripts.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 use crate::table::Table;
@@ -45,6 +46,22 @@ fn declare(soname: &str, nodes: &[(&str, &str)]) {
     fs::write(&path, script).expect("OUT_DIR can be written");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", path.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
+    link_by_lld();
+}
+
+/// Has the library linked by lld, which rustc takes by itself for x86-64 only: by the one that rustc brings, else by the system's.
+fn link_by_lld() {
+    let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("{name} is set by cargo"));
+    if variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
+        return;
+    }
+    let sysroot = Command::new(variable("RUSTC")).args(["--print", "sysroot"]).output().expect("rustc can be run");
+    let sysroot = String::from_utf8(sysroot.stdout).expect("a path");
+    let lld = Path::new(sysroot.trim()).join("lib/rustlib").join(variable("HOST")).join("bin/gcc-ld");
+    if lld.is_dir() {
+        println!("cargo:rustc-cdylib-link-arg=-B{}", lld.display());
+    }
+    println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
 }
 
 fn out_dir() -> PathBuf {

@@ -10,6 +10,7 @@
 //! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
 
+mod arch;
 mod claims;
 mod dax;
 mod device;

@@ -1,6 +1,7 @@
 //! What the memory of a window is made of, and what can be found out about it: how fast it is read, and whether a futex can lie
 //! there.
 
+use crate::arch;
 use crate::device::Region;
 use std::fmt;
 use std::hint::black_box;
@@ -45,13 +46,7 @@ impl Medium {
     #[inline]
     pub(crate) fn drain(self) {
         if self == Medium::Ivshmem {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: every x86-64 has the instruction, and it touches no memory of the program.
-            unsafe {
-                core::arch::x86_64::_mm_sfence();
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            fence(Ordering::SeqCst);
+            arch::drain_stores();
         } else {
             // On x86-64 that takes no instruction.
             fence(Ordering::Release);

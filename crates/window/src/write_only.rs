@@ -21,6 +21,7 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 const HEADER_FILE: &str = "header";
 
@@ -179,6 +180,8 @@ impl Channel for WriteOnly {
             }
             let mut done = 0;
             while done < bytes.len() {
+                // What was put before is visible before this, which the kernel stores without a barrier.
+                fence(Ordering::Release);
                 let rest = &bytes[done..];
                 done += retry_on_intr(|| rustix::io::pwrite(&self.region, rest, put.to + done as u64))
                     .map_err(|e| Refused::Device(e.raw_os_error()))?;
@@ -192,7 +195,7 @@ impl Channel for WriteOnly {
 mod tests {
     use super::*;
     use rustix::mm::{MapFlags, ProtFlags, mmap};
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     fn devices(folder: &tempfile::TempDir) -> [WriteOnlyDevice; 2] {
         let options = |node| Options { size: Some(4 << 20), nodes: Some(2), node: Some(node), peach2: None };

@@ -43,7 +43,8 @@ fn build((compiler, options): (&str, &[&str])) -> Option<PathBuf> {
     let mut place = String::new();
     if options.contains(&"-shared-libasan") {
         // Clang does not say in the program where its own libraries are.
-        let asked = Command::new(compiler).arg("-print-file-name=libclang_rt.asan-x86_64.so").output().ok()?;
+        let runtime = format!("-print-file-name=libclang_rt.asan-{}.so", std::env::consts::ARCH);
+        let asked = Command::new(compiler).arg(runtime).output().ok()?;
         let library = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());
         place = format!("-Wl,-rpath,{}", library.parent()?.display());
     }

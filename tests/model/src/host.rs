@@ -8,5 +8,4 @@ pub(crate) mod clock;
 #[path = "../../../crates/hca/src/host/dense.rs"]
 pub(crate) mod dense;
 pub(crate) mod lock;
-#[path = "../../../crates/hca/src/host/prefetch.rs"]
 pub(crate) mod prefetch;

@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::abi::*;
-use super::{Functions, SONAMES, c_string, key_array, open, text};
+use super::{Functions, SONAMES, c_string, copy_text, key_array, open, text};
 use crate::{Error, Result};
 
 type pmix_op_cbfunc_t = Option<extern "C" fn(c_int, *mut c_void)>;
@@ -376,9 +376,7 @@ fn info(key: &str, value: Value<'_>) -> pmix_info_t {
 
 fn process(name: &CString, rank: u32) -> pmix_proc_t {
     let mut nspace = [0; NSPACE];
-    for (to, from) in nspace[..NSPACE - 1].iter_mut().zip(name.as_bytes()) {
-        *to = from.cast_signed();
-    }
+    copy_text(&mut nspace[..NSPACE - 1], name.as_bytes());
     pmix_proc_t { nspace, rank }
 }
 

@@ -198,12 +198,17 @@ unsafe fn read(value: &pmix_value_t) -> Value {
     }
 }
 
+/// Copies as much of `from` as there is room for. A `char` is signed on some processors and not on others.
+fn copy_text(to: &mut [c_char], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = c_char::from_ne_bytes([*from]);
+    }
+}
+
 /// A key in the array that the library wants. The rest of it stays 0.
 fn key_array(key: &str) -> [c_char; KEY] {
     let mut array = [0; KEY];
-    for (to, from) in array[..KEY - 1].iter_mut().zip(key.bytes()) {
-        *to = from.cast_signed();
-    }
+    copy_text(&mut array[..KEY - 1], key.as_bytes());
     array
 }
 
@@ -214,7 +219,8 @@ fn c_string(text: &str) -> Result<CString> {
 
 impl Client {
     fn namespace(&self) -> String {
-        let bytes: Vec<u8> = self.me.nspace.iter().map(|c| c.cast_unsigned()).take_while(|byte| *byte != 0).collect();
+        let bytes: Vec<u8> =
+            self.me.nspace.iter().flat_map(|c| c.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -416,10 +422,13 @@ mod tests {
              int PMIx_server_setup_fork(const pmix_proc_t *, char ***);\n\
              int PMIx_server_dmodex_request(const pmix_proc_t *, void (*)(int, char *, size_t, void *), void *);\n",
         );
-        let folders =
-            ["/usr/lib/x86_64-linux-gnu/pmix2/include", "/usr/lib/x86_64-linux-gnu/pmix/include", "/usr/include"];
-        let Some(folder) =
-            folders.into_iter().find(|folder| std::fs::exists(format!("{folder}/pmix.h")).unwrap_or(false))
+        let libraries = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        let folders = ["pmix2/include", "pmix/include"].map(|folder| format!("{libraries}/{folder}"));
+        let Some(folder) = folders
+            .iter()
+            .map(String::as_str)
+            .chain(["/usr/include"])
+            .find(|folder| std::fs::exists(format!("{folder}/pmix.h")).unwrap_or(false))
         else {
             return vervain_skip::skip(format_args!("this machine has no header of PMIx (libpmix-dev)"));
         };

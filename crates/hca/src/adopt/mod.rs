@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use sys::PAGE;
 use uffd::Uffd;
+use vervain_share::sys::page;
 use vmas::{Maps, Vma};
 
 /// Bytes of an object: every user address is an offset in it, so that what is adjacent in memory is adjacent in the object,
@@ -135,6 +136,9 @@ impl Drop for Moving<'_> {
 impl Adoption {
     /// Whether this process can adopt; the error says what is missing. EOPNOTSUPP or EPERM.
     pub fn new() -> Result<Adoption> {
+        if page() != PAGE {
+            return Err(Error::unsupported(format!("the kernel has pages of {} bytes, not of {PAGE}", page())));
+        }
         Uffd::open()?;
         check_file_limit()?;
         Ok(Adoption::default())

@@ -4,7 +4,7 @@
 use crate::error::Error;
 use libc::{c_int, c_long};
 
-/// Bytes of a page.
+/// Bytes of a page; where the kernel has others, nothing is adopted.
 pub(super) const PAGE: usize = 4096;
 
 /// Why a step failed. Made without allocating; becomes an [`Error`] when the program's threads run again.

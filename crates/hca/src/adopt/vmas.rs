@@ -177,6 +177,9 @@ pub(super) fn needed_by_threads(start: usize, end: usize, frame: usize) -> Optio
         let (mut head, mut len) = (0usize, 0usize);
         // SAFETY: fills two words of this stack.
         let rc = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &raw mut head, &raw mut len) };
+        if rc != 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) {
+            return Some("the kernel does not tell where the descriptors of threads are");
+        }
         // The C library keeps that list in the thread's descriptor, beside the thread id, which the kernel clears, and on
         // which pthread_join waits by a futex that is not private.
         if rc == 0 && head != 0 && meets(head.saturating_sub(1024), head + 1024) {

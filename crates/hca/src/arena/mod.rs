@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_share::checkers;
-use vervain_share::sys::without_sigxfsz;
+use vervain_share::sys::{page, without_sigxfsz};
 
 /// Entries of a [`layout::CqeRing`].
 pub const CQES: usize = 32;
@@ -33,6 +33,7 @@ const CHECKED: u64 = 256 << 20;
 const CHECKED_PEER: u64 = 2 << 30;
 /// Alignment of every allocation: one cache line.
 pub const LINE: u64 = 64;
+/// What larger blocks are multiples of. Where the kernel's pages are larger, some of them stay when a block is freed.
 const PAGE: u64 = 4096;
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
@@ -201,7 +202,8 @@ impl View {
 
     /// Ends that for the pages around `[offset, offset + len)`; whether that was done.
     pub(crate) fn writable(&self, offset: u64, len: u64) -> bool {
-        let (start, end) = (offset / PAGE * PAGE, (offset + len).next_multiple_of(PAGE));
+        let page = page() as u64;
+        let (start, end) = (offset / page * page, (offset + len).next_multiple_of(page));
         self.protect(start, end - start, libc::PROT_READ | libc::PROT_WRITE)
     }
 

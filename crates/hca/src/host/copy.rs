@@ -1,5 +1,6 @@
 //! Long copies. The C library's are made for copies of one size each; a device moves messages in chunks, and what its
-//! memcpy picks for a chunk can be far off. Measured on an AMD EPYC (Zen 3), from private into shared memory, in GB/s:
+//! memcpy picks for a chunk can be far off. Measured on an AMD EPYC (Zen 3), from private into shared memory, in GB/s (no ARM
+//! processor has been measured):
 //!
 //! | 64 KiB chunks of | memcpy | 32-byte loop | streaming loop |
 //! |---|---|---|---|
@@ -19,7 +20,6 @@ const LONG: usize = 1024;
 /// Messages from this length on are streamed: they displace more of the cache than the reader finds in it.
 pub const STREAM_FROM: u64 = 8 << 20;
 /// One turn of a loop.
-#[cfg(target_arch = "x86_64")]
 const TURN: usize = 128;
 
 /// Copies `n` bytes; ranges may overlap, as those of a looped QP do. `stream` says that the bytes belong to a message of
@@ -30,23 +30,20 @@ const TURN: usize = 128;
 #[inline]
 pub unsafe fn bulk(from: *const u8, to: *mut u8, n: usize, stream: bool) -> Access {
     let overlaps = (to as usize).wrapping_sub(from as usize) < n || (from as usize).wrapping_sub(to as usize) < n;
-    // SAFETY: the caller vouches for both ranges; the loops need AVX, which was asked for, and no overlap.
+    // SAFETY: the caller vouches for both ranges; the processor has the loops, and there is no overlap.
     unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if n >= LONG && !overlaps && std::is_x86_feature_detected!("avx") {
+        if n >= LONG && !overlaps && guarded::has_turns() {
             return if stream { by_turns::<true>(from, to, n) } else { by_turns::<false>(from, to, n) };
         }
-        let _ = (overlaps, stream, LONG);
         guarded::copy(from, to, n)
     }
 }
 
-/// Copies by turns of four 32-byte words; with `STREAM` past the caches, and so that what was stored is visible before
+/// Copies by turns of 128 bytes; with `STREAM` past the caches, and so that what was stored is visible before
 /// anything that is stored after it.
 ///
 /// # Safety
-/// As for [`bulk`]; no overlap, at least [`LONG`] bytes, a CPU with AVX.
-#[cfg(target_arch = "x86_64")]
+/// As for [`bulk`]; no overlap, at least [`LONG`] bytes, [`guarded::has_turns`].
 #[inline(never)]
 unsafe fn by_turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: usize) -> Access {
     let before = to.align_offset(64);
@@ -55,12 +52,7 @@ unsafe fn by_turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: usize) -
     // SAFETY: `before` is below 64, so that there is a turn, and `end` is at most `n`; from `before` on the target is aligned.
     unsafe {
         guarded::copy(from, to, before)?;
-        let turned = guarded::turns::<STREAM>(from.add(before), to.add(before), turns);
-        if STREAM {
-            // Streamed stores are not ordered by the release of a later one.
-            std::arch::x86_64::_mm_sfence();
-        }
-        turned?;
+        guarded::turns::<STREAM>(from.add(before), to.add(before), turns)?;
         guarded::copy(from.add(end), to.add(end), n - end)
     }
 }

@@ -3,7 +3,7 @@
 //! sigaction(2) and signal(2) say and set what stands behind it (`vervain_share::faults`); without, a program that puts
 //! its own action there takes this one away, or calls it when it passes on what it does not know.
 
-use crate::host::guarded;
+use crate::host::{arch, guarded};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use vervain_share::dump;
@@ -128,21 +128,13 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     pass_on(signal, info, context);
 }
 
-/// Whether the fault is one of ours; then the thread goes on behind it, with the address in rax.
-#[cfg(target_arch = "x86_64")]
+/// Whether the fault is one of ours; then the thread goes on behind it, with the address in a register.
 fn go_on(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> bool {
-    let registers = &mut context.uc_mcontext.gregs;
-    let Some(landing) = guarded::landing(registers[libc::REG_RIP as usize] as usize) else { return false };
+    let Some(landing) = guarded::landing(arch::guarded::instruction(context)) else { return false };
     // SAFETY: a fault has an address; where the processor did not give one it is 0, which would say that all is well.
-    let address = unsafe { info.si_addr() } as i64;
-    registers[libc::REG_RAX as usize] = if address == 0 { -1 } else { address };
-    registers[libc::REG_RIP as usize] = landing as i64;
+    let address = unsafe { info.si_addr() } as usize;
+    arch::guarded::go_on_at(context, landing, if address == 0 { usize::MAX } else { address });
     true
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn go_on(_info: &libc::siginfo_t, _context: &mut libc::ucontext_t) -> bool {
-    false
 }
 
 /// Does what the program has asked for.

@@ -2,6 +2,7 @@
 //! barriers, waking and waiting, and what the kernel says of the network.
 
 pub mod address_map;
+mod arch;
 pub(crate) mod atomic;
 pub mod barrier;
 pub(crate) mod bits;
@@ -22,3 +23,5 @@ pub mod spin_budget;
 pub(crate) mod sysv;
 pub mod tid;
 pub(crate) mod yield_policy;
+
+pub(crate) use arch::STORES_IN_ORDER;

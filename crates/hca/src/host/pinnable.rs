@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::host::guarded;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use vervain_iba::access;
+use vervain_share::sys::page;
 
 /// `struct procmap_query` of <linux/fs.h>.
 #[repr(C)]
@@ -98,10 +99,11 @@ impl Mappings {
 
 /// Whether there is no hole in the range: msync(2) reports ENOMEM for one, without touching a page.
 fn is_mapped(addr: u64, length: u64) -> bool {
-    let first = addr & !4095;
-    let last = (addr + length - 1) & !4095;
+    let page = page() as u64;
+    let first = addr & !(page - 1);
+    let last = (addr + length - 1) & !(page - 1);
     // SAFETY: MS_ASYNC does nothing to the memory.
-    unsafe { libc::msync(first as *mut libc::c_void, (last - first + 4096) as usize, libc::MS_ASYNC) == 0 }
+    unsafe { libc::msync(first as *mut libc::c_void, (last - first + page) as usize, libc::MS_ASYNC) == 0 }
 }
 
 /// Whether its first and its last byte can be accessed.
@@ -120,22 +122,22 @@ mod tests {
     #[test]
     fn a_kernel_that_cannot_be_asked_is_told_from_holes_and_ends() {
         crate::host::faults::install();
-        const PAGE: usize = 4096;
+        let size = page();
         // SAFETY: a fresh mapping, the end of which is read-only.
         let at = unsafe {
             let at = libc::mmap(
                 std::ptr::null_mut(),
-                3 * PAGE,
+                3 * size,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
                 0,
             );
             assert_ne!(at, libc::MAP_FAILED);
-            assert_eq!(libc::mprotect(at.byte_add(2 * PAGE), PAGE, libc::PROT_READ), 0);
+            assert_eq!(libc::mprotect(at.byte_add(2 * size), size, libc::PROT_READ), 0);
             at as u64
         };
-        let page = PAGE as u64;
+        let page = size as u64;
         for mappings in [Mappings::open(), Mappings { maps: None }] {
             let good = |first: u64, pages: u64, rights| mappings.check(at + first * page, pages * page, rights).is_ok();
             assert!(good(0, 2, access::LOCAL_WRITE) && good(0, 3, access::REMOTE_READ) && good(2, 1, 0));

@@ -2,10 +2,12 @@
 //! mapped memory by the CPU, other memory by process_vm calls, and where the kernel refuses those, by the owner.
 //!
 //! Programs poll the last byte of a write, so every way that writes publishes the tail last: first the body, then the
-//! final word.
+//! final word. What a message writes is visible after all that its QP has written before, and what it reads is read before all that is
+//! read after it (IBA 9.5): on processors that keep no order of their own the fences here do that (docs/shared-memory.md, Memory order).
 
 pub use crate::arena::layout::DIRECT_CHUNK;
-use crate::arena::layout::Lane;
+use crate::arena::layout::{Iov, Lane};
+use crate::host::STORES_IN_ORDER;
 use crate::host::copy::bulk;
 use crate::host::guarded::{self, Access, Faulted};
 use crate::process::peer::{Location, PeerProcess};
@@ -182,6 +184,9 @@ pub unsafe fn copy_direct_of(
     last: bool,
     stream: bool,
 ) -> Result<(), Fault> {
+    if direction == Direction::Write {
+        fence(Ordering::Release);
+    }
     let mut at = at;
     for (i, piece) in pieces.list().iter().enumerate() {
         let (p, n) = (piece.iov_base.cast::<u8>(), piece.iov_len);
@@ -198,10 +203,13 @@ pub unsafe fn copy_direct_of(
         copied.map_err(|faulted| pieces.side(faulted))?;
         at = at.wrapping_add(n);
     }
+    if direction == Direction::Read {
+        fence(Ordering::Acquire);
+    }
     Ok(())
 }
 
-/// Copies `n` bytes; a word by one load and one store.
+/// Copies `n` bytes, which are read before all that is read after this; a word by one load and one store.
 ///
 /// # Safety
 /// As for [`copy_direct`].
@@ -210,14 +218,16 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) -> Access {
     // SAFETY: the caller's promise.
     unsafe {
         if n == 8 && (from as usize).is_multiple_of(8) {
-            guarded::copy_word(from, to)
-        } else {
-            bulk(from, to, n, false)
+            return guarded::copy_word(from, to);
         }
+        let copied = bulk(from, to, n, false);
+        fence(Ordering::Acquire);
+        copied
     }
 }
 
-/// Copies `n` bytes so that a reader who sees the last byte change finds everything before it.
+/// Copies `n` bytes so that a reader who sees the last byte change finds everything before it, and one who sees any finds what was
+/// stored before this.
 ///
 /// # Safety
 /// As for [`copy_direct`].
@@ -277,47 +287,54 @@ unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize, stream: boo
         return unsafe { copy_bytes_in_order(from, to, n) };
     }
     let body = n - tail;
+    fence(Ordering::Release);
     // SAFETY: the caller's promise; body + tail == n, and `to + body` is aligned to `tail` by its choice.
     unsafe {
         let (src, dst) = (from.add(body), to.add(body));
-        // The tail is read before the body is written, in case the two overlap.
+        // The tail is read before the body is written, in case the two overlap; its store is a release.
         match tail {
             8 => {
                 let v = guarded::load8(src)?;
                 if body > 0 {
                     bulk(from, to, body, stream)?;
                 }
-                fence(Ordering::Release);
                 guarded::store8(dst, v)
             }
             4 => {
                 let v = guarded::load4(src)?;
                 bulk(from, to, body, stream)?;
-                fence(Ordering::Release);
                 guarded::store4(dst, v)
             }
             2 => {
                 let v = guarded::load2(src)?;
                 bulk(from, to, body, stream)?;
-                fence(Ordering::Release);
                 guarded::store2(dst, v)
             }
             _ => {
                 let v = guarded::load1(src)?;
                 bulk(from, to, body, stream)?;
-                fence(Ordering::Release);
                 guarded::store1(dst, v)
             }
         }
     }
 }
 
+/// Bytes at the end of a message of `len` bytes to `host` that the kernel copies as a piece of their own; 0 where all is one piece. With
+/// stores `in_order` that is what lies in the last word: the kernel copies upwards. Without, only one store is seen whole, so it is what
+/// one store can take.
+fn tail_of(host: u64, len: u64, in_order: bool) -> u64 {
+    let end = host.wrapping_add(len);
+    if in_order {
+        return if len > WORD { 1 + end.wrapping_sub(1) % WORD } else { 0 };
+    }
+    let tail = 1 << end.trailing_zeros().min(len.max(1).ilog2()).min(WORD.ilog2());
+    if tail < len { tail } else { 0 }
+}
+
 /// A remote address put where the owner can take it away, before the caller's last look at the gate.
 #[inline]
 pub fn aim(lane: &Lane, direction: Direction, host: u64, len: u64, last: bool) {
-    // Two pieces in one call keep the order body before tail without a second call; the kernel copies them one after the
-    // other. A single word needs no splitting.
-    let tail = if direction == Direction::Write && last && len > 8 { 1 + host.wrapping_add(len - 1) % 8 } else { 0 };
+    let tail = if direction == Direction::Write && last { tail_of(host, len, STORES_IN_ORDER) } else { 0 };
     lane.iov[0].base.store(host, Ordering::Relaxed);
     lane.iov[0].len.store(len - tail, Ordering::Relaxed);
     lane.iov[1].base.store(host.wrapping_add(len - tail), Ordering::Relaxed);
@@ -370,18 +387,22 @@ impl LastWord {
     }
 }
 
-/// Moves `pieces` to or from the memory that [`aim`] named, by one process_vm call. The last word of a message, and a message of one
-/// word, is loaded from local memory or stored there by this function (see `LastWord`).
+/// Moves `pieces` to or from the memory that [`aim`] named, by a process_vm call; by two where one call's stores are not seen in their
+/// order, and the tail has to be seen last. The last word of a message, and a message of one word, is loaded from local memory or stored
+/// there by this function (see `LastWord`).
 pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     if space.is_dead() {
         return Err(Fault::Gone);
     }
     // The owner may have changed it: it is bounded below.
     let tail = lane.iov[1].len.load(Ordering::Relaxed);
-    let remotes = if tail == 0 { 1 } else { 2 };
-    let last = if pieces.len() <= WORD { pieces.len() } else { tail.min(WORD) };
+    let remote = if tail == 0 { &lane.iov[..1] } else { &lane.iov[..] };
+    let last = match tail {
+        0 if pieces.len() <= WORD => pieces.len(),
+        tail => tail.min(WORD).min(pieces.len()),
+    };
     if last == 0 {
-        return call_vm(space, lane, direction, pieces, remotes, pieces);
+        return call_vm(space, remote, direction, pieces, pieces);
     }
     let body = pieces.len() - last;
     let mut word = LastWord::new();
@@ -389,13 +410,20 @@ pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &
     let (mut local, mut ends) = (Pieces::new(), Pieces::new());
     pieces.slice_into(0, body, &mut local);
     pieces.slice_into(body, last, &mut ends);
-    local.push(place, last);
     if direction == Direction::Write {
         // SAFETY: `place` has room for a word, and the pieces are checked local memory.
         unsafe { copy_direct(Direction::Write, place, &ends, true) }?;
-        return call_vm(space, lane, direction, &local, remotes, pieces);
+        if tail != 0 && !STORES_IN_ORDER {
+            call_vm(space, &lane.iov[..1], direction, &local, pieces)?;
+            let mut word = Pieces::new();
+            word.push(place, last);
+            return call_vm(space, &lane.iov[1..], direction, &word, pieces);
+        }
+        local.push(place, last);
+        return call_vm(space, remote, direction, &local, pieces);
     }
-    call_vm(space, lane, direction, &local, remotes, pieces)?;
+    local.push(place, last);
+    call_vm(space, remote, direction, &local, pieces)?;
     match *ends.list() {
         // SAFETY: checked local memory, and the word that the kernel has stored.
         [piece] => unsafe { copy(place, piece.iov_base.cast(), last as usize) }.map_err(|_| Fault::Local),
@@ -404,17 +432,18 @@ pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &
     }
 }
 
-/// One process_vm call between `local` and the first `remotes` places of the lane, for a transfer of `pieces`.
+/// One process_vm call between `local` and places of the lane, for a transfer of `pieces`. What it writes is visible after all that was
+/// written before, what it reads is read before all that is read after it.
 fn call_vm(
     space: &PeerProcess,
-    lane: &Lane,
+    remote: &[Iov],
     direction: Direction,
     local: &Pieces,
-    remotes: u64,
     pieces: &Pieces,
 ) -> Result<(), Fault> {
     let (list, n) = (local.list().as_ptr(), local.n as u64);
-    let remote = lane.iov.as_ptr().cast::<libc::iovec>();
+    let (remote, remotes) = (remote.as_ptr().cast::<libc::iovec>(), remote.len() as u64);
+    fence(Ordering::Release);
     // SAFETY: the local list names checked memory of this process and the caller's word; the kernel checks the remote addresses
     // and reads the list itself, from shared memory, so that the owner can still revoke it.
     let moved = unsafe {
@@ -423,6 +452,7 @@ fn call_vm(
             Direction::Read => libc::process_vm_readv(space.pid, list, n, remote, remotes, 0),
         }
     };
+    fence(Ordering::Acquire);
     if moved == local.len as isize {
         return Ok(());
     }
@@ -504,6 +534,24 @@ mod tests {
             let place = word.place(remote).addr() as u64;
             assert!((128..=4096 - 128).contains(&(remote.wrapping_sub(place) % 4096)), "{remote} and {place}");
             assert!(place % 4096 + 256 <= 4096 && place.is_multiple_of(8), "{place}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_copies_the_end_of_a_message_last_and_in_one_store_where_stores_have_no_order() {
+        for host in 0..16 {
+            for len in 1..40 {
+                let (tail, end) = (tail_of(host, len, false), host + len);
+                let store = if tail == 0 { len } else { tail };
+                assert!(tail < len && store.is_power_of_two() && store <= WORD, "{len} bytes to {host}: {tail}");
+                assert!(end.is_multiple_of(store), "{len} bytes to {host}: {store} bytes take two stores");
+                let tail = tail_of(host, len, true);
+                assert_eq!(tail == 0, len <= WORD);
+                assert!(
+                    tail == 0 || (end - tail).is_multiple_of(WORD) && tail <= WORD,
+                    "{len} bytes to {host}: {tail}"
+                );
+            }
         }
     }
 

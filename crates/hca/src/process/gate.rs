@@ -3,7 +3,7 @@
 //! stores before a light one and looks after it, so that one of the two sees the other.
 
 use crate::arena::layout::{Lane, QpShared, Switch, closed};
-use crate::host::atomic::{Ordering, compiler_fence};
+use crate::host::atomic::{Ordering, compiler_fence, fence};
 use crate::host::barrier;
 use crate::host::clock::now_ns;
 use crate::host::dense::Dense;
@@ -125,7 +125,9 @@ pub(crate) fn is_cut_off(lane: &Lane) -> bool {
 #[inline(always)]
 pub(crate) fn counts(lane: &Lane) -> bool {
     // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was copied
-    // has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has waited.
+    // has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has waited. And what was read
+    // inside was read before this look.
+    fence(Ordering::Acquire);
     compiler_fence(Ordering::SeqCst);
     !is_cut_off(lane)
 }

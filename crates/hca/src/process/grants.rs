@@ -5,7 +5,7 @@
 use crate::host::lock::OwnerLock;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// A carrier whose peers write granted memory unasked. Peers are named by numbers that are never used again.
 pub trait Grantor: Send + Sync {
@@ -82,7 +82,8 @@ impl Grants {
 
     /// Grants that were taken from the list, where `ends` is true of whether the peer was silent.
     fn take(&self, which: impl Fn(&Grant) -> bool, patience: u64, ends: impl Fn(bool) -> bool) -> Vec<(Silent, bool)> {
-        // What makes `which` true was stored before; whoever grants counts before it looks at that.
+        // What makes `which` true was stored before; whoever grants counts before it looks at that. One of the two sees the other.
+        fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
         }
@@ -115,6 +116,7 @@ impl Grants {
         let mut list = self.list.try_lock()?;
         // Before `find` looks whether the key is good and the QP receives: see `take`.
         self.count.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let Some((grantable, memory)) = find() else {
             self.count.fetch_sub(1, Ordering::SeqCst);
             return None;

@@ -14,6 +14,7 @@ use std::alloc::Layout;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use vervain_share::checkers;
+use vervain_share::sys::page;
 
 /// Objects are mapped in windows of this size, each when it is first needed.
 pub const WINDOW: u64 = 64 << 30;
@@ -21,7 +22,6 @@ pub const WINDOW: u64 = 64 << 30;
 pub const SLACK: u64 = 2 << 20;
 /// A huge page.
 const HUGE: usize = 2 << 20;
-const PAGE: usize = 4096;
 /// A window that cannot be mapped (RLIMIT_AS, no memory): it is not tried again.
 const DENIED: usize = 1;
 
@@ -411,7 +411,7 @@ fn map_shared(fd: &OwnedFd, offset: u64, len: usize) -> Option<*mut u8> {
             *libc::__errno_location() = e.raw_os_error().unwrap_or(libc::ENOMEM);
             return None;
         }
-        let end = before + len.next_multiple_of(PAGE);
+        let end = before + len.next_multiple_of(page());
         if before != 0 {
             mapping::unmap(reserved, before);
         }

@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use vervain_share::sys::page;
 
 /// How long an initiator may stand still that somebody waits for.
 pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
@@ -326,8 +327,8 @@ impl Process {
 }
 
 fn whole_pages(memory: Range<u64>) -> Range<u64> {
-    const PAGE: u64 = 4096;
-    memory.start & !(PAGE - 1)..memory.end.next_multiple_of(PAGE)
+    let page = page() as u64;
+    memory.start & !(page - 1)..memory.end.next_multiple_of(page)
 }
 
 #[cold]

@@ -150,9 +150,10 @@ impl QpBase {
     /// Marks `f` as send work, which whoever revokes local memory waits for. None while the process is paused.
     #[inline(always)]
     pub(crate) fn executing<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        // A plain store: whoever revokes local memory makes it visible with a heavy barrier before it looks.
+        // No exchange: whoever revokes local memory makes it visible with a heavy barrier before it looks. Who waits for the mark before
+        // may see this one first, and goes on: what was touched until now comes before it.
         let e = self.marks.executing.load(Ordering::Relaxed);
-        self.marks.executing.store(e + 1, Ordering::Relaxed);
+        self.marks.executing.store(e + 1, Ordering::Release);
         barrier::light(!barrier::is_registered());
         let r = if gate::is_closed(self.switch) { None } else { Some(f()) };
         self.marks.executing.store(e + 2, Ordering::Release);
@@ -162,7 +163,7 @@ impl QpBase {
     /// [`QpBase::executing`] of a QP that is stopped, by the thread that stops it.
     pub(crate) fn while_stopped<R>(&self, f: impl FnOnce() -> R) -> R {
         let e = self.marks.executing.load(Ordering::Relaxed);
-        self.marks.executing.store(e + 1, Ordering::Relaxed);
+        self.marks.executing.store(e + 1, Ordering::Release);
         barrier::light(!barrier::is_registered());
         let r = f();
         self.marks.executing.store(e + 2, Ordering::Release);
@@ -183,7 +184,9 @@ impl QpBase {
         let e = self.marks.executing.load(Ordering::Relaxed);
         self.marks.executing.store(e + 1, Ordering::Release);
         let r = f();
-        self.marks.executing.swap(e + 2, Ordering::SeqCst);
+        self.marks.executing.store(e + 2, Ordering::Release);
+        // Seen before anything is looked at, as at the beginning; an exchange would do that on x86-64 only.
+        barrier::light(true);
         r
     }
 

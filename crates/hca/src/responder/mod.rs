@@ -31,7 +31,7 @@ use crate::process::gate::{self, is_established};
 use crate::process::peer::PeerProcess;
 use crate::rq::RqView;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use vervain_iba::{QpState, QpType, event};
 
 /// Why the responder refuses, as an acknowledgement would say it.
@@ -125,7 +125,9 @@ impl Responder {
         {
             return None;
         }
-        // The QP may have been reset, and the lane given to another, since it was seen.
+        // The QP may have been reset, and the lane given to another, since it was seen: whoever resets it changes the generation, passes a
+        // barrier, and looks who has the lane.
+        fence(Ordering::SeqCst);
         if qp.generation.load(Ordering::SeqCst) != seen.generation
             || qp.qpn.load(Ordering::SeqCst) != seen.qpn
             || lane.open.load(Ordering::SeqCst) == 0

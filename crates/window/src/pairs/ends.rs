@@ -2,7 +2,7 @@
 //! and behind the last, which go with the message that stands for the payload. Its receiver stores them.
 
 use crate::device::Region;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Words that ends are sent in.
 pub const WORDS: usize = 2;
@@ -73,8 +73,10 @@ impl Ends {
         let Some(bytes) = region.bytes(at..at + len) else { return };
         let store = |word: u64, at: u64, n: u64| {
             for (i, byte) in word.to_le_bytes().into_iter().take(n as usize).enumerate() {
-                // SAFETY: inside of the payload, which is in the region; nobody has a reference to it. In order, for who looks at the last.
-                unsafe { bytes.add(at as usize + i).write_volatile(byte) };
+                // SAFETY: inside of the payload, which is in the region; all references to it are to atomics.
+                let place = unsafe { AtomicU8::from_ptr(bytes.add(at as usize + i)) };
+                // In order, for who looks at the last, and behind the payload itself.
+                place.store(byte, Ordering::Release);
             }
         };
         store(self.head, 0, head);

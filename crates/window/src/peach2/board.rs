@@ -3,9 +3,9 @@
 
 use super::descriptor::CHANNELS;
 use super::topology::{Link, PORTS};
+use crate::arch::ticks;
 use crate::device::Region;
 use crate::layout::BOARDS;
-#[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_config::Peach2;
@@ -27,7 +27,6 @@ const LONGEST_NS: u64 = 1_000_000_000;
 /// Who waits for longer offers its CPU: who does not get it back in time would have had to share it anyway.
 const YIELD_NS: u64 = 20_000;
 /// How long the rate of the processor's counter is measured, once.
-#[cfg(target_arch = "x86_64")]
 const CALIBRATION_NS: u64 = 200_000;
 
 /// What is told of one board. Until when a channel, or a link, is busy.
@@ -149,12 +148,8 @@ pub(super) fn wait_until(until: u64) {
 }
 
 /// Spins for so many nanoseconds, by the processor's counter: to ask the clock takes up to a tenth of what is waited for.
-#[cfg(target_arch = "x86_64")]
 fn spin(ns: u64) {
-    use std::arch::x86_64::_rdtsc;
     static TICKS_OF_MS: OnceLock<u64> = OnceLock::new();
-    // SAFETY: reads a counter that every such processor has.
-    let ticks = || unsafe { _rdtsc() };
     let begin = ticks();
     let ms = TICKS_OF_MS.get_or_init(|| {
         let (from, first) = (now_ns(), ticks());
@@ -164,15 +159,6 @@ fn spin(ns: u64) {
     });
     // Without the processor's hint, which takes as long as a message of the program's own.
     while ticks().wrapping_sub(begin) < ns * ms / 1_000_000 {}
-}
-
-/// As there.
-#[cfg(not(target_arch = "x86_64"))]
-fn spin(ns: u64) {
-    let end = now_ns() + ns;
-    while now_ns() < end {
-        std::hint::spin_loop();
-    }
 }
 
 #[cfg(test)]

@@ -346,7 +346,7 @@ impl SendQueue {
         }
         let this = &*self;
         let target = this.path.peer()?;
-        qp.marks.executing.store(qp.marks.executing.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        qp.marks.executing.store(qp.marks.executing.load(Ordering::Relaxed) + 1, Ordering::Release);
         let mark = match remote {
             Some((addr, rkey)) => target.enter_at(rkey, addr),
             None => target.enter(),

@@ -68,7 +68,7 @@ pub(crate) fn find(process: &'static Process, qp: &QpBase, params: &Params, srqn
     }
     let me = process.initiator_id(qp.qp_num(), qp.generation());
     match srqn {
-        None => bind(&space, theirs.lane.load(Ordering::Relaxed), me, seen),
+        None => bind(&space, theirs.lane.load(Ordering::Acquire), me, seen),
         Some(n) => find_srq(process, qp, &space, theirs, n, (me, seen)),
     }
 }

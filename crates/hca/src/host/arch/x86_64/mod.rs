@@ -1,0 +1,23 @@
+//! x86-64.
+
+use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+
+pub(in crate::host) mod guarded;
+pub(in crate::host) mod word;
+
+/// Whether others see the stores of a processor in their order, those of the kernel for it too, without a barrier between them.
+pub(crate) const STORES_IN_ORDER: bool = true;
+
+/// Asks for a cache line to write to.
+#[inline]
+pub(in crate::host) fn prefetch(line: *const i8) {
+    // SAFETY: a prefetch is a hint that touches nothing, whatever the address.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(line) };
+}
+
+/// Asks for a cache line to read from.
+#[inline]
+pub(in crate::host) fn prefetch_to_read(line: *const i8) {
+    // SAFETY: as above.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+}

@@ -1,0 +1,102 @@
+#!/bin/sh
+# test-arm.sh: tests for AArch64 on a machine of another kind, cross-compiled and run by qemu-user: unit tests of the crates that need
+# no device, of the device model and of the windows; the device, opened, and two processes that use it by memory, through their owners,
+# and through windows. docs/testing.md says what cannot run so.
+#
+#   TARGET_CC, QEMU    the cross compiler and the emulator, if they have other names
+set -eu
+tree=$(cd "$(dirname "$0")/.." && pwd)
+cd "$tree"
+triple=aarch64-unknown-linux-gnu
+cargo=${CARGO:-scripts/cargo.sh}
+target=$tree/target/arm
+passed=0 failed=0 skipped=0
+
+say() { echo "vervain: $*" >&2; }
+find_tool() { for tool in "$@"; do command -v "$tool" && return; done; }
+
+cc=${TARGET_CC:-$(find_tool aarch64-linux-gnu-gcc aarch64-linux-gnu-gcc-14 aarch64-linux-gnu-gcc-12 || true)}
+qemu=${QEMU:-$(find_tool qemu-aarch64-static qemu-aarch64 || true)}
+if [ -z "$cc" ] || [ -z "$qemu" ]; then
+    say "there is no cross compiler, or no emulator; type, as root:  apt-get install -y gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
+    exit 1
+fi
+# The folder in which the cross compiler has its C library, as lib/libc.so.6.
+libc=$("$cc" -print-file-name=libc.so.6)
+root=$(dirname "$(dirname "$(realpath "$libc")")")
+if [ ! -e "$root/lib/ld-linux-aarch64.so.1" ]; then
+    say "$cc has no C library for AArch64 to run programs with ($libc); type, as root:  apt-get install -y libc6-dev-arm64-cross"
+    exit 1
+fi
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$cc"
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$qemu -L $root"
+# An emulated processor is some thirty times slower.
+export PROPTEST_CASES="${PROPTEST_CASES:-16}" VERVAIN_SEEDS="${VERVAIN_SEEDS:-20}"
+
+unit_tests() { # CRATES... -- ARGUMENTS OF THE TEST PROGRAMS
+    packages=
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do packages="$packages -p vervain-$1" && shift; done
+    [ $# -eq 0 ] || shift
+    # shellcheck disable=SC2086 # a list of words
+    if "$cargo" test --target "$triple" --target-dir "$target" --no-fail-fast --lib $packages -- "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
+}
+
+unit_tests iba wire transport elf config counters request acp-channel
+unit_tests window share
+# What moves pages from private to shared memory needs userfaultfd, which qemu-user has not.
+unit_tests hca -- --skip adopt::
+
+built=$target/$triple/debug run=$target/run
+"$cargo" build --target "$triple" --target-dir "$target" -p vervain-libibverbs -p vervain-preload
+rm -rf "$run"
+mkdir -p "$run/lib" "$run/include"
+cp "$built/libibverbs.so" "$run/lib/libibverbs.so.1"
+ln -s libibverbs.so.1 "$run/lib/libibverbs.so"
+cp "$built/libvervain_preload.so" "$run/lib/"
+if [ ! -e /usr/include/infiniband/verbs.h ]; then
+    echo "skipped  the device: this machine has no infiniband/verbs.h (libibverbs-dev)"
+    skipped=$((skipped + 1))
+else
+    # Of the headers of this machine, which are another processor's, those of verbs alone.
+    cp -r /usr/include/infiniband "$run/include/"
+    (
+        cd tests/c
+        "$cc" -std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow "-I$run/include" "-L$run/lib" data.c vt*.c -o "$run/data" \
+            -libverbs -lpthread -lm
+    )
+    # Programs that execute themselves: the kernel has to know the emulator, in a namespace of their own (Linux 6.7).
+    cat > "$run/in-namespace" <<END
+#!/bin/sh
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc || exit 125
+elf='\\x7fELF\\x02\\x01\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x02\\x00\\xb7\\x00'
+mask='\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\x00\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xfe\\xff\\xff\\xff'
+printf '%s' ":qemu-aarch64:M::\$elf:\$mask:$(command -v "$qemu"):F" > /proc/sys/fs/binfmt_misc/register || exit 125
+exec "\$@"
+END
+    chmod +x "$run/in-namespace"
+    memory=$(mktemp -d -p /dev/shm vervain-arm.XXXXXX)
+    trap 'rm -rf "$memory"' EXIT
+    device() { # VARIABLES...
+        status=0
+        # Timers of an adapter are too short for a processor that is emulated.
+        timeout 600 unshare --user --map-root-user --mount "$run/in-namespace" env QEMU_LD_PREFIX="$root" LD_LIBRARY_PATH="$run/lib" \
+            VT_TIMEOUT=20 "$@" "$run/data" || status=$?
+        case $status in
+        0) passed=$((passed + 1)) ;;
+        125) echo "skipped  data, $*: programs for AArch64 cannot be made known in a user namespace (Linux 6.7)" && skipped=$((skipped + 1)) ;;
+        *) echo "FAILED   data, $*" && failed=$((failed + 1)) ;;
+        esac
+    }
+    # Private memory, which the owner copies: qemu-user has no process_vm calls.
+    device VERVAIN_MEMORY=auto
+    device VT_SHARED=1
+    device "LD_PRELOAD=$run/lib/libvervain_preload.so"
+    device "VERVAIN_LINK=window" "VERVAIN_WINDOW=$memory/file"
+    device "VERVAIN_LINK=window" "VERVAIN_WINDOW=$memory/folder/"
+fi
+echo "make test-arm: $passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
