@@ -1,7 +1,7 @@
 #!/bin/sh
-# test-arm.sh: tests for AArch64 on a machine of another kind, cross-compiled and run by qemu-user: unit tests of the crates that need
-# no device, of the device model and of the windows; the device, opened, and two processes that use it by memory, through their owners,
-# and through windows. docs/testing.md says what cannot run so.
+# test-arm.sh: tests for AArch64 on a machine of another kind, cross-compiled and run by qemu-user: unit tests of the
+# crates that need no device, of the device model and of the windows; the device, opened, and two processes that use it
+# by memory, through their owners, and through windows. docs/testing.md says what cannot run so.
 #
 #   TARGET_CC, QEMU    the cross compiler and the emulator, if they have other names
 set -eu

@@ -13,7 +13,8 @@
 //!
 //! Sanitizers: what a runtime has to be told where this library is loaded (`checkers`).
 //!
-//! - `view` knows the prefixes and the tree, `real` finds the functions behind ours, `arch` has what depends on the processor.
+//! - `view` knows the prefixes and the tree, `real` finds the functions behind ours, `arch` has what depends on the
+//!   processor.
 //! - `allocation`, `mapping`, `forking`, `signals`, `descriptors` and `sandbox` are the functions of memory.
 //! - `threads` finds the functions behind ours before there is a second thread.
 //! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters` fills in what is

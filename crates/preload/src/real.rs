@@ -31,7 +31,8 @@ impl Real {
         // SAFETY: the name is a C string; RTLD_NEXT is right in a library that the dynamic linker loaded.
         let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
-            // Under the first version glibc keeps functions that it no longer offers to the linker (`__xstat`), which dlsym does not find.
+            // Under the first version glibc keeps functions that it no longer offers to the linker (`__xstat`), which
+            // dlsym does not find.
             // SAFETY: as above.
             found = unsafe { libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), OLDEST_GLIBC.as_ptr()) };
             // SAFETY: takes this thread's message away, which nobody but us has caused.

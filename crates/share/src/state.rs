@@ -27,8 +27,8 @@ static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Its length; 0 while there is none, so that one comparison tells foreign addresses.
 pub static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the heap is, and its length; 0 while there is none. The length is read first: who sees it sees the place too, and no address of
-/// the program's counts as the heap's while another thread makes that.
+/// Where the heap is, and its length; 0 while there is none. The length is read first: who sees it sees the place too,
+/// and no address of the program's counts as the heap's while another thread makes that.
 #[inline]
 pub fn range() -> (usize, usize) {
     let len = LEN.load(Ordering::Acquire);

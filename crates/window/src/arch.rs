@@ -10,7 +10,8 @@ compile_error!("Vervain knows x86-64 and AArch64 only");
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    /// Empties the buffers in which stores to memory of the type "write-combining" wait, which no ordinary order of stores concerns.
+    /// Empties the buffers in which stores to memory of the type "write-combining" wait, which no ordinary order of
+    /// stores concerns.
     #[inline]
     pub(crate) fn drain_stores() {
         // SAFETY: every x86-64 has the instruction, and it touches no memory of the program.
@@ -29,8 +30,8 @@ mod x86_64 {
 mod aarch64 {
     use std::arch::asm;
 
-    /// Waits until stores to memory of the type "Normal Non-cacheable", which may be gathered, are there for others than processors
-    /// too; a DMB would only order them.
+    /// Waits until stores to memory of the type "Normal Non-cacheable", which may be gathered, are there for others
+    /// than processors too; a DMB would only order them.
     #[inline]
     pub(crate) fn drain_stores() {
         // SAFETY: a barrier touches no memory of the program.

@@ -1,6 +1,6 @@
 //! Long copies. The C library's are made for copies of one size each; a device moves messages in chunks, and what its
-//! memcpy picks for a chunk can be far off. Measured on an AMD EPYC (Zen 3), from private into shared memory, in GB/s (no ARM
-//! processor has been measured):
+//! memcpy picks for a chunk can be far off. Measured on an AMD EPYC (Zen 3), from private into shared memory, in GB/s
+//! (no ARM processor has been measured):
 //!
 //! | 64 KiB chunks of | memcpy | 32-byte loop | streaming loop |
 //! |---|---|---|---|

@@ -1,8 +1,9 @@
 //! Accesses to registered memory that the program may have taken away. An HCA has pinned the pages; this device has the
 //! program's own mapping, and the program may unmap or protect it, or cut a file short, while it is registered. Then an
-//! access here ends in an answer, not in a signal: each instruction that touches such memory stands in a table along with
-//! the place to go on at, and the handler of SIGSEGV and SIGBUS (`faults`) goes on there with the address in a register. A
-//! good access of a word pays nothing for it, any other with the test of a register. The instructions are in `arch`.
+//! access here ends in an answer, not in a signal: each instruction that touches such memory stands in a table along
+//! with the place to go on at, and the handler of SIGSEGV and SIGBUS (`faults`) goes on there with the address in a
+//! register. A good access of a word pays nothing for it, any other with the test of a register. The instructions are
+//! in `arch`.
 
 use crate::host::arch::guarded as native;
 use std::num::NonZeroUsize;
@@ -46,10 +47,12 @@ pub(crate) fn has_turns() -> bool {
     native::has_turns()
 }
 
-/// Copies `n` bytes by turns of 128, with `STREAM` past the caches, and then visible before anything that is stored after it.
+/// Copies `n` bytes by turns of 128, with `STREAM` past the caches, and then visible before anything that is stored
+/// after it.
 ///
 /// # Safety
-/// As for [`copy`]; [`has_turns`], `n` is a multiple of 128 and not 0, `to` is aligned to 64, the ranges do not overlap.
+/// As for [`copy`]; [`has_turns`], `n` is a multiple of 128 and not 0, `to` is aligned to 64, the ranges do not
+/// overlap.
 #[inline]
 pub(crate) unsafe fn turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: usize) -> Access {
     // SAFETY: the caller's promise.
@@ -60,8 +63,8 @@ pub(crate) unsafe fn turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: 
     Faulted::check(fault)
 }
 
-/// Copies eight bytes, by one load and one store where both are aligned: what a short request comes down to, so that a good one pays
-/// nothing. They are ordered as by [`load8`] and [`store8`].
+/// Copies eight bytes, by one load and one store where both are aligned: what a short request comes down to, so that a
+/// good one pays nothing. They are ordered as by [`load8`] and [`store8`].
 ///
 /// # Safety
 /// As for [`copy`].
@@ -90,7 +93,8 @@ pub(crate) unsafe fn clear(to: *mut u8, n: usize) -> Access {
 
 macro_rules! accesses {
     ($load:ident, $store:ident, $word:ty) => {
-        /// Loads a word at any address, in one piece if it is aligned; what is loaded after it is at least as new (acquire).
+        /// Loads a word at any address, in one piece if it is aligned; what is loaded after it is at least as new
+        /// (acquire).
         ///
         /// # Safety
         /// No reference excludes others from it. What cannot be accessed is answered.

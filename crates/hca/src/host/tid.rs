@@ -1,9 +1,9 @@
 //! What the calling thread has of its own: its id, without a system call, how often it has found completions, and where it
 //! counts; without a call into the dynamic linker.
 //!
-//! A `thread_local!` of a shared library is reached through `__tls_get_addr`, some thirty instructions each time, and every
-//! lock asks for the id. The words are therefore placed and read by hand in the initial-exec model (`arch`): sixteen bytes of the static
-//! TLS block, of which the C library keeps a reserve for libraries that are loaded late.
+//! A `thread_local!` of a shared library is reached through `__tls_get_addr`, some thirty instructions each time, and
+//! every lock asks for the id. The words are therefore placed and read by hand in the initial-exec model (`arch`):
+//! sixteen bytes of the static TLS block, of which the C library keeps a reserve for libraries that are loaded late.
 
 use crate::host::arch::word;
 use vervain_counters::Line;

@@ -2,8 +2,9 @@
 //! mapped memory by the CPU, other memory by process_vm calls, and where the kernel refuses those, by the owner.
 //!
 //! Programs poll the last byte of a write, so every way that writes publishes the tail last: first the body, then the
-//! final word. What a message writes is visible after all that its QP has written before, and what it reads is read before all that is
-//! read after it (IBA 9.5): on processors that keep no order of their own the fences here do that (docs/shared-memory.md, Memory order).
+//! final word. What a message writes is visible after all that its QP has written before, and what it reads is read
+//! before all that is read after it (IBA 9.5): on processors that keep no order of their own the fences here do that
+//! (docs/shared-memory.md, Memory order).
 
 pub use crate::arena::layout::DIRECT_CHUNK;
 use crate::arena::layout::{Iov, Lane};
@@ -226,8 +227,8 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) -> Access {
     }
 }
 
-/// Copies `n` bytes so that a reader who sees the last byte change finds everything before it, and one who sees any finds what was
-/// stored before this.
+/// Copies `n` bytes so that a reader who sees the last byte change finds everything before it, and one who sees any
+/// finds what was stored before this.
 ///
 /// # Safety
 /// As for [`copy_direct`].
@@ -319,9 +320,9 @@ unsafe fn copy_body_and_tail(from: *const u8, to: *mut u8, n: usize, stream: boo
     }
 }
 
-/// Bytes at the end of a message of `len` bytes to `host` that the kernel copies as a piece of their own; 0 where all is one piece. With
-/// stores `in_order` that is what lies in the last word: the kernel copies upwards. Without, only one store is seen whole, so it is what
-/// one store can take.
+/// Bytes at the end of a message of `len` bytes to `host` that the kernel copies as a piece of their own; 0 where all
+/// is one piece. With stores `in_order` that is what lies in the last word: the kernel copies upwards. Without, only
+/// one store is seen whole, so it is what one store can take.
 fn tail_of(host: u64, len: u64, in_order: bool) -> u64 {
     let end = host.wrapping_add(len);
     if in_order {
@@ -387,9 +388,9 @@ impl LastWord {
     }
 }
 
-/// Moves `pieces` to or from the memory that [`aim`] named, by a process_vm call; by two where one call's stores are not seen in their
-/// order, and the tail has to be seen last. The last word of a message, and a message of one word, is loaded from local memory or stored
-/// there by this function (see `LastWord`).
+/// Moves `pieces` to or from the memory that [`aim`] named, by a process_vm call; by two where one call's stores are
+/// not seen in their order, and the tail has to be seen last. The last word of a message, and a message of one word, is
+/// loaded from local memory or stored there by this function (see `LastWord`).
 pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     if space.is_dead() {
         return Err(Fault::Gone);
@@ -432,8 +433,8 @@ pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &
     }
 }
 
-/// One process_vm call between `local` and places of the lane, for a transfer of `pieces`. What it writes is visible after all that was
-/// written before, what it reads is read before all that is read after it.
+/// One process_vm call between `local` and places of the lane, for a transfer of `pieces`. What it writes is visible
+/// after all that was written before, what it reads is read before all that is read after it.
 fn call_vm(
     space: &PeerProcess,
     remote: &[Iov],

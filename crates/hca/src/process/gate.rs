@@ -124,9 +124,9 @@ pub(crate) fn is_cut_off(lane: &Lane) -> bool {
 /// waiting, for it has flushed the receive, and its program may have taken the memory back.
 #[inline(always)]
 pub(crate) fn counts(lane: &Lane) -> bool {
-    // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was copied
-    // has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has waited. And what was read
-    // inside was read before this look.
+    // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was
+    // copied has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has
+    // waited. And what was read inside was read before this look.
     fence(Ordering::Acquire);
     compiler_fence(Ordering::SeqCst);
     !is_cut_off(lane)

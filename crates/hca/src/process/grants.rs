@@ -82,7 +82,8 @@ impl Grants {
 
     /// Grants that were taken from the list, where `ends` is true of whether the peer was silent.
     fn take(&self, which: impl Fn(&Grant) -> bool, patience: u64, ends: impl Fn(bool) -> bool) -> Vec<(Silent, bool)> {
-        // What makes `which` true was stored before; whoever grants counts before it looks at that. One of the two sees the other.
+        // What makes `which` true was stored before; whoever grants counts before it looks at that. One of the two sees
+        // the other.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();

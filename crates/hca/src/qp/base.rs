@@ -150,8 +150,8 @@ impl QpBase {
     /// Marks `f` as send work, which whoever revokes local memory waits for. None while the process is paused.
     #[inline(always)]
     pub(crate) fn executing<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        // No exchange: whoever revokes local memory makes it visible with a heavy barrier before it looks. Who waits for the mark before
-        // may see this one first, and goes on: what was touched until now comes before it.
+        // No exchange: whoever revokes local memory makes it visible with a heavy barrier before it looks. Who waits
+        // for the mark before may see this one first, and goes on: what was touched until now comes before it.
         let e = self.marks.executing.load(Ordering::Relaxed);
         self.marks.executing.store(e + 1, Ordering::Release);
         barrier::light(!barrier::is_registered());

@@ -125,8 +125,8 @@ impl Responder {
         {
             return None;
         }
-        // The QP may have been reset, and the lane given to another, since it was seen: whoever resets it changes the generation, passes a
-        // barrier, and looks who has the lane.
+        // The QP may have been reset, and the lane given to another, since it was seen: whoever resets it changes the
+        // generation, passes a barrier, and looks who has the lane.
         fence(Ordering::SeqCst);
         if qp.generation.load(Ordering::SeqCst) != seen.generation
             || qp.qpn.load(Ordering::SeqCst) != seen.qpn

@@ -171,8 +171,8 @@ impl Pair {
 
     /// Others may have the memory that was put to, unless a thread is in the midst of a put: then that one lets go of it.
     fn let_go(&self) {
-        // That thread looks after it has given the lock back, by a plain store: the look may pass it in its processor, so the lock is tried
-        // for longer than a store takes to be seen.
+        // That thread looks after it has given the lock back, by a plain store: the look may pass it in its processor,
+        // so the lock is tried for longer than a store takes to be seen.
         if let Some(_outgoing) = self.outgoing.try_lock_briefly() {
             self.uses.lock().clear();
             self.held.lock().clear();

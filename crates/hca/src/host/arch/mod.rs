@@ -1,5 +1,6 @@
-//! What the device model has to know of the processor: instructions that Rust has no word for, and the registers of a thread that has
-//! faulted. There is one file for each processor, all with the same functions; another processor is refused here.
+//! What the device model has to know of the processor: instructions that Rust has no word for, and the registers of a
+//! thread that has faulted. There is one file for each processor, all with the same functions; another processor is
+//! refused here.
 //!
 //! - `guarded`: accesses to memory that may be gone, for [`super::guarded`];
 //! - `word`: the calling thread's own words, for [`super::tid`];
@@ -9,7 +10,8 @@
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("Vervain knows x86-64 and AArch64 only");
 
-/// One entry of the table of accesses: a fault in `[$from, $to)` goes on at `$on`. Each is an offset from its own place.
+/// One entry of the table of accesses: a fault in `[$from, $to)` goes on at `$on`. Each is an offset from its own
+/// place.
 macro_rules! guarded {
     ($from:literal, $to:literal, $on:literal) => {
         concat!(

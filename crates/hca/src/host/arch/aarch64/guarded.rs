@@ -1,14 +1,14 @@
-//! Accesses to memory that may be gone, by instructions of AArch64 (`host::guarded` says what each is for). A fault goes on where the
-//! table says, with the address that faulted in x9.
+//! Accesses to memory that may be gone, by instructions of AArch64 (`host::guarded` says what each is for). A fault
+//! goes on where the table says, with the address that faulted in x9.
 //!
-//! Processors of this kind keep no order among plain loads and stores. So words are loaded by LDAR and stored by STLR; where one is not
-//! aligned, which those do not take, DMB stands beside a plain access.
+//! Processors of this kind keep no order among plain loads and stores. So words are loaded by LDAR and stored by STLR;
+//! where one is not aligned, which those do not take, DMB stands beside a plain access.
 
 use std::arch::asm;
 
 // vervain_move(to, from, n): as memmove. vervain_turns(to, from, n) and vervain_turns_streamed: n is a multiple of 128,
-// not 0; no overlap. vervain_clear(to, n). All answer 0 or the address that faulted. None has a frame, so that they can be left from
-// anywhere.
+// not 0; no overlap. vervain_clear(to, n). All answer 0 or the address that faulted. None has a frame, so that they can
+// be left from anywhere.
 std::arch::global_asm!(
     ".pushsection .text.vervain_guarded,\"ax\",@progbits",
     ".globl vervain_move",
@@ -204,8 +204,8 @@ pub(in crate::host) fn order_streamed() {
     unsafe { asm!("dmb ishst", options(nostack, preserves_flags)) };
 }
 
-/// Copies eight bytes, by one load and one store where both are aligned; whether neither faulted. Loads and stores are ordered as those
-/// of [`load8`] and [`store8`].
+/// Copies eight bytes, by one load and one store where both are aligned; whether neither faulted. Loads and stores are
+/// ordered as those of [`load8`] and [`store8`].
 ///
 /// # Safety
 /// No reference is to what is written, nor one that excludes others to what is read.
@@ -229,7 +229,8 @@ pub(in crate::host) unsafe fn clear(to: *mut u8, n: usize) -> usize {
 
 macro_rules! accesses {
     ($load:ident, $store:ident, $word:ty, $of:literal, $size:literal) => {
-        /// Loads a word at any address, before all that is loaded after it: 0 or the address that faulted, and the word.
+        /// Loads a word at any address, before all that is loaded after it: 0 or the address that faulted, and the
+        /// word.
         ///
         /// # Safety
         /// No reference excludes others from it.
@@ -263,7 +264,8 @@ macro_rules! accesses {
             (fault, word)
         }
 
-        /// Stores a word at any address, after all that was loaded and stored before it; 0, or the address that faulted.
+        /// Stores a word at any address, after all that was loaded and stored before it; 0, or the address that
+        /// faulted.
         ///
         /// # Safety
         /// No reference is to it.
@@ -336,8 +338,8 @@ pub(in crate::host) unsafe fn touch(at: *mut u8) -> usize {
 #[inline]
 pub(in crate::host) unsafe fn fetch_add(at: *mut u8, add: u64) -> (usize, u64) {
     let (fault, old): (usize, u64);
-    // SAFETY: touches what the caller names; a fault goes on behind with the address in x9. The processor has the instruction where it
-    // is used.
+    // SAFETY: touches what the caller names; a fault goes on behind with the address in x9. The processor has the
+    // instruction where it is used.
     unsafe {
         if std::arch::is_aarch64_feature_detected!("lse") {
             asm!(

@@ -18,7 +18,8 @@ std::arch::global_asm!(
 #[inline(always)]
 fn words() -> *mut u8 {
     let words: *mut u8;
-    // SAFETY: computes an address, from a register and from what the dynamic linker has put into the global offset table.
+    // SAFETY: computes an address, from a register and from what the dynamic linker has put into the global offset
+    // table.
     unsafe {
         asm!(
             "mrs {words}, tpidr_el0",

@@ -1,11 +1,11 @@
-//! Accesses to memory that may be gone, by instructions of x86-64 (`host::guarded` says what each is for). A fault goes on where the
-//! table says, with the address that faulted in rax.
+//! Accesses to memory that may be gone, by instructions of x86-64 (`host::guarded` says what each is for). A fault goes
+//! on where the table says, with the address that faulted in rax.
 
 use std::arch::asm;
 
 // vervain_move(to, from, n): as memmove. vervain_turns(to, from, n) and vervain_turns_streamed: n is a multiple of 128,
-// not 0; `to` is aligned to 32; no overlap; needs AVX. All answer 0 or the address that faulted. None has a frame, so that
-// they can be left from anywhere.
+// not 0; `to` is aligned to 32; no overlap; needs AVX. All answer 0 or the address that faulted. None has a frame, so
+// that they can be left from anywhere.
 std::arch::global_asm!(
     ".pushsection .text.vervain_guarded,\"ax\",@progbits",
     ".globl vervain_move",
@@ -177,8 +177,8 @@ pub(in crate::host) fn has_turns() -> bool {
 /// Copies `n` bytes by turns of 128, with `STREAM` past the caches; 0, or the address that faulted.
 ///
 /// # Safety
-/// [`has_turns`]; `n` is a multiple of 128 and not 0, `to` is aligned to 64, the ranges do not overlap; no reference is to what is
-/// written.
+/// [`has_turns`]; `n` is a multiple of 128 and not 0, `to` is aligned to 64, the ranges do not overlap; no reference is
+/// to what is written.
 #[inline(always)]
 pub(in crate::host) unsafe fn turns<const STREAM: bool>(to: *mut u8, from: *const u8, n: usize) -> usize {
     // SAFETY: the caller's promise.
@@ -192,8 +192,8 @@ pub(in crate::host) fn order_streamed() {
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
-/// Copies eight bytes by one load and one store; whether neither faulted. Loads and stores are ordered as those of [`load8`] and
-/// [`store8`].
+/// Copies eight bytes by one load and one store; whether neither faulted. Loads and stores are ordered as those of
+/// [`load8`] and [`store8`].
 ///
 /// # Safety
 /// No reference is to what is written, nor one that excludes others to what is read.
@@ -239,7 +239,8 @@ pub(in crate::host) unsafe fn clear(to: *mut u8, n: usize) -> usize {
 
 macro_rules! accesses {
     ($load:ident, $store:ident, $word:ty, $class:ident, $size:literal, $of:literal) => {
-        /// Loads a word at any address, before all that is loaded after it: 0 or the address that faulted, and the word.
+        /// Loads a word at any address, before all that is loaded after it: 0 or the address that faulted, and the
+        /// word.
         ///
         /// # Safety
         /// No reference excludes others from it.
