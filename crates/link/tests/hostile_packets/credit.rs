@@ -403,7 +403,7 @@ fn datagrams_wait_for_a_program_that_posts_receives_and_for_no_other() {
 
 /// Messages that wait for receives, to a QP of the same process.
 fn each_is_counted_once(qp_type: QpType) {
-    let world = World::new(&[]);
+    let world = World::new(&[QpType::Rc]);
     let here = address_of(&world.context, Ipv4Addr::LOCALHOST);
     let [a, b] = [1, RECEIVES as u32].map(|receives| Side::new(&world.context, qp_type, receives));
     connect_to(&a.qp, here, b.qp.qp_num());
