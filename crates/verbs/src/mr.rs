@@ -1,11 +1,15 @@
 //! Memory regions and buffers: `ibv_reg_mr(3)`, `ibv_rereg_mr(3)`, `ibv_import_mr(3)`, `ibv_alloc_null_mr(3)`,
 //! `ibv_alloc_buf(3)`.
+//!
+//! Programs register beside their traffic. A signal that arrives meanwhile is handled afterwards, as with an adapter, where each of
+//! these verbs is one system call.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use std::sync::Arc;
 
 use vervain_hca::host::lock::OwnerLock;
+use vervain_hca::host::signals::SignalsHeld;
 use vervain_hca::{self as hca, Error};
 use vervain_share::checkers;
 
@@ -60,6 +64,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
+    let _held = SignalsHeld::begin();
     pointer_of(|| {
         // SAFETY: the client's PD.
         unsafe {
@@ -157,6 +162,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
+    let _held = SignalsHeld::begin();
     // SAFETY: the client's region, and its PD if the flags name one.
     let changed = unsafe {
         let new_pd = (flags & IBV_REREG_MR_CHANGE_PD != 0).then(|| hca_pd(pd)).transpose();
@@ -198,6 +204,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 
 /// Deregisters a region; when this returns nobody reaches its memory by it any more.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    let _held = SignalsHeld::begin();
     errno_of(|| {
         // SAFETY: the client's region, which it gives up if this succeeds.
         unsafe {

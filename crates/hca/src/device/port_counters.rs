@@ -2,6 +2,7 @@
 //! it, and it is counted into the void.
 
 use crate::host::lock::OwnerLock;
+use crate::host::signals::SignalsHeld;
 use crate::host::tid;
 use std::cell::Cell;
 use std::sync::Once;
@@ -237,6 +238,8 @@ thread_local! {
 #[cold]
 #[inline(never)]
 fn claim() -> *const Line {
+    // The destructor of HELD is registered below, for which the C library takes the dynamic linker's lock.
+    let _held = SignalsHeld::begin();
     let file = FILE.load(Ordering::Acquire);
     // SAFETY: null, or a leaked box that is never freed.
     let file = unsafe { file.as_ref() };

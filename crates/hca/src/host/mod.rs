@@ -19,6 +19,7 @@ pub(crate) mod network;
 pub(crate) mod pinnable;
 pub(crate) mod prefetch;
 pub(crate) mod random;
+pub mod signals;
 pub mod spin_budget;
 pub(crate) mod sysv;
 pub mod tid;

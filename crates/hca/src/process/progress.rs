@@ -4,6 +4,7 @@
 use crate::arena::layout::Switch;
 use crate::error::{Error, Result};
 use crate::host::clock::now_ns;
+use crate::host::signals::SignalsHeld;
 use crate::host::spin_budget::Patience;
 use crate::process::Process;
 use crate::process::poller::EventHandler;
@@ -22,17 +23,7 @@ const STACK: usize = 256 << 10;
 /// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and which
 /// owner copies meet where the program has taken memory away ([`crate::host::guarded`]).
 pub(crate) fn spawn(process: &'static Process) -> Result<()> {
-    // SAFETY: the signal sets live on this stack; the mask of this thread is restored below.
-    let old = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut old: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        for signal in vervain_share::faults::SIGNALS {
-            libc::sigdelset(&raw mut all, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        old
-    };
+    let held = SignalsHeld::begin();
     let (ready, started) = std::sync::mpsc::channel();
     let spawned = std::thread::Builder::new().name("vervain".into()).stack_size(STACK).spawn(move || {
         vervain_scheduler::shorten_slice();
@@ -43,8 +34,7 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
         let _ = ready.send(());
         run(process);
     });
-    // SAFETY: restores the mask saved above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
+    drop(held);
     spawned.map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EAGAIN), format!("cannot start a thread: {e}")))?;
     let _ = started.recv();
     Ok(())

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vervain_hca::host::cancel::Uncancelled;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::signals::SignalsHeld;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::host::tid::tid;
 use vervain_hca::process::Process;
@@ -497,6 +498,8 @@ struct EventWait;
 impl EventWait {
     fn begin(engine: &Arc<Engine>, process: &'static Process) -> EventWait {
         engine.poll_state.waiters.fetch_add(1, Ordering::SeqCst);
+        // The first time, the C library takes the dynamic linker's lock to register the destructor.
+        let _held = SignalsHeld::begin();
         CURRENT_WAIT.with(|w| w.0.replace(Some((Arc::clone(engine), process))));
         EventWait
     }
