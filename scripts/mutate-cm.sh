@@ -1,6 +1,6 @@
 #!/bin/bash
 # Breaks one rule of the connection manager after the other and sees whether the simulation notices, or a conversation. Not part of any test
-# run: it builds both once per rule. The table it prints is the one in docs/simulation.md.
+# run: it builds both once per rule. The table it prints has the rows of docs/simulation.md, and one for each other rule.
 #
 #   scripts/mutate-cm.sh [NAME]...     all rules, or those named
 #

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Breaks one rule of the lock-free protocols after the other and sees whether their models notice. Not part of any test run: it
-# builds the models once per rule. The table it prints is the one in docs/model.md.
+# builds the models once per rule. The table it prints has the rows of docs/model.md, and one for each other rule.
 #
 #   scripts/mutate-model.sh [NAME]...     all rules, or those named
 #
