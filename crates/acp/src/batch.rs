@@ -5,10 +5,11 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::address::GlobalAddress;
 use crate::error::Result;
+use crate::handle::{Handle, Order};
 use crate::memory::{self, Pages};
 use crate::op::Atomic;
 use crate::progress::Progress;
-use crate::world::{Handle, Order, World};
+use crate::world::World;
 
 /// Bytes of a block, of which the most batches need one only.
 const BLOCK: usize = 4 << 10;

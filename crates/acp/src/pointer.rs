@@ -7,9 +7,10 @@ use bytemuck::Pod;
 
 use crate::address::GlobalAddress;
 use crate::error::{Error, Result};
+use crate::handle::{Handle, Order};
 use crate::memory;
 use crate::op::Atomic;
-use crate::world::{Handle, Order, World};
+use crate::world::World;
 
 /// The global address of a `T`, or of the first of several. Ranks may send it to each other, as the 64 bits that it is.
 #[repr(transparent)]

@@ -12,10 +12,10 @@ use super::{BOUNCE, Cached, Engine, MAX_REQUEST, index, is_passive};
 use crate::address::{GlobalAddress, Parts};
 use crate::command::Ask;
 use crate::error::{Error, Result};
+use crate::handle::{Handle, Order};
 use crate::memory;
 use crate::op::{Answer, Atomic, Op, Place, Step, Work};
 use crate::table::{STARTERS, outside};
-use crate::world::{Handle, Order};
 
 /// Where nothing had completed when the last request had been posted, it is looked for again after as many operations.
 const EAGER: i64 = 64;
