@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::handle::{Handle, Order};
 use crate::memory::{self, Pages};
 use crate::op::Atomic;
-use crate::progress::Progress;
 use crate::world::World;
 
 /// Bytes of a block, of which the most batches need one only.
@@ -56,6 +55,11 @@ impl Staging {
     /// The device may still reach all of it: it stays mapped for ever.
     pub fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.blocks));
+    }
+
+    /// Waits of batches for accesses to other ranks.
+    pub fn round_trips(&self) -> u64 {
+        self.round_trips.load(Ordering::Relaxed)
     }
 
     fn take(&self, world: &World, len: usize) -> Result<Block> {
@@ -152,19 +156,12 @@ pub struct Batch<'w> {
     is_far: bool,
 }
 
-impl World {
-    /// A batch without accesses.
-    pub fn batch(&self) -> Batch<'_> {
-        Batch { world: self, blocks: vec![], used: 0, last: None, is_far: false }
+impl<'w> Batch<'w> {
+    /// A batch without accesses, of a rank's `world`.
+    pub(crate) fn new(world: &'w World) -> Self {
+        Self { world, blocks: vec![], used: 0, last: None, is_far: false }
     }
 
-    /// How often batches of this rank have waited for accesses to other ranks: round trips, of whatever length.
-    pub fn round_trips(&self) -> u64 {
-        self.staging().round_trips.load(Ordering::Relaxed)
-    }
-}
-
-impl Batch<'_> {
     /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). What it has is not specified.
     ///
     /// # Errors
@@ -342,12 +339,5 @@ impl Drop for Batch<'_> {
         } else {
             self.blocks.drain(..).for_each(std::mem::forget);
         }
-    }
-}
-
-impl Progress {
-    /// Memory for [`Batch`]es.
-    pub fn staging(&self) -> &Staging {
-        &self.staging
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Progress {
     barrier: Mutex<()>,
     barriers: AtomicU64,
     /// Behind the engine's owners: its pages stay until the registrations are gone.
-    pub(crate) staging: Staging,
+    staging: Staging,
 }
 
 struct Shared {
@@ -131,6 +131,11 @@ impl Progress {
     #[inline]
     pub fn with<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
         f(&mut self.shared.lock().engine)
+    }
+
+    /// Memory for [batches](crate::Batch).
+    pub fn staging(&self) -> &Staging {
+        &self.staging
     }
 
     pub fn set_hook(&self, hook: fn(&Error)) {

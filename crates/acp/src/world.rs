@@ -7,7 +7,7 @@ use std::time::Duration;
 use vervain_bootstrap::Job;
 
 use crate::address::{GlobalAddress, Layout, Parts};
-use crate::batch::Staging;
+use crate::batch::{Batch, Staging};
 use crate::command::{Ask, Notice};
 use crate::engine::{Engine, segments};
 use crate::error::{Error, Result};
@@ -108,6 +108,16 @@ impl World {
 
     pub(crate) fn staging(&self) -> &Staging {
         self.progress().staging()
+    }
+
+    /// A batch without accesses.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
+    }
+
+    /// Waits of this rank's batches for accesses to other ranks: round trips, of whatever length.
+    pub fn round_trips(&self) -> u64 {
+        self.staging().round_trips()
     }
 
     #[inline]
