@@ -14,7 +14,7 @@ use vervain_mesh::Mesh;
 use vervain_rdma::{CompChannel, Cq};
 
 use crate::batch::Staging;
-use crate::engine::{Engine, OwnMemory, SENDS};
+use crate::engine::{Engine, SENDS};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
 
@@ -75,13 +75,11 @@ impl Progress {
     /// Joins the mesh of `epoch` as `rank`. Returns once all ranks have.
     pub fn start(job: &Arc<Job>, rank: u32, epoch: u32, settings: &Settings) -> Result<Progress> {
         let options = options(settings);
-        let mut mesh = Mesh::open(job, rank, epoch, &options, &agreed(settings), vec![])?;
-        let memory = OwnMemory::new(&mesh, settings)?;
-        mesh.set_hello(memory.hello(mesh.ports().len()));
+        let mesh = Mesh::open(job, rank, epoch, &options, &agreed(settings), vec![])?;
         let channels = mesh.ports().iter().map(|p| [p.service_channel.clone(), p.data_channel.clone()]).collect();
         let cqs = mesh.ports().iter().map(|p| [p.service.clone(), p.data.clone()]).collect();
         let head = Arc::new(AtomicI64::new(1));
-        let engine = Engine::new(mesh, memory, settings.connections, head.clone());
+        let engine = Engine::new(mesh, settings, head.clone())?;
         let new_event = || {
             eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
                 .map_err(|error| Error::broken(format!("no descriptor for events: {error}")))
@@ -262,7 +260,7 @@ impl Drop for Progress {
             let _ = thread.join();
         }
         // Nobody is left who would ask for a region.
-        if !self.with(Engine::close) {
+        if !self.with(|engine| engine.memory.close()) {
             self.staging.forget();
         }
     }

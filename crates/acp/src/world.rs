@@ -9,7 +9,7 @@ use vervain_bootstrap::Job;
 use crate::address::{GlobalAddress, Layout, Parts};
 use crate::batch::{Batch, Staging};
 use crate::command::{Ask, Notice};
-use crate::engine::{Engine, segments};
+use crate::engine::{Engine, OwnMemory, segments};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, Order};
 use crate::memory::Rights;
@@ -187,7 +187,7 @@ impl World {
     pub fn sync(&self) -> Result<()> {
         let progress = self.progress();
         let _one = progress.barrier_lock();
-        let (rank, size) = self.with(|engine| (engine.rank, engine.size));
+        let (rank, size) = (self.rank, self.size());
         let passed = progress.next_barrier();
         let mut round = 0;
         // Dissemination: after round r, 2^(r+1) ranks up to this one have come.
@@ -222,12 +222,12 @@ impl World {
 
     /// Where the starter memory of `rank` begins; None if there is no such rank.
     pub fn starter(&self, rank: u32) -> Option<GlobalAddress> {
-        self.with(|engine| engine.starter(rank, 0))
+        self.with(|engine| engine.memory.starter(rank, 0))
     }
 
     /// Where the starter memory of a library above begins at `rank`; None if there is no such rank.
     pub fn library_starter(&self, library: Library, rank: u32) -> Option<GlobalAddress> {
-        self.with(|engine| engine.starter(rank, library as u32))
+        self.with(|engine| engine.memory.starter(rank, library as u32))
     }
 
     /// Bytes of the starter memory of a library above, of each rank.
@@ -319,7 +319,7 @@ impl World {
     /// As there, and this one.
     pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, rights: Rights) -> Result<Key> {
         self.with(|engine| {
-            if engine.table.wants_round() {
+            if engine.memory.table.wants_round() {
                 engine.begin_round();
             }
         });
@@ -347,23 +347,26 @@ impl World {
         if start.is_null() || len == 0 {
             return Err(Error::refused(format!("{len} bytes from {start:p} on are no memory")));
         }
-        self.with(|engine| {
-            let most = engine.layout.max_region_size();
-            if len as u64 <= most {
-                return Ok(());
-            }
-            Err(Error::refused(format!(
+        let most = self.layout.max_region_size();
+        if len as u64 > most {
+            return Err(Error::refused(format!(
                 "a region of {len} bytes is too large: {most} are the most in a job of this size"
-            )))
-        })?;
+            )));
+        }
         // SAFETY: handed on to the caller.
         let registration = self.with(|engine| unsafe { engine.register(start, len, color, rights) })?;
         let key = self.with(|engine| {
             // A peer that remembers another region by this number must not reach the new one.
-            if engine.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { key(&mut engine.table) }
+            if engine.memory.table.remembers(registration.rkey) {
+                Ok(KeyFor::AfterRound)
+            } else {
+                key(&mut engine.memory.table)
+            }
         });
         match key {
-            Ok(KeyFor::Key(key)) => Ok(Some(Key(self.with(|engine| engine.table.insert(key, registration, color)).0))),
+            Ok(KeyFor::Key(key)) => {
+                Ok(Some(Key(self.with(|engine| engine.memory.table.insert(key, registration, color)).0)))
+            }
             Ok(KeyFor::AfterRound) => {
                 if !registration.deregister() {
                     let kept = format!("the device does not let go of {len} bytes from {start:p} on");
@@ -381,18 +384,18 @@ impl World {
     /// # Errors
     /// It is no key of this rank's, or one that was taken back, or that of a starter memory.
     pub fn unregister(&self, key: Key) -> Result<()> {
-        self.with(|engine| engine.table.remove(GlobalAddress(key.0)))
+        self.with(|engine| engine.memory.table.remove(GlobalAddress(key.0)))
     }
 
     /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not there.
     pub fn global(&self, key: Key, pointer: *const c_void) -> Option<GlobalAddress> {
-        self.with(|engine| engine.table.global(GlobalAddress(key.0), pointer as usize))
+        self.with(|engine| engine.memory.table.global(GlobalAddress(key.0), pointer as usize))
     }
 
     /// The pointer to memory of this rank; None for others'.
     pub fn address(&self, address: GlobalAddress) -> Option<*mut c_void> {
         self.with(|engine| {
-            let (registration, offset) = engine.table.find(address)?;
+            let (registration, offset) = engine.memory.table.find(address)?;
             Some(registration.at(offset).cast())
         })
     }
@@ -409,10 +412,11 @@ impl World {
 
     fn own_if(&self, address: GlobalAddress, len: usize, writable: bool, f: impl FnOnce(*mut u8)) -> Result<()> {
         self.with(|engine| {
-            if engine.layout.parts(address).is_none_or(|parts| parts.rank != engine.rank) {
-                return Err(Error::refused(format!("{address} is no memory of rank {}", engine.rank)));
+            let OwnMemory { layout, rank, table, .. } = &engine.memory;
+            if layout.parts(address).is_none_or(|parts| parts.rank != *rank) {
+                return Err(Error::refused(format!("{address} is no memory of rank {rank}")));
             }
-            let found = if writable { engine.table.writable(address, len) } else { engine.table.range(address, len) };
+            let found = if writable { table.writable(address, len) } else { table.range(address, len) };
             let (registration, offset) = found.map_err(Error::into_refused)?;
             f(registration.at(offset));
             Ok(())

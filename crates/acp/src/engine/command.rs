@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use vervain_mesh::{Command as Arrival, Link};
 
 use super::{Engine, MAX_SERVED};
-use crate::address::GlobalAddress;
 use crate::command::{Ask, Command, NOTHING, Status};
 use crate::op::{Answer, Op, Place, Step, Work};
 
@@ -72,19 +71,19 @@ impl Engine {
         let answer = |status: Status, value| Answer { link, index, status: status as u8, value };
         match command {
             Command::Copy { dst, src, len } => {
-                if let Err(size) = self.own_range(src, len) {
+                if let Err(size) = self.memory.check_range(src, len) {
                     return self.answer(answer(Status::SourceOutside, size));
                 }
-                let Some(to) = self.layout.parts(dst) else {
+                let Some(to) = self.memory.layout.parts(dst) else {
                     return self.answer(answer(Status::DestinationOutside, NOTHING));
                 };
-                let work = if to.rank == self.rank { Work::ServeHere } else { Work::Serve };
+                let work = if to.rank == self.memory.rank { Work::ServeHere } else { Work::Serve };
                 if work == Work::ServeHere
-                    && let Err(size) = self.own_range(dst, len)
+                    && let Err(size) = self.memory.check_range(dst, len)
                 {
                     return self.answer(answer(Status::DestinationOutside, size));
                 }
-                if work == Work::ServeHere && self.table.writable(dst, 0).is_err() {
+                if work == Work::ServeHere && self.memory.table.writable(dst, 0).is_err() {
                     return self.answer(answer(Status::ReadOnly, 0));
                 }
                 let i = self.internal(Op { work, dst, src, len, answer: answer(Status::Done, 0), ..Op::NONE });
@@ -92,10 +91,10 @@ impl Engine {
             }
             Command::Atomic { at, what } => {
                 let width = what.width();
-                let done = match self.own_range(at, width as u64) {
+                let done = match self.memory.check_range(at, width as u64) {
                     Err(size) => answer(Status::SourceOutside, size),
-                    Ok(()) if self.table.writable(at, width).is_err() => answer(Status::ReadOnly, 0),
-                    Ok(()) => match self.carry_out(at, what) {
+                    Ok(()) if self.memory.table.writable(at, width).is_err() => answer(Status::ReadOnly, 0),
+                    Ok(()) => match self.memory.carry_out(at, what) {
                         Ok(old) => answer(Status::Done, old),
                         Err(_) => answer(Status::Misaligned, 0),
                     },
@@ -118,7 +117,7 @@ impl Engine {
                 self.looks += 1;
                 0
             }
-            Ask::Extend { known, len } => match self.extend(known, len) {
+            Ask::Extend { known, len } => match self.memory.extend(&self.mesh, known, len) {
                 Some(count) => count,
                 None => {
                     // It is none of those that are served meanwhile: the round may wait for what this rank has to serve.
@@ -127,7 +126,7 @@ impl Engine {
                     return self.begin_round();
                 }
             },
-            Ask::Retract { segment } => self.retract(segment).into(),
+            Ask::Retract { segment } => self.memory.retract(segment).into(),
         };
         self.asked(asker, value);
     }
@@ -136,15 +135,6 @@ impl Engine {
         match asker {
             Asker::Own(i) => self.ask_over(i, value),
             Asker::Peer(answer) => self.answer(Answer { value, ..answer }),
-        }
-    }
-
-    /// Whether `len` bytes at `address` are in a region of this rank; else the region's size, or that there is none.
-    fn own_range(&self, address: GlobalAddress, len: u64) -> Result<(), u64> {
-        match self.table.find(address) {
-            None => Err(NOTHING),
-            Some((registration, offset)) if len <= (registration.len() - offset) as u64 => Ok(()),
-            Some((registration, _)) => Err(registration.len() as u64),
         }
     }
 
@@ -162,7 +152,7 @@ impl Engine {
         let op = self.ops[i as usize];
         let part = (op.len - op.offset).min(PART);
         let (dst, src) = (op.dst.add(op.offset), op.src.add(op.offset));
-        let copied = self.copy_here(dst, src, part as usize);
+        let copied = self.memory.copy(dst, src, part as usize);
         let op = &mut self.ops[i as usize];
         op.offset += part;
         let status = match copied {
@@ -199,7 +189,8 @@ impl Engine {
             return;
         }
         let peers: Vec<Link> = self.mesh.links().collect();
-        self.round = Some(Round { waits: peers.len() + 1, keys: self.table.given_up(), asked: 0, unasked: peers });
+        self.round =
+            Some(Round { waits: peers.len() + 1, keys: self.memory.table.given_up(), asked: 0, unasked: peers });
         self.ask_more();
         self.forgotten();
         self.drain();
@@ -257,7 +248,7 @@ impl Engine {
         if round.waits == 0 {
             let keys = round.keys;
             self.round = None;
-            self.table.round_done(keys);
+            self.memory.table.round_done(keys);
             for (known, len, asker) in std::mem::take(&mut self.extensions) {
                 self.served += u32::from(matches!(asker, Asker::Peer(_)));
                 self.begin_ask(Ask::Extend { known, len }, asker);

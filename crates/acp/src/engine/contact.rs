@@ -20,7 +20,7 @@ impl Engine {
             (_, Step::Write | Step::Notify) => op.dst,
             _ => op.src,
         };
-        let Some(parts) = self.layout.parts(address) else { return };
+        let Some(parts) = self.memory.layout.parts(address) else { return };
         match self.mesh.find(parts.rank, parts.color) {
             // One that the mesh has opened just now has to be taken note of first.
             Some(link) if self.connections[link.index as usize].link == Some(link) => {

@@ -1,19 +1,19 @@
 //! Issuing: which way an operation goes, and what it has to wait for.
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use vervain_mesh::Link;
-use vervain_rdma::{AtomicCap, Qp, RemoteAddr, SendRequest};
+use vervain_rdma::{Qp, RemoteAddr, SendRequest};
 
 use super::command::Asker;
+use super::own_memory::check_alignment;
 use super::post::{SENDS, slot};
 use super::{BOUNCE, Cached, Engine, MAX_REQUEST, index, is_passive};
 use crate::address::{GlobalAddress, Parts};
 use crate::command::Ask;
 use crate::error::{Error, Result};
 use crate::handle::{Handle, Order};
-use crate::memory;
 use crate::op::{Answer, Atomic, Op, Place, Step, Work};
 use crate::table::{STARTERS, outside};
 
@@ -40,10 +40,10 @@ impl Engine {
     /// Issues a copy; there is [room](Engine::has_room).
     #[inline]
     pub fn copy(&mut self, dst: GlobalAddress, src: GlobalAddress, len: usize, order: Order) -> Result<Handle> {
-        let (Some(to), Some(from)) = (self.layout.parts(dst), self.layout.parts(src)) else {
+        let (Some(to), Some(from)) = (self.memory.layout.parts(dst), self.memory.layout.parts(src)) else {
             return Err(self.nobody(dst, src));
         };
-        let work = match (to.rank == self.rank, from.rank == self.rank) {
+        let work = match (to.rank == self.memory.rank, from.rank == self.memory.rank) {
             _ if len == 0 => Work::Here,
             (false, true) => Work::Put,
             (true, false) => Work::Get,
@@ -55,11 +55,11 @@ impl Engine {
             return Ok(handle);
         }
         if len > 0 {
-            if to.rank == self.rank {
-                self.table.writable(dst, len).map_err(Error::into_refused)?;
+            if to.rank == self.memory.rank {
+                self.memory.table.writable(dst, len).map_err(Error::into_refused)?;
             }
-            if from.rank == self.rank {
-                self.table.range(src, len).map_err(Error::into_refused)?;
+            if from.rank == self.memory.rank {
+                self.memory.table.range(src, len).map_err(Error::into_refused)?;
             }
         }
         Ok(self.issue(Op { work, dst, src, len: len as u64, ..Op::NONE }, order))
@@ -87,7 +87,7 @@ impl Engine {
             Order::After(handle) => handle.get().min(seq - 1),
             Order::All | Order::Continue => seq - 1,
         };
-        let (region, offset) = (self.layout.region(far), self.layout.offset(far));
+        let (region, offset) = (self.memory.layout.region(far), self.memory.layout.offset(far));
         let Cached { region: cached, stamp, link, entry } = self.cache[slot(region)];
         let connection = &mut self.connections[link.index as usize];
         let is_open = cached == region
@@ -99,7 +99,7 @@ impl Engine {
         if after >= self.head || !is_open || !fits {
             return Ok(None);
         }
-        let Ok((registration, at)) = self.table.range(own, len) else { return Ok(None) };
+        let Ok((registration, at)) = self.memory.table.range(own, len) else { return Ok(None) };
         if work != Work::Put && !registration.writable {
             return Ok(None);
         }
@@ -124,7 +124,8 @@ impl Engine {
         }?;
         self.mesh.hold(link);
         self.next += 1;
-        self.order = Last { ends: (self.layout.owner(src), self.layout.owner(dst)), after, is_single: true };
+        self.order =
+            Last { ends: (self.memory.layout.owner(src), self.memory.layout.owner(dst)), after, is_single: true };
         // A device in memory has done it: then, being the only one, it takes no place, and who waits for it finds so without the lock.
         let looks = self.eager || seq % EAGER == 0;
         let has_found = looks && seq == self.head && self.find_one(link);
@@ -186,48 +187,44 @@ impl Engine {
         what: Atomic,
         order: Order,
     ) -> Result<Handle> {
-        let (Some(to), Some(from)) = (self.layout.parts(dst), self.layout.parts(src)) else {
+        let (Some(to), Some(from)) = (self.memory.layout.parts(dst), self.memory.layout.parts(src)) else {
             return Err(self.nobody(dst, src));
         };
         let width = what.width();
-        if to.rank != self.rank {
+        if to.rank != self.memory.rank {
             return Err(Error::refused(format!(
                 "the destination {dst} of an atomic is of rank {}, and has to be of the caller, rank {}",
-                to.rank, self.rank
+                to.rank, self.memory.rank
             )));
         }
-        self.own_word(dst, width)?;
-        let work = if from.rank == self.rank {
-            self.own_word(src, width)?;
+        self.memory.check_word(dst, width)?;
+        let work = if from.rank == self.memory.rank {
+            self.memory.check_word(src, width)?;
             Work::HereAtomic(what)
         } else {
             if !from.offset.is_multiple_of(width as u64) {
                 self.far_aligned(from, width, src)?;
             }
             // Like devices are assumed here: with the connection it is known.
-            if self.atomics == AtomicCap::Global { by_device(what) } else { Work::Owner(what) }
+            if self.memory.has_device_atomics() { by_device(what) } else { Work::Owner(what) }
         };
         Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
     }
 
     /// Asks `rank` for something; the word that it answers is stored to `dst`, a word of this rank's.
     pub fn ask(&mut self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
-        let src = self.starter(rank, 0);
-        let src = src.ok_or_else(|| Error::refused(format!("there is no rank {rank}: the job has {}", self.size)))?;
-        self.own_word(dst, size_of::<u64>())?;
+        let src = self.memory.starter(rank, 0);
+        let src = src.ok_or_else(|| {
+            Error::refused(format!("there is no rank {rank}: the job has {}", self.memory.layout.ranks()))
+        })?;
+        self.memory.check_word(dst, size_of::<u64>())?;
         Ok(self.issue(Op { work: Work::Ask(ask), dst, src, ..Op::NONE }, Order::Now))
     }
 
     #[cold]
     fn nobody(&self, dst: GlobalAddress, src: GlobalAddress) -> Error {
-        let wrong = if self.layout.parts(dst).is_none() { dst } else { src };
-        Error::refused(format!("{wrong} is the global address of no rank: the job has {}", self.size))
-    }
-
-    /// A word of this rank's, for an atomic.
-    fn own_word(&self, address: GlobalAddress, width: usize) -> Result<()> {
-        let (registration, offset) = self.table.writable(address, width).map_err(Error::into_refused)?;
-        self.aligned(registration.at(offset) as u64, width, address)
+        let wrong = if self.memory.layout.parts(dst).is_none() { dst } else { src };
+        Error::refused(format!("{wrong} is the global address of no rank: the job has {}", self.memory.layout.ranks()))
     }
 
     /// Whether a peer's word is aligned, as far as it is known where its region begins: starter memory does so at a page, others
@@ -236,21 +233,14 @@ impl Engine {
     fn far_aligned(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
         let read = || self.cached(address, self.mesh.find(parts.rank, parts.color)?).map(|entry| entry.start);
         let start = if parts.key <= STARTERS { Some(0) } else { read() };
-        start.map_or(Ok(()), |start| self.aligned(start + parts.offset, width, address))
-    }
-
-    fn aligned(&self, at: u64, width: usize, address: GlobalAddress) -> Result<()> {
-        if at.is_multiple_of(width as u64) {
-            return Ok(());
-        }
-        Err(Error::refused(format!("the word of {width} bytes at {address} is not aligned to its size")))
+        start.map_or(Ok(()), |start| check_alignment(start + parts.offset, width, address))
     }
 
     /// Gives the operation its handle, and starts it or has it wait.
     #[inline]
     fn issue(&mut self, mut op: Op, order: Order) -> Handle {
         let seq = self.next;
-        let ends = (self.layout.owner(op.src), self.layout.owner(op.dst));
+        let ends = (self.memory.layout.owner(op.src), self.memory.layout.owner(op.dst));
         let before = seq - 1;
         op.after = match order {
             Order::Now => 0,
@@ -305,7 +295,7 @@ impl Engine {
             return false;
         }
         let address = if op.work == Work::Put { op.dst } else { op.src };
-        let Some(parts) = self.layout.parts(address) else { return false };
+        let Some(parts) = self.memory.layout.parts(address) else { return false };
         let Some(link) = self.mesh.find(parts.rank, parts.color) else { return false };
         let connection = &self.connections[link.index as usize];
         if connection.link != Some(link) || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics) {
@@ -324,7 +314,7 @@ impl Engine {
             Work::Put | Work::Serve => Step::Write,
             Work::Get | Work::Bounce | Work::Loop(_) => Step::Read,
             Work::Device(_) => Step::Atomic,
-            Work::Ask(ask) if self.layout.parts(op.src).is_some_and(|parts| parts.rank == self.rank) => {
+            Work::Ask(ask) if self.memory.layout.parts(op.src).is_some_and(|parts| parts.rank == self.memory.rank) => {
                 op.place = Place::Queued;
                 return self.begin_ask(ask, Asker::Own(i));
             }
@@ -354,10 +344,10 @@ impl Engine {
         let op = self.ops[i as usize];
         let done = match op.work {
             Work::HereAtomic(what) => {
-                self.carry_out(op.src, what).and_then(|old| self.store(op.dst, old, what.width()))
+                self.memory.carry_out(op.src, what).and_then(|old| self.memory.store(op.dst, old, what.width()))
             }
             _ if op.len == 0 => Ok(()),
-            _ => self.copy_here(op.dst, op.src, op.len as usize),
+            _ => self.memory.copy(op.dst, op.src, op.len as usize),
         };
         match done {
             Ok(()) => self.finish(i),
@@ -365,58 +355,16 @@ impl Engine {
         }
     }
 
-    pub(super) fn copy_here(&self, dst: GlobalAddress, src: GlobalAddress, len: usize) -> Result<()> {
-        let (to, at) = self.table.writable(dst, len)?;
-        let (from, offset) = self.table.range(src, len)?;
-        // SAFETY: both are inside registered memory, which whoever has registered it keeps mapped.
-        unsafe { memory::copy(from.at(offset), to.at(at), len) };
-        Ok(())
-    }
-
-    /// Carries out an atomic on a word of this rank's by the processor, and says what was there.
-    pub(super) fn carry_out(&self, at: GlobalAddress, what: Atomic) -> Result<u64> {
-        let width = what.width();
-        let (registration, offset) = self.table.writable(at, width)?;
-        let word = registration.at(offset);
-        self.aligned(word as u64, width, at)?;
-        if width == 8 {
-            // SAFETY: aligned, and inside registered memory, which whoever has registered it keeps mapped.
-            let word = unsafe { AtomicU64::from_ptr(word.cast()) };
-            let all = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| what.apply(old));
-            Ok(all.unwrap_or_else(|old| old))
-        } else {
-            // SAFETY: as above.
-            let word = unsafe { AtomicU32::from_ptr(word.cast()) };
-            let update = |old: u32| what.apply(old.into()).map(|new| new as u32);
-            let all = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
-            Ok(all.unwrap_or_else(|old| old).into())
-        }
-    }
-
-    /// Stores what an atomic has found to its destination, a word of this rank's.
-    pub(super) fn store(&self, dst: GlobalAddress, value: u64, width: usize) -> Result<()> {
-        let (registration, offset) = self.table.writable(dst, width)?;
-        let word = registration.at(offset);
-        if width == 8 {
-            // SAFETY: aligned, as was checked when it was issued, and inside registered memory.
-            unsafe { AtomicU64::from_ptr(word.cast()) }.store(value, Ordering::Release);
-        } else {
-            // SAFETY: as above.
-            unsafe { AtomicU32::from_ptr(word.cast()) }.store(value as u32, Ordering::Release);
-        }
-        Ok(())
-    }
-
     /// The sentence about an access outside of a peer's region.
     #[cold]
     pub(super) fn outside(&self, address: GlobalAddress, len: u64, size: Option<u64>) -> Error {
-        let rank = self.layout.parts(address).map_or(0, |parts| parts.rank);
-        Error::broken(outside(rank, self.layout.offset(address), len, address, size))
+        let rank = self.memory.layout.parts(address).map_or(0, |parts| parts.rank);
+        Error::broken(outside(rank, self.memory.layout.offset(address), len, address, size))
     }
 
     /// Sends a notice to `rank`, which has a receive for it.
     pub fn notify(&mut self, rank: u32, immediate: u32) {
-        let Some(dst) = self.starter(rank, 0) else { return };
+        let Some(dst) = self.memory.starter(rank, 0) else { return };
         let i = self.internal(Op { work: Work::Notify(immediate), dst, ..Op::NONE });
         self.start(i);
         self.drain();

@@ -20,11 +20,15 @@
 mod command;
 mod contact;
 mod issue;
+mod own_memory;
+mod peer;
 mod post;
 pub(crate) mod segments;
 mod step;
 mod wakes;
 
+pub(crate) use own_memory::{OwnMemory, by_device};
+pub(crate) use peer::{Peer, hello};
 pub(crate) use post::SENDS;
 
 use std::cmp::Reverse;
@@ -34,14 +38,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use vervain_mesh::{Link, Mesh};
-use vervain_rdma::{AtomicCap, Completion};
+use vervain_rdma::Completion;
 
-use crate::address::{GlobalAddress, Layout, Parts};
 use crate::error::{Error, Result};
-use crate::memory::{Domain, Mapped, Pages, Registration, Rights};
+use crate::memory::{Mapped, Registration, Rights};
 use crate::op::{NO_BUFFER, Op, Place};
 use crate::settings::Settings;
-use crate::table::{Entry, KeyFor, STARTERS, Table};
+use crate::table::Entry;
 
 /// Operations of the program that can be outstanding. The original has 1,024 too.
 pub(crate) const RING: usize = 1024;
@@ -68,17 +71,6 @@ struct Cached {
     stamp: u64,
     link: Link,
     entry: Entry,
-}
-
-/// What the peer of a connection has told.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Peer {
-    pub table: u64,
-    scratch: u64,
-    pub table_key: u32,
-    scratch_key: u32,
-    /// Its device does the atomics on its words; else its processor does.
-    atomics: bool,
 }
 
 /// A Read of an entry that is under way: of which region, and when it began.
@@ -129,12 +121,8 @@ impl Connection {
 }
 
 pub(crate) struct Engine {
-    pub layout: Layout,
-    pub rank: u32,
-    pub size: u32,
     pub mesh: Mesh,
-    pub table: Table,
-    starters: Vec<Pages>,
+    pub memory: OwnMemory,
     /// What atomics find: 8 bytes for each operation.
     scratch: Mapped,
     /// Commands and values of answers.
@@ -174,13 +162,11 @@ pub(crate) struct Engine {
     /// Notices of each round of the barrier that have come, since the beginning.
     pub barrier: [u64; 32],
     round: Option<command::Round>,
-    segments: segments::Segments,
     wakes: wakes::Wakes,
     /// What waits for a round before it can have a segment.
     extensions: Vec<(u64, u64, command::Asker)>,
     /// How often peers have asked this rank to look.
     pub looks: u64,
-    atomics: AtomicCap,
     pub failure: Option<Error>,
     found: Vec<Completion>,
     order: issue::Last,
@@ -210,16 +196,19 @@ impl EngineBytes {
     }
 }
 
-/// The ranks' ports as domains to register with.
-fn domains(mesh: &Mesh, atomics: AtomicCap) -> Vec<Domain<'_>> {
-    mesh.ports().iter().map(|port| Domain { pd: &port.pd, atomics }).collect()
-}
-
 impl Engine {
-    /// An engine on an open mesh. `starter` are the sizes of the three starter memories.
-    pub fn new(mesh: Mesh, memory: OwnMemory, connections: usize, published: Arc<AtomicI64>) -> Self {
-        let OwnMemory { layout, table, starters, scratch, staged, fetched, buffers, segments, atomics } = memory;
-        let (rank, size) = (mesh.rank(), mesh.size());
+    /// An engine on an open mesh.
+    pub fn new(mut mesh: Mesh, settings: &Settings, published: Arc<AtomicI64>) -> Result<Self> {
+        let connections = settings.connections;
+        let memory = OwnMemory::new(&mesh, settings)?;
+        let domains = memory.domains(&mesh);
+        let scratch = Mapped::new(&domains, (RING + INTERNAL) * 8)?;
+        let staged = Mapped::new(&domains, (RING + INTERNAL) * STAGED)?;
+        let fetched = Mapped::new(&domains, connections * Entry::BYTES)?;
+        let buffers = Mapped::new(&domains, usize::from(BUFFERS) * BOUNCE as usize)?;
+        let keys = |port: usize| (memory.table.published(port).1, scratch.rkey(port));
+        let table = memory.table.published(0).0;
+        mesh.set_hello(hello(table, scratch.start(), keys, mesh.ports().len(), memory.has_device_atomics()));
         published.store(1, Ordering::Relaxed);
         let nothing = Cached {
             region: 0,
@@ -227,13 +216,9 @@ impl Engine {
             link: Link { index: 0, life: 0 },
             entry: Entry { start: 0, size: 0, rkey: 0 },
         };
-        Self {
-            layout,
-            rank,
-            size,
+        Ok(Self {
             mesh,
-            table,
-            starters,
+            memory,
             scratch,
             staged,
             fetched,
@@ -262,16 +247,14 @@ impl Engine {
             here: VecDeque::new(),
             barrier: [0; 32],
             round: None,
-            segments,
             wakes: wakes::Wakes::default(),
             extensions: vec![],
             looks: 0,
-            atomics,
             failure: None,
             found: vec![Completion::default(); 16],
             order: issue::Last::default(),
             eager: true,
-        }
+        })
     }
 
     /// The first handle that is not over.
@@ -361,10 +344,6 @@ impl Engine {
         }
     }
 
-    fn domains(&self) -> Vec<Domain<'_>> {
-        domains(&self.mesh, self.atomics)
-    }
-
     /// A place for an operation of the library's own.
     fn internal(&mut self, op: Op) -> u32 {
         self.live += 1;
@@ -434,13 +413,7 @@ impl Engine {
         rights: Rights,
     ) -> Result<Registration> {
         // SAFETY: handed on to the caller.
-        unsafe { Registration::new(&self.domains(), start, len, color as usize, rights) }
-    }
-
-    /// The starter memory of a rank; None for a rank that is none.
-    pub fn starter(&self, rank: u32, which: u32) -> Option<GlobalAddress> {
-        debug_assert!(which < STARTERS);
-        (rank < self.size).then(|| self.layout.address(Parts { rank, color: 0, key: which + 1, offset: 0 }))
+        unsafe { self.memory.register(&self.mesh, start, len, color, rights) }
     }
 }
 
@@ -455,116 +428,8 @@ fn is_passive(op: &Op) -> bool {
     op.work.is_single()
 }
 
-impl Engine {
-    /// Deregisters all, for good. False where the device did not let go of something: the engine's own memory stays mapped then.
-    pub fn close(&mut self) -> bool {
-        let closed = self.table.close();
-        if !closed {
-            self.starters.drain(..).for_each(std::mem::forget);
-            self.segments.forget();
-        }
-        closed
-    }
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// What a rank registers for itself.
-pub(crate) struct OwnMemory {
-    pub layout: Layout,
-    table: Table,
-    starters: Vec<Pages>,
-    scratch: Mapped,
-    staged: Mapped,
-    fetched: Mapped,
-    buffers: Mapped,
-    segments: segments::Segments,
-    atomics: AtomicCap,
-}
-
-impl OwnMemory {
-    pub fn new(mesh: &Mesh, settings: &Settings) -> Result<Self> {
-        let Settings { starter, connections, owner_atomics, .. } = *settings;
-        let layout = Layout::of_job(mesh.size())?;
-        let caps = mesh.ports().iter().map(|port| Ok(port.context.attr()?.atomics)).collect::<Result<Vec<_>>>()?;
-        // One engine for all words.
-        let all = |least: AtomicCap| caps.iter().all(|cap| *cap == least);
-        let atomics = if all(AtomicCap::Global) && !owner_atomics { AtomicCap::Global } else { AtomicCap::None };
-        let domains = domains(mesh, atomics);
-        let mut table = Table::new(&domains, mesh.rank(), layout)?;
-        let mut starters = vec![];
-        for size in starter {
-            let len = usize::try_from(size).map_err(|_| Error::broken("the starter memory is too large"))?;
-            let pages = Pages::new(len)?;
-            // SAFETY: the pages live as long as the engine, which deregisters them first.
-            let registration = unsafe { Registration::new(&domains, pages.start(), len, 0, Rights::Write)? };
-            if let KeyFor::Key(key) = table.key()? {
-                table.insert(key, registration, 0);
-            }
-            starters.push(pages);
-        }
-        Ok(Self {
-            layout,
-            table,
-            starters,
-            scratch: Mapped::new(&domains, (RING + INTERNAL) * 8)?,
-            staged: Mapped::new(&domains, (RING + INTERNAL) * STAGED)?,
-            fetched: Mapped::new(&domains, connections * Entry::BYTES)?,
-            buffers: Mapped::new(&domains, usize::from(BUFFERS) * BOUNCE as usize)?,
-            segments: segments::Segments::new(settings.heap),
-            atomics,
-        })
-    }
-
-    /// What peers have to know, for the handshake of connections.
-    pub fn hello(&self, ports: usize) -> Vec<u8> {
-        let keys = |port: usize| (self.table.published(port).1, self.scratch.rkey(port));
-        hello(self.table.published(0).0, self.scratch.start(), keys, ports, by_device(self.atomics))
-    }
-}
-
-/// What peers have to know: where a rank's table is, and the words for answers; the keys of both at each port; whether its device does
-/// the atomics.
-pub(crate) fn hello(
-    table: u64,
-    scratch: u64,
-    keys: impl Fn(usize) -> (u32, u32),
-    ports: usize,
-    atomics: bool,
-) -> Vec<u8> {
-    let mut bytes = vec![];
-    bytes.extend(table.to_le_bytes());
-    bytes.extend(scratch.to_le_bytes());
-    for port in 0..vervain_mesh::MAX_DEVICES {
-        // Connections of a color that this rank has not got are its last port's.
-        let (table, scratch) = keys(port.min(ports - 1));
-        bytes.extend(table.to_le_bytes());
-        bytes.extend(scratch.to_le_bytes());
-    }
-    bytes.push(atomics.into());
-    bytes
-}
-
-/// Whether the device does the atomics, as peers are told. One that is atomic only among its own operations does not: of words of
-/// 4 bytes it would change the neighbour too, and those that the processor does instead would meet its own.
-pub(crate) fn by_device(cap: AtomicCap) -> bool {
-    cap == AtomicCap::Global
-}
-
-impl Peer {
-    const BYTES: usize = 17 + 8 * vervain_mesh::MAX_DEVICES;
-
-    /// What [`OwnMemory::hello`] of the peer says for connections of a color.
-    pub fn decode(bytes: &[u8], color: u32) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let keys = 16 + 8 * color as usize;
-        let (table, scratch, atomics) = (long(0), long(8), bytes[Self::BYTES - 1] == 1);
-        Some(Self { table, scratch, table_key: short(keys), scratch_key: short(keys + 4), atomics })
+        self.memory.close();
     }
 }

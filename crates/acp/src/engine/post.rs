@@ -42,7 +42,7 @@ impl Engine {
     /// The entry of the region of `address`, as read by the connection `link`.
     #[inline]
     pub(super) fn cached(&self, address: GlobalAddress, link: Link) -> Option<Entry> {
-        let region = self.layout.region(address);
+        let region = self.memory.layout.region(address);
         let cached = &self.cache[slot(region)];
         let fits = cached.region == region && cached.link == link;
         (fits && cached.stamp == self.connections[link.index as usize].stamp).then_some(cached.entry)
@@ -118,7 +118,7 @@ impl Engine {
     #[inline]
     fn entry(&mut self, i: u32, address: GlobalAddress, len: u64, link: Link) -> Result<Found> {
         match self.cached(address, link) {
-            Some(entry) if self.layout.offset(address).checked_add(len).is_some_and(|end| end <= entry.size) => {
+            Some(entry) if self.memory.layout.offset(address).checked_add(len).is_some_and(|end| end <= entry.size) => {
                 Ok(Found::Entry(entry))
             }
             Some(entry) => Ok(Found::Not(self.missed(i, address, Some(entry.size)))),
@@ -160,7 +160,7 @@ impl Engine {
                 let connection = &mut self.connections[index as usize];
                 let first = connection.queue.front().map(|i| (*i, &self.ops[*i as usize]));
                 let first = first.map(|(i, op)| (i, if op.step == Step::Write { op.dst } else { op.src }));
-                if let Some((i, address)) = first.filter(|(_, address)| self.layout.region(*address) == region) {
+                if let Some((i, address)) = first.filter(|(_, address)| self.memory.layout.region(*address) == region) {
                     connection.queue.pop_front();
                     if let Posted::Blocked = self.missed(i, address, None) {
                         self.connections[index as usize].queue.push_front(i);
@@ -173,12 +173,12 @@ impl Engine {
 
     /// Reads the entry of the region of `address` from the peer's table.
     fn fetch(&mut self, address: GlobalAddress, link: Link) -> Result<()> {
-        let Some(parts) = self.layout.parts(address) else { return Ok(()) };
+        let Some(parts) = self.memory.layout.parts(address) else { return Ok(()) };
         let connection = &mut self.connections[link.index as usize];
         if connection.fetching.is_some() || connection.posted >= SENDS {
             return Ok(());
         }
-        connection.fetching = Some(Fetch { region: self.layout.region(address), stamp: connection.stamp, link });
+        connection.fetching = Some(Fetch { region: self.memory.layout.region(address), stamp: connection.stamp, link });
         let port = self.mesh.port_of(link);
         let at = link.index as usize * Entry::BYTES;
         let from = RemoteAddr {
@@ -200,7 +200,7 @@ impl Engine {
             Found::Entry(entry) => entry,
             Found::Not(posted) => return Ok(posted),
         };
-        let far = entry.start + self.layout.offset(remote);
+        let far = entry.start + self.memory.layout.offset(remote);
         if word && !far.is_multiple_of(op.len) {
             return Err(misaligned(remote, op.len));
         }
@@ -220,7 +220,7 @@ impl Engine {
                 }
                 _ => {
                     let bytes = (op.len - offset).min(MAX_REQUEST);
-                    let (registration, at) = self.table.range(local, op.len as usize)?;
+                    let (registration, at) = self.memory.table.range(local, op.len as usize)?;
                     let at = at + offset as usize;
                     (bytes, far + offset, [registration.sge(port, at..at + bytes as usize)])
                 }
@@ -257,14 +257,14 @@ impl Engine {
         if self.connections[link.index as usize].posted >= SENDS {
             return Ok(Posted::Blocked);
         }
-        let far = entry.start + self.layout.offset(op.src);
+        let far = entry.start + self.memory.layout.offset(op.src);
         if !far.is_multiple_of(op.len) {
             return Err(misaligned(op.src, op.len));
         }
         let port = self.mesh.port_of(link);
         let sges = if let Work::Device(_) = op.work {
             // Right to its destination: what is posted behind it may use that.
-            let (registration, at) = self.table.range(op.dst, 8)?;
+            let (registration, at) = self.memory.table.range(op.dst, 8)?;
             [registration.sge(port, at..at + 8)]
         } else {
             [self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)]

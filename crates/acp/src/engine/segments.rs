@@ -13,8 +13,10 @@
 //! kind. A segment for all is never given up, and what peers have once read of it stays true. So memory that is freed in two of them
 //! never becomes one block, and a heap with a limit has as few of them as can be: see [`Segments::whole`].
 
+use vervain_mesh::Mesh;
+
+use super::own_memory::OwnMemory;
 use crate::address::GlobalAddress;
-use crate::engine::Engine;
 use crate::memory::{Pages, Registration, Rights};
 use crate::table::{KeyFor, STARTERS};
 
@@ -76,13 +78,13 @@ impl Segments {
     }
 }
 
-impl Engine {
+impl OwnMemory {
     /// Maps and registers `len` bytes for a segment.
-    fn map_segment(&mut self, len: u64) -> Option<(Pages, Registration)> {
+    fn map_segment(&self, mesh: &Mesh, len: u64) -> Option<(Pages, Registration)> {
         let len = usize::try_from(len).ok()?;
         let pages = Pages::new(len).ok()?;
         // SAFETY: the pages stay until the registration is gone.
-        match unsafe { self.register(pages.start(), len, 0, Rights::Write) } {
+        match unsafe { self.register(mesh, pages.start(), len, 0, Rights::Write) } {
             Ok(registration) => Some((pages, registration)),
             Err(error) => {
                 pages.unregistered(&error);
@@ -93,7 +95,7 @@ impl Engine {
 
     /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one, whose length the
     /// directory has. Its address, or why there is none. None if peers have to forget keys first.
-    pub(super) fn extend(&mut self, known: u64, len: u64) -> Option<u64> {
+    pub(super) fn extend(&mut self, mesh: &Mesh, known: u64, len: u64) -> Option<u64> {
         let alone = known == FOR_ITSELF;
         if !alone && known != self.segments.made {
             return Some(OTHERS);
@@ -113,7 +115,8 @@ impl Engine {
         }
         let wanted = if alone { len } else { self.segments.whole(len) };
         // A device that cannot have the longer one may have what was asked for.
-        let mapped = self.map_segment(wanted).or_else(|| if wanted > len { self.map_segment(len) } else { None });
+        let mapped =
+            self.map_segment(mesh, wanted).or_else(|| if wanted > len { self.map_segment(mesh, len) } else { None });
         let Some((pages, registration)) = mapped else { return Some(NO_MEMORY) };
         let len = registration.len() as u64;
         let key = if self.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { self.table.key() };
@@ -133,15 +136,15 @@ impl Engine {
             }
         };
         self.segments.bytes += len;
-        self.tell(place as u64 * PLACE + 24, if alone { len | ALONE } else { len });
-        self.tell(place as u64 * PLACE + 16, address.0);
+        self.write_directory(place as u64 * PLACE + 24, if alone { len | ALONE } else { len });
+        self.write_directory(place as u64 * PLACE + 16, address.0);
         match freed {
             Some(place) => self.segments.places[place].pages = Some(pages),
             None => self.segments.places.push(Place { alone, pages: Some(pages) }),
         }
-        self.tell(0, self.segments.places.len() as u64);
+        self.write_directory(0, self.segments.places.len() as u64);
         self.segments.made += u64::from(!alone);
-        self.tell(8, self.segments.made);
+        self.write_directory(8, self.segments.made);
         Some(address.0)
     }
 
@@ -154,7 +157,7 @@ impl Engine {
         let is_it = |pages: &Pages| pages.start().cast() == start;
         let is_it = |place: &Place| place.alone && place.pages.as_ref().is_some_and(is_it);
         let Some(place) = self.segments.places.iter().position(is_it) else { return false };
-        self.tell(place as u64 * PLACE + 16, 0);
+        self.write_directory(place as u64 * PLACE + 16, 0);
         let pages = self.segments.places[place].pages.take();
         self.segments.bytes -= len as u64;
         if self.table.remove(segment).is_err() {
@@ -165,7 +168,7 @@ impl Engine {
     }
 
     /// Stores a word of the directory.
-    fn tell(&self, at: u64, value: u64) {
+    fn write_directory(&self, at: u64, value: u64) {
         if let Some(starter) = self.starter(self.rank, DIRECTORY) {
             // It is this rank's own, and long enough: `extend` has looked.
             let _ = self.store(starter.add(at), value, size_of::<u64>());

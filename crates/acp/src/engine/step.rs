@@ -117,7 +117,7 @@ impl Engine {
     }
 
     fn atomic_over(&mut self, i: u32, dst: GlobalAddress, old: u64, width: usize) {
-        match self.store(dst, old, width) {
+        match self.memory.store(dst, old, width) {
             Ok(()) => self.finish(i),
             Err(error) => self.fail(error),
         }
@@ -194,7 +194,7 @@ impl Engine {
             }
             s if s == Status::ReadOnly as u8 => {
                 let address = if let Work::Owner(_) = work { src } else { dst };
-                let rank = self.layout.parts(address).map_or(0, |parts| parts.rank);
+                let rank = self.memory.layout.parts(address).map_or(0, |parts| parts.rank);
                 self.fail(Error::broken(read_only(rank, address)));
             }
             s if s == Status::Misaligned as u8 => {

@@ -31,10 +31,10 @@ struct Wake {
 impl Engine {
     /// Has a thread of `rank` that waits look. Returns before it does.
     pub fn wake(&mut self, rank: u32) -> Result<()> {
-        if rank >= self.size {
-            return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.size)));
+        if rank >= self.memory.layout.ranks() {
+            return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.memory.layout.ranks())));
         }
-        if rank == self.rank {
+        if rank == self.memory.rank {
             self.looks += 1;
         } else if let Some(wake) = self.wakes.under_way.iter_mut().find(|wake| wake.rank == rank) {
             wake.again = true;
@@ -50,7 +50,7 @@ impl Engine {
         while self.wakes.under_way.len() < MAX_WAKES
             && let Some(rank) = self.wakes.waiting.pop_front()
         {
-            let src = self.starter(rank, 0).unwrap_or(GlobalAddress::NULL);
+            let src = self.memory.starter(rank, 0).unwrap_or(GlobalAddress::NULL);
             let op = self.internal(Op { work: Work::Ask(Ask::Look), src, ..Op::NONE });
             self.wakes.under_way.push(Wake { rank, op, again: false });
             self.start(op);
