@@ -86,7 +86,7 @@ impl Engine {
                 if work == Work::ServeHere && self.memory.table.writable(dst, 0).is_err() {
                     return self.answer(answer(Status::ReadOnly, 0));
                 }
-                let i = self.internal(Op { work, dst, src, len, answer: answer(Status::Done, 0), ..Op::NONE });
+                let i = self.operations.add(Op { work, dst, src, len, answer: answer(Status::Done, 0), ..Op::NONE });
                 self.start(i);
             }
             Command::Atomic { at, what } => {
@@ -140,7 +140,7 @@ impl Engine {
 
     /// What a served operation did is over: now the answer.
     pub(super) fn served_op(&mut self, i: u32, status: Status, value: u64) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         op.answer = Answer { status: status as u8, value, ..op.answer };
         op.step = Step::Answer;
         self.route(i);
@@ -149,11 +149,11 @@ impl Engine {
     /// Copies of peers' inside this rank: the next part of the first. Says whether there was one.
     pub fn copy_part(&mut self) -> bool {
         let Some(&i) = self.here.front() else { return false };
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let part = (op.len - op.offset).min(PART);
         let (dst, src) = (op.dst.add(op.offset), op.src.add(op.offset));
         let copied = self.memory.copy(dst, src, part as usize);
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         op.offset += part;
         let status = match copied {
             Ok(()) if op.offset < op.len => return true,
@@ -169,7 +169,7 @@ impl Engine {
     /// Tells the issuers of copies that have waited for a connection for too long to do them themselves.
     fn give_back_late(&mut self) {
         while let Some(&(since, i)) = self.served_since.front() {
-            let op = &self.ops[i as usize];
+            let op = &self.operations[i];
             if op.work != Work::Serve || op.place != Place::Contact {
                 self.served_since.pop_front();
                 continue;
@@ -207,7 +207,7 @@ impl Engine {
             let link = round.unasked.swap_remove(at);
             round.asked += 1;
             self.mesh.hold(link);
-            let i = self.internal(Op { work: Work::Discard, link, ..Op::NONE });
+            let i = self.operations.add(Op { work: Work::Discard, link, ..Op::NONE });
             self.start(i);
         }
     }

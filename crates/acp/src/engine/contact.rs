@@ -12,7 +12,7 @@ impl Engine {
     /// Brings an operation to the connection of its next step.
     #[inline]
     pub(super) fn route(&mut self, i: u32) {
-        let op = &self.ops[i as usize];
+        let op = &self.operations[i];
         let address = match (op.work, op.step) {
             // These have theirs, and hold it.
             (Work::Answer | Work::Serve | Work::ServeHere, Step::Answer) => return self.enqueue(i, op.answer.link),
@@ -34,7 +34,7 @@ impl Engine {
     /// Hands an operation to the connection, which it holds, or has it wait for the loop that is at its word.
     #[inline]
     fn admit(&mut self, i: u32, link: Link) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         let connection = &mut self.connections[link.index as usize];
         if let Work::Device(what) | Work::Loop(what) = op.work
             && !connection.peer.atomics
@@ -54,9 +54,9 @@ impl Engine {
 
     /// A loop is over: the next one at its word begins.
     pub(super) fn loop_done(&mut self, i: u32) {
-        let (word, link) = (self.ops[i as usize].word(), self.ops[i as usize].link);
+        let (word, link) = (self.operations[i].word(), self.operations[i].link);
         let connection = &mut self.connections[link.index as usize];
-        let next = connection.loops.iter().position(|i| self.ops[*i as usize].word() == word);
+        let next = connection.loops.iter().position(|i| self.operations[*i].word() == word);
         if let Some(next) = next.and_then(|at| connection.loops.remove(at)) {
             return self.enqueue(next, link);
         }
@@ -65,7 +65,7 @@ impl Engine {
 
     #[cold]
     fn contact(&mut self, i: u32, rank: u32, color: u32) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         op.place = Place::Contact;
         if op.work == Work::Serve {
             self.served_since.push_back((Instant::now(), i));

@@ -1,15 +1,15 @@
 //! Issuing: which way an operation goes, and what it has to wait for.
 
-use std::cmp::Reverse;
-use std::sync::atomic::Ordering;
-
 use vervain_mesh::Link;
 use vervain_rdma::{Qp, RemoteAddr, SendRequest};
 
+use super::buffers::BOUNCE;
 use super::command::Asker;
+use super::entries::Cached;
+use super::operations::index;
 use super::own_memory::check_alignment;
-use super::post::{SENDS, slot};
-use super::{BOUNCE, Cached, Engine, MAX_REQUEST, index, is_passive};
+use super::post::SENDS;
+use super::{Engine, MAX_REQUEST};
 use crate::address::{GlobalAddress, Parts};
 use crate::command::Ask;
 use crate::error::{Error, Result};
@@ -25,15 +25,6 @@ const EAGER: i64 = 64;
 fn post(qp: &Qp, request: SendRequest<'_, '_>, id: u64, step: Step) -> Result<Step> {
     qp.post(request.id(id).signaled())?;
     Ok(step)
-}
-
-/// The last operation that was issued, for those that continue it.
-#[derive(Default)]
-pub(super) struct Last {
-    /// Ranks and colors of its source and destination.
-    ends: (u64, u64),
-    after: i64,
-    is_single: bool,
 }
 
 impl Engine {
@@ -81,14 +72,10 @@ impl Engine {
             Work::Get | Work::Device(_) => (dst, src),
             _ => return Ok(None),
         };
-        let seq = self.next;
-        let after = match order {
-            Order::Now => 0,
-            Order::After(handle) => handle.get().min(seq - 1),
-            Order::All | Order::Continue => seq - 1,
-        };
+        let seq = self.operations.next();
+        let after = self.operations.after(order);
         let (region, offset) = (self.memory.layout.region(far), self.memory.layout.offset(far));
-        let Cached { region: cached, stamp, link, entry } = self.cache[slot(region)];
+        let Cached { region: cached, stamp, link, entry } = *self.entries.at(region);
         let connection = &mut self.connections[link.index as usize];
         let is_open = cached == region
             && stamp == connection.stamp
@@ -96,7 +83,7 @@ impl Engine {
             && connection.posted < SENDS
             && self.mesh.is_open(link);
         let fits = len as u64 <= MAX_REQUEST && offset.checked_add(len as u64).is_some_and(|end| end <= entry.size);
-        if after >= self.head || !is_open || !fits {
+        if after >= self.operations.head() || !is_open || !fits {
             return Ok(None);
         }
         let Ok((registration, at)) = self.memory.table.range(own, len) else { return Ok(None) };
@@ -106,7 +93,7 @@ impl Engine {
         let sges = [registration.sge(self.mesh.port_of(link), at..at + len)];
         let there = RemoteAddr { addr: entry.start + offset, rkey: entry.rkey };
         let i = index(seq);
-        let (data, id) = (self.mesh.data(link), i as u64);
+        let (data, id) = (self.mesh.data(link), u64::from(i));
         // Each request is posted where it is made: to make one of them first and post it then has the compiler copy it.
         let step = match work {
             Work::Put => post(data, SendRequest::write(&sges, there), id, Step::Write),
@@ -123,16 +110,13 @@ impl Engine {
             _ => return Ok(None),
         }?;
         self.mesh.hold(link);
-        self.next += 1;
-        self.order =
-            Last { ends: (self.memory.layout.owner(src), self.memory.layout.owner(dst)), after, is_single: true };
+        self.operations.number_posted((self.memory.layout.owner(src), self.memory.layout.owner(dst)), after);
         // A device in memory has done it: then, being the only one, it takes no place, and who waits for it finds so without the lock.
         let looks = self.eager || seq % EAGER == 0;
-        let has_found = looks && seq == self.head && self.find_one(link);
+        let has_found = looks && seq == self.operations.head() && self.find_one(link);
         if has_found && self.found[0].is_success() && self.found[0].id() == id {
             self.mesh.release(link);
-            self.head = self.next;
-            self.published.store(self.head, Ordering::Release);
+            self.operations.skip();
             self.eager = true;
             return Ok(Some(Handle::of(seq)));
         }
@@ -140,13 +124,9 @@ impl Engine {
         connection.posted += 1;
         connection.singles += 1;
         connection.reads += u32::from(step != Step::Write);
-        let op = &mut self.ops[i];
-        // What else it has is as its predecessor has left it: nothing.
+        let op = self.operations.count_posted(seq);
         (op.seq, op.work, op.step, op.place, op.link) = (seq, work, step, Place::Posted, link);
         (op.dst, op.src, op.len, op.offset, op.in_flight) = (dst, src, len as u64, len as u64, 1);
-        self.incomplete += 1;
-        self.live += 1;
-        self.passive += 1;
         if has_found {
             let completion = self.found[0];
             self.completed(&completion);
@@ -239,52 +219,26 @@ impl Engine {
     /// Gives the operation its handle, and starts it or has it wait.
     #[inline]
     fn issue(&mut self, mut op: Op, order: Order) -> Handle {
-        let seq = self.next;
         let ends = (self.memory.layout.owner(op.src), self.memory.layout.owner(op.dst));
-        let before = seq - 1;
-        op.after = match order {
-            Order::Now => 0,
-            Order::After(handle) => handle.get().min(before),
-            Order::All => before,
-            Order::Continue if self.order.is_single && op.work.is_single() && self.order.ends == ends => {
-                self.order.after
-            }
-            Order::Continue => before,
-        };
-        self.order = Last { ends, after: op.after, is_single: op.work.is_single() };
-        self.next += 1;
-        self.incomplete += 1;
-        self.live += 1;
-        op.seq = seq;
-        let i = index(seq);
-        let mut waits = op.after >= self.head && !self.is_chained(&mut op);
+        self.operations.number(&mut op, ends, order);
+        let seq = op.seq;
+        let mut waits = op.after >= self.operations.head() && !self.is_chained(&mut op);
         if waits {
             // What stands in the way may be over already.
             self.poll();
-            waits = op.after >= self.head;
+            waits = op.after >= self.operations.head();
         }
         if waits {
-            op.place = Place::Ordered;
-            self.ops[i] = op;
-            self.ordered.push(Reverse((op.after, seq)));
+            self.operations.wait(op);
         } else {
-            self.ops[i] = op;
-            self.start(i as u32);
+            let i = index(seq);
+            self.operations[i] = op;
+            self.start(i);
             self.drain();
         }
         // A device in memory has done at once what was posted: the next steps need not wait for somebody to look.
-        while self.is_unfinished(i, seq) && self.poll() {}
+        while self.operations.is_unfinished(seq) && self.poll() {}
         Handle::of(seq)
-    }
-
-    /// Whether the operation still has steps to go after what is under way.
-    #[inline]
-    fn is_unfinished(&self, i: usize, seq: i64) -> bool {
-        let op = &self.ops[i];
-        op.seq == seq
-            && op.place != Place::Done
-            && op.place != Place::Free
-            && !(op.place == Place::Posted && is_passive(op))
     }
 
     /// Whether all that is not over goes by the connection that the operation will take, where the device keeps them in order; with
@@ -301,14 +255,13 @@ impl Engine {
         if connection.link != Some(link) || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics) {
             return false;
         }
-        // The operation itself is counted already.
         op.fenced = connection.reads > 0;
-        self.incomplete - 1 == connection.singles
+        self.operations.are_all_others(connection.singles)
     }
 
     /// Starts an operation whose order is met.
     pub(super) fn start(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         op.offset = 0;
         op.step = match op.work {
             Work::Put | Work::Serve => Step::Write,
@@ -328,11 +281,11 @@ impl Engine {
             }
         };
         if op.work == Work::Bounce && op.buffer == crate::op::NO_BUFFER {
-            match self.free_buffers.pop() {
-                Some(buffer) => op.buffer = buffer,
+            match self.operations.buffers.take(i) {
+                Some(buffer) => self.operations[i].buffer = buffer,
                 None => {
-                    op.place = Place::Buffer;
-                    return self.for_buffers.push_back(i);
+                    self.operations[i].place = Place::Buffer;
+                    return;
                 }
             }
         }
@@ -341,7 +294,7 @@ impl Engine {
 
     /// Carries out what stays inside this rank.
     fn here(&mut self, i: u32) {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let done = match op.work {
             Work::HereAtomic(what) => {
                 self.memory.carry_out(op.src, what).and_then(|old| self.memory.store(op.dst, old, what.width()))
@@ -350,7 +303,7 @@ impl Engine {
             _ => self.memory.copy(op.dst, op.src, op.len as usize),
         };
         match done {
-            Ok(()) => self.finish(i),
+            Ok(()) => self.operations.finish(i),
             Err(error) => self.fail(error),
         }
     }
@@ -365,14 +318,14 @@ impl Engine {
     /// Sends a notice to `rank`, which has a receive for it.
     pub fn notify(&mut self, rank: u32, immediate: u32) {
         let Some(dst) = self.memory.starter(rank, 0) else { return };
-        let i = self.internal(Op { work: Work::Notify(immediate), dst, ..Op::NONE });
+        let i = self.operations.add(Op { work: Work::Notify(immediate), dst, ..Op::NONE });
         self.start(i);
         self.drain();
     }
 
     /// Begins the answer to a command that has not been served by an operation.
     pub(super) fn answer(&mut self, answer: Answer) {
-        let i = self.internal(Op { work: Work::Answer, answer, ..Op::NONE });
+        let i = self.operations.add(Op { work: Work::Answer, answer, ..Op::NONE });
         self.start(i);
     }
 }

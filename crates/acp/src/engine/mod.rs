@@ -17,9 +17,12 @@
 //! A connection has a queue of operations that wait for room or for an entry of the peer's table. What is posted is over when its
 //! completion says so. Operations are over in any order; handles are a prefix of those that are.
 
+mod buffers;
 mod command;
 mod contact;
+mod entries;
 mod issue;
+mod operations;
 mod own_memory;
 mod peer;
 mod post;
@@ -31,48 +34,26 @@ pub(crate) use own_memory::{OwnMemory, by_device};
 pub(crate) use peer::{Peer, hello};
 pub(crate) use post::SENDS;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::time::Instant;
 
 use vervain_mesh::{Link, Mesh};
 use vervain_rdma::Completion;
 
+use self::buffers::Buffers;
+use self::entries::Entries;
+use self::operations::Operations;
 use crate::error::{Error, Result};
-use crate::memory::{Mapped, Registration, Rights};
-use crate::op::{NO_BUFFER, Op, Place};
+use crate::memory::{Registration, Rights};
 use crate::settings::Settings;
 use crate::table::Entry;
 
-/// Operations of the program that can be outstanding. The original has 1,024 too.
-pub(crate) const RING: usize = 1024;
-/// Operations of the library's own: commands served, notices, entries to be forgotten, wakes.
-const INTERNAL: usize = 512;
 /// Commands that are served at a time; others wait in the SRQ.
 const MAX_SERVED: u32 = 64;
 /// A longer request is posted in parts. Devices take at least 2^31 bytes.
 const MAX_REQUEST: u64 = 1 << 30;
-/// Entries of peers' tables that are remembered.
-const CACHED: usize = 4096;
-/// Bytes of a buffer that a copy between two others goes through, and the longest copy that does so: see docs/acp.md.
-pub(crate) const BOUNCE: u64 = 128 << 10;
-/// As many such copies are under way at a time.
-const BUFFERS: u16 = 16;
-/// Bytes of an operation's place in `staged`: a command, or an answer's value.
-const STAGED: usize = 32;
-
-/// An entry of a peer's table.
-#[derive(Clone, Copy)]
-struct Cached {
-    region: u64,
-    /// Of the connection by which it was read; 0: nothing here.
-    stamp: u64,
-    link: Link,
-    entry: Entry,
-}
-
 /// A Read of an entry that is under way: of which region, and when it began.
 struct Fetch {
     region: u64,
@@ -123,33 +104,11 @@ impl Connection {
 pub(crate) struct Engine {
     pub mesh: Mesh,
     pub memory: OwnMemory,
-    /// What atomics find: 8 bytes for each operation.
-    scratch: Mapped,
-    /// Commands and values of answers.
-    staged: Mapped,
-    /// Entries as they are read, for each connection.
-    fetched: Mapped,
-    buffers: Mapped,
-    free_buffers: Vec<u16>,
-    ops: Vec<Op>,
-    free: Vec<u32>,
-    /// The handle of the next operation, and the first that is not over.
-    next: i64,
-    head: i64,
-    published: Arc<AtomicI64>,
-    /// The program's operations that are not over.
-    incomplete: u32,
-    /// All operations that are not over, and those of them that need nothing but their completion.
-    live: u32,
-    passive: u32,
+    operations: Operations,
+    entries: Entries,
     connections: Vec<Connection>,
     stamps: u64,
-    cache: Vec<Cached>,
-    /// Operations whose order is not met, by what they wait for.
-    ordered: BinaryHeap<Reverse<(i64, i64)>>,
-    ready: VecDeque<u32>,
     contacts: HashMap<(u32, u32), VecDeque<u32>>,
-    for_buffers: VecDeque<u32>,
     commands: VecDeque<command::Received>,
     arrivals: Vec<vervain_mesh::Command>,
     served: u32,
@@ -169,7 +128,6 @@ pub(crate) struct Engine {
     pub looks: u64,
     pub failure: Option<Error>,
     found: Vec<Completion>,
-    order: issue::Last,
     /// Requests complete while they are posted.
     eager: bool,
 }
@@ -183,15 +141,15 @@ pub(crate) struct EngineBytes {
 }
 
 impl EngineBytes {
-    pub const OPERATIONS: usize = RING + INTERNAL;
-    pub const ENTRIES: usize = CACHED;
+    pub const OPERATIONS: usize = Operations::COUNT;
+    pub const ENTRIES: usize = Entries::COUNT;
 
     pub fn of(connections: usize) -> Self {
         Self {
-            operations: Self::OPERATIONS * (size_of::<Op>() + size_of::<u64>() + STAGED),
-            entries: CACHED * size_of::<Cached>(),
+            operations: Operations::BYTES,
+            entries: Entries::BYTES,
             connections: connections * (size_of::<Connection>() + Entry::BYTES),
-            buffers: usize::from(BUFFERS) * BOUNCE as usize,
+            buffers: Buffers::BYTES,
         }
     }
 }
@@ -199,46 +157,21 @@ impl EngineBytes {
 impl Engine {
     /// An engine on an open mesh.
     pub fn new(mut mesh: Mesh, settings: &Settings, published: Arc<AtomicI64>) -> Result<Self> {
-        let connections = settings.connections;
         let memory = OwnMemory::new(&mesh, settings)?;
         let domains = memory.domains(&mesh);
-        let scratch = Mapped::new(&domains, (RING + INTERNAL) * 8)?;
-        let staged = Mapped::new(&domains, (RING + INTERNAL) * STAGED)?;
-        let fetched = Mapped::new(&domains, connections * Entry::BYTES)?;
-        let buffers = Mapped::new(&domains, usize::from(BUFFERS) * BOUNCE as usize)?;
-        let keys = |port: usize| (memory.table.published(port).1, scratch.rkey(port));
-        let table = memory.table.published(0).0;
-        mesh.set_hello(hello(table, scratch.start(), keys, mesh.ports().len(), memory.has_device_atomics()));
-        published.store(1, Ordering::Relaxed);
-        let nothing = Cached {
-            region: 0,
-            stamp: 0,
-            link: Link { index: 0, life: 0 },
-            entry: Entry { start: 0, size: 0, rkey: 0 },
-        };
+        let operations = Operations::new(&domains, published)?;
+        let entries = Entries::new(&domains, settings.connections)?;
+        let keys = |port: usize| (memory.table.published(port).1, operations.answers(port).1);
+        let (table, answers) = (memory.table.published(0).0, operations.answers(0).0);
+        mesh.set_hello(hello(table, answers, keys, mesh.ports().len(), memory.has_device_atomics()));
         Ok(Self {
             mesh,
             memory,
-            scratch,
-            staged,
-            fetched,
-            buffers,
-            free_buffers: (0..BUFFERS).rev().collect(),
-            ops: vec![Op::NONE; RING],
-            free: vec![],
-            next: 1,
-            head: 1,
-            published,
-            incomplete: 0,
-            live: 0,
-            passive: 0,
-            connections: (0..connections).map(|_| Connection::default()).collect(),
+            operations,
+            entries,
+            connections: (0..settings.connections).map(|_| Connection::default()).collect(),
             stamps: 0,
-            cache: vec![nothing; CACHED],
-            ordered: BinaryHeap::new(),
-            ready: VecDeque::new(),
             contacts: HashMap::new(),
-            for_buffers: VecDeque::new(),
             commands: VecDeque::new(),
             arrivals: vec![],
             served: 0,
@@ -252,30 +185,29 @@ impl Engine {
             looks: 0,
             failure: None,
             found: vec![Completion::default(); 16],
-            order: issue::Last::default(),
             eager: true,
         })
     }
 
     /// The first handle that is not over.
     pub fn head(&self) -> i64 {
-        self.head
+        self.operations.head()
     }
 
     /// The handle that the next operation will have.
     pub fn next(&self) -> i64 {
-        self.next
+        self.operations.next()
     }
 
     /// Whether another operation can be issued.
     pub fn has_room(&self) -> bool {
-        self.next - self.head < RING as i64
+        self.operations.has_room()
     }
 
     /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer waits for this
     /// side of a connection.
     pub fn needs_care(&self) -> bool {
-        self.live > self.passive || self.mesh.is_draining()
+        self.operations.has_active() || self.mesh.is_draining()
     }
 
     /// Whether there is work that waits for nothing.
@@ -339,65 +271,8 @@ impl Engine {
     /// Starts operations whose order is met.
     #[inline]
     fn drain(&mut self) {
-        while let Some(op) = self.ready.pop_front() {
+        while let Some(op) = self.operations.next_ready() {
             self.start(op);
-        }
-    }
-
-    /// A place for an operation of the library's own.
-    fn internal(&mut self, op: Op) -> u32 {
-        self.live += 1;
-        match self.free.pop() {
-            Some(i) => {
-                self.ops[i as usize] = op;
-                i
-            }
-            None => {
-                self.ops.push(op);
-                assert!(self.ops.len() <= RING + INTERNAL, "one for each command served and each connection");
-                (self.ops.len() - 1) as u32
-            }
-        }
-    }
-
-    /// An operation is over.
-    fn finish(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
-        if op.place == Place::Posted && is_passive(op) {
-            self.passive -= 1;
-        }
-        self.live -= 1;
-        if op.buffer != NO_BUFFER {
-            self.free_buffers.push(op.buffer);
-            op.buffer = NO_BUFFER;
-            self.ready.extend(self.for_buffers.pop_front());
-        }
-        let op = &mut self.ops[i as usize];
-        op.fenced = false;
-        if op.seq == 0 {
-            op.place = Place::Free;
-            self.free.push(i);
-            return;
-        }
-        op.place = Place::Done;
-        self.incomplete -= 1;
-        if op.seq == self.head {
-            self.advance();
-        }
-    }
-
-    /// The first that is not over is another one now.
-    fn advance(&mut self) {
-        while self.head < self.next && self.ops[index(self.head)].place == Place::Done {
-            self.ops[index(self.head)].place = Place::Free;
-            self.head += 1;
-        }
-        self.published.store(self.head, Ordering::Release);
-        while let Some(&Reverse((after, seq))) = self.ordered.peek()
-            && after < self.head
-        {
-            self.ordered.pop();
-            self.ready.push_back(index(seq) as u32);
         }
     }
 
@@ -415,17 +290,6 @@ impl Engine {
         // SAFETY: handed on to the caller.
         unsafe { self.memory.register(&self.mesh, start, len, color, rights) }
     }
-}
-
-/// Where an operation of the program's is.
-#[inline]
-fn index(seq: i64) -> usize {
-    seq as usize & (RING - 1)
-}
-
-/// Whether it needs nothing but its completion once it is posted.
-fn is_passive(op: &Op) -> bool {
-    op.work.is_single()
 }
 
 impl Drop for Engine {

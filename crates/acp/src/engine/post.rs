@@ -1,23 +1,17 @@
 //! Posting: an operation's next request, on the connection that it belongs to.
 
-use std::sync::atomic::Ordering;
-
 use vervain_mesh::Link;
 use vervain_rdma::{RemoteAddr, SendRequest};
 
+use super::buffers::BOUNCE;
+use super::entries::Cached;
 use super::step::{FETCH, SENT, with_half};
-use super::{BOUNCE, CACHED, Cached, Engine, Fetch, MAX_REQUEST, STAGED};
+use super::{Engine, Fetch, MAX_REQUEST};
 use crate::address::GlobalAddress;
 use crate::command::{Command, NOTHING, Notice, Status};
 use crate::error::{Error, Result};
 use crate::op::{Answer, Atomic, Place, Step, Work};
-use crate::table::{Entry, read_entry};
-
-/// Where the entry of a region is cached.
-#[inline]
-pub(super) fn slot(region: u64) -> usize {
-    (region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - CACHED.trailing_zeros())) as usize
-}
+use crate::table::Entry;
 
 /// Requests of a connection on each lane; receives for notices are reserved for as many answers.
 pub(crate) const SENDS: u32 = 16;
@@ -43,7 +37,7 @@ impl Engine {
     #[inline]
     pub(super) fn cached(&self, address: GlobalAddress, link: Link) -> Option<Entry> {
         let region = self.memory.layout.region(address);
-        let cached = &self.cache[slot(region)];
+        let cached = self.entries.at(region);
         let fits = cached.region == region && cached.link == link;
         (fits && cached.stamp == self.connections[link.index as usize].stamp).then_some(cached.entry)
     }
@@ -51,7 +45,7 @@ impl Engine {
     /// Hands an operation to the connection, which it holds.
     #[inline]
     pub(super) fn enqueue(&mut self, i: u32, link: Link) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         op.link = link;
         op.place = Place::Queued;
         let connection = &mut self.connections[link.index as usize];
@@ -67,7 +61,7 @@ impl Engine {
 
     /// Posts the next step of an operation before those that wait.
     pub(super) fn repost(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         op.place = Place::Queued;
         let link = op.link;
         if let Posted::Blocked = self.post_or_fail(i) {
@@ -105,7 +99,7 @@ impl Engine {
     /// Posts an operation's step, as much of it as fits.
     #[inline]
     fn post(&mut self, i: u32) -> Result<Posted> {
-        let step = self.ops[i as usize].step;
+        let step = self.operations[i].step;
         match step {
             Step::Write | Step::Read => self.post_copy(i, step == Step::Write),
             Step::Atomic => self.post_atomic(i),
@@ -132,7 +126,7 @@ impl Engine {
     /// The access of an operation lies outside of the peer's region, whose size is known if there is one.
     #[cold]
     fn missed(&mut self, i: u32, address: GlobalAddress, size: Option<u64>) -> Posted {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         if op.work == Work::Serve {
             // Its issuer says it.
             self.mesh.release(op.link);
@@ -149,16 +143,14 @@ impl Engine {
         let connection = &mut self.connections[index as usize];
         connection.posted -= 1;
         let Some(Fetch { region, stamp, link }) = connection.fetching.take() else { return };
-        let at = index as usize * Entry::BYTES;
-        let words = [0, 8, 16, 24].map(|word| self.fetched.word(at + word));
-        match read_entry(words) {
+        match self.entries.fetched(index) {
             // What was read before the peer said that it is to be forgotten, or while it changed, is read again.
             _ if stamp != connection.stamp => {}
             Err(()) => {}
-            Ok(Some(entry)) => self.cache[slot(region)] = Cached { region, stamp, link, entry },
+            Ok(Some(entry)) => self.entries.keep(Cached { region, stamp, link, entry }),
             Ok(None) => {
                 let connection = &mut self.connections[index as usize];
-                let first = connection.queue.front().map(|i| (*i, &self.ops[*i as usize]));
+                let first = connection.queue.front().map(|i| (*i, &self.operations[*i]));
                 let first = first.map(|(i, op)| (i, if op.step == Step::Write { op.dst } else { op.src }));
                 if let Some((i, address)) = first.filter(|(_, address)| self.memory.layout.region(*address) == region) {
                     connection.queue.pop_front();
@@ -180,19 +172,18 @@ impl Engine {
         }
         connection.fetching = Some(Fetch { region: self.memory.layout.region(address), stamp: connection.stamp, link });
         let port = self.mesh.port_of(link);
-        let at = link.index as usize * Entry::BYTES;
         let from = RemoteAddr {
             addr: connection.peer.table + u64::from(parts.key) * Entry::BYTES as u64,
             rkey: connection.peer.table_key,
         };
-        let sges = [self.fetched.sge(port, at..at + Entry::BYTES)];
+        let sges = [self.entries.fetch_sge(port, link.index)];
         self.mesh.data(link).post(SendRequest::read(&sges, from).id(FETCH | u64::from(link.index)).signaled())?;
         connection.posted += 1;
         Ok(())
     }
 
     fn post_copy(&mut self, i: u32, write: bool) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
         let (remote, local) = if write { (op.dst, op.src) } else { (op.src, op.dst) };
         let word = matches!(op.work, Work::Loop(_));
@@ -204,7 +195,7 @@ impl Engine {
         if word && !far.is_multiple_of(op.len) {
             return Err(misaligned(remote, op.len));
         }
-        self.ops[i as usize].upper = far & 4 != 0;
+        self.operations[i].upper = far & 4 != 0;
         let port = self.mesh.port_of(link);
         let mut offset = op.offset;
         loop {
@@ -212,11 +203,10 @@ impl Engine {
                 return Ok(Posted::Blocked);
             }
             let (bytes, far, sges) = match op.work {
-                Work::Loop(_) => (8, far & !7, [self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)]),
+                Work::Loop(_) => (8, far & !7, [self.operations.word_sge(port, i)]),
                 Work::Bounce => {
                     let bytes = (op.len - offset).min(BOUNCE);
-                    let at = usize::from(op.buffer) * BOUNCE as usize;
-                    (bytes, far + offset, [self.buffers.sge(port, at..at + bytes as usize)])
+                    (bytes, far + offset, [self.operations.buffers.sge(port, op.buffer, bytes)])
                 }
                 _ => {
                     let bytes = (op.len - offset).min(MAX_REQUEST);
@@ -232,7 +222,7 @@ impl Engine {
             }
             self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
             self.connections[link.index as usize].posted += 1;
-            let op = &mut self.ops[i as usize];
+            let op = &mut self.operations[i];
             op.in_flight += 1;
             // Of a bounce and of a loop a step is one request.
             let all = !matches!(op.work, Work::Put | Work::Get | Work::Serve) || {
@@ -241,14 +231,14 @@ impl Engine {
                 offset == op.len
             };
             if all {
-                self.now_posted(i);
+                self.operations.now_posted(i);
                 return Ok(Posted::All);
             }
         }
     }
 
     fn post_atomic(&mut self, i: u32) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
         let entry = match self.entry(i, op.src, op.len, link)? {
             Found::Entry(entry) => entry,
@@ -267,7 +257,7 @@ impl Engine {
             let (registration, at) = self.memory.table.range(op.dst, 8)?;
             [registration.sge(port, at..at + 8)]
         } else {
-            [self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)]
+            [self.operations.word_sge(port, i)]
         };
         let at = RemoteAddr { addr: far & !7, rkey: entry.rkey };
         let request = match op.work {
@@ -284,24 +274,13 @@ impl Engine {
         let request = if op.fenced { request.fence() } else { request };
         self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
         self.connections[link.index as usize].posted += 1;
-        self.ops[i as usize].in_flight += 1;
-        self.now_posted(i);
+        self.operations[i].in_flight += 1;
+        self.operations.now_posted(i);
         Ok(Posted::All)
     }
 
-    /// Puts bytes for a request of operation `i` where the device finds them.
-    fn stage(&self, i: u32, bytes: &[u8]) -> std::ops::Range<usize> {
-        let at = i as usize * STAGED;
-        for (word, bytes) in bytes.chunks(8).enumerate() {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            self.staged.word(at + 8 * word).store(u64::from_ne_bytes(whole), Ordering::Relaxed);
-        }
-        at..at + bytes.len()
-    }
-
     fn post_command(&mut self, i: u32) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
         let connection = &mut self.connections[link.index as usize];
         if connection.sent >= SENDS || connection.unanswered >= SENDS {
@@ -316,17 +295,16 @@ impl Engine {
         connection.sent += 1;
         connection.unanswered += 1;
         let index = u16::try_from(i).map_err(|_| Error::broken("an operation has a number above 65535"))?;
-        let bytes = self.stage(i, &command.encode(index));
-        let sges = [self.staged.sge(self.mesh.port_of(link), bytes)];
+        let sges = [self.operations.stage(self.mesh.port_of(link), i, &command.encode(index))];
         self.mesh.commands(link).post(SendRequest::send(&sges).id(SENT | u64::from(i)).signaled())?;
         self.mesh.sent(link);
-        self.ops[i as usize].in_flight += 1;
-        self.now_posted(i);
+        self.operations[i].in_flight += 1;
+        self.operations.now_posted(i);
         Ok(Posted::All)
     }
 
     fn post_notice(&mut self, i: u32) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
         let connection = &mut self.connections[link.index as usize];
         if connection.posted >= SENDS {
@@ -342,16 +320,15 @@ impl Engine {
             }
             _ => {
                 let Answer { index, status, value, .. } = op.answer;
-                let bytes = self.stage(i, &value.to_ne_bytes());
-                let sges = [self.staged.sge(port, bytes)];
+                let sges = [self.operations.stage(port, i, &value.to_ne_bytes())];
                 let at = RemoteAddr { addr: peer.scratch + u64::from(index) * 8, rkey: peer.scratch_key };
                 let immediate = Notice::Answer(index, Status::ALL[usize::from(status)]).encode();
                 self.mesh.data(link).post(SendRequest::write_imm(&sges, at, immediate).id(id).signaled())?;
             }
         }
         self.mesh.sent(link);
-        self.ops[i as usize].in_flight += 1;
-        self.now_posted(i);
+        self.operations[i].in_flight += 1;
+        self.operations.now_posted(i);
         Ok(Posted::All)
     }
 }

@@ -1,11 +1,10 @@
 //! What follows when a request has completed.
 
-use std::sync::atomic::Ordering;
-
 use vervain_mesh::Mesh;
 use vervain_rdma::{Completion, Status as CompletionStatus};
 
-use super::{Engine, is_passive};
+use super::Engine;
+use super::buffers::BOUNCE;
 use crate::address::GlobalAddress;
 use crate::command::{NOTHING, Notice, Status};
 use crate::error::Error;
@@ -32,7 +31,7 @@ impl Engine {
             return self.fetched(id as u32);
         }
         let i = id as u32;
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         op.in_flight -= 1;
         let (over, link) = (op.in_flight == 0 && op.place == Place::Posted, op.link);
         let connection = &mut self.connections[link.index as usize];
@@ -52,7 +51,7 @@ impl Engine {
 
     /// All requests of an operation's step are over.
     fn step_over(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         let link = op.link;
         match (op.work, op.step) {
             (Work::Put | Work::Get | Work::Device(_), _) => {
@@ -60,7 +59,7 @@ impl Engine {
                 connection.singles -= 1;
                 connection.reads -= u32::from(op.work != Work::Put);
                 self.mesh.release(link);
-                self.finish(i);
+                self.operations.finish(i);
             }
             (Work::Bounce, Step::Read) => {
                 op.step = Step::Write;
@@ -68,11 +67,11 @@ impl Engine {
                 self.route(i);
             }
             (Work::Bounce, _) => {
-                op.offset += (op.len - op.offset).min(super::BOUNCE);
+                op.offset += (op.len - op.offset).min(BOUNCE);
                 op.step = Step::Read;
                 let more = op.offset < op.len;
                 self.mesh.release(link);
-                if more { self.route(i) } else { self.finish(i) }
+                if more { self.route(i) } else { self.operations.finish(i) }
             }
             (Work::Loop(_), _) => self.loop_over(i),
             (Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard, _) => {
@@ -86,12 +85,12 @@ impl Engine {
             }
             (Work::Notify(_), _) => {
                 self.mesh.release(link);
-                self.finish(i);
+                self.operations.finish(i);
             }
             (Work::Serve | Work::ServeHere | Work::Answer, _) => {
                 self.mesh.release(link);
                 self.served -= 1;
-                self.finish(i);
+                self.operations.finish(i);
             }
             (Work::Here | Work::HereAtomic(_), _) => unreachable!("nothing of it is posted"),
         }
@@ -99,8 +98,8 @@ impl Engine {
 
     /// A Read or a compare and swap of a loop is over.
     fn loop_over(&mut self, i: u32) {
-        let found = self.found(i);
-        let op = &mut self.ops[i as usize];
+        let found = self.operations.word(i);
+        let op = &mut self.operations[i];
         let Work::Loop(what) = op.work else { return };
         let (dst, link, upper) = (op.dst, op.link, op.upper);
         let swapped = op.step == Step::Atomic && found == op.expected;
@@ -111,29 +110,24 @@ impl Engine {
             self.mesh.release(link);
             return self.atomic_over(i, dst, old, what.width());
         }
-        self.ops[i as usize].step = Step::Atomic;
+        self.operations[i].step = Step::Atomic;
         // Before others that wait: the guess is good now.
         self.repost(i);
     }
 
     fn atomic_over(&mut self, i: u32, dst: GlobalAddress, old: u64, width: usize) {
         match self.memory.store(dst, old, width) {
-            Ok(()) => self.finish(i),
+            Ok(()) => self.operations.finish(i),
             Err(error) => self.fail(error),
         }
     }
 
     /// What was asked for has been answered.
     pub(super) fn ask_over(&mut self, i: u32, value: u64) {
-        match self.ops[i as usize].dst {
+        match self.operations[i].dst {
             GlobalAddress::NULL => self.has_looked(i),
             dst => self.atomic_over(i, dst, value, size_of::<u64>()),
         }
-    }
-
-    /// What an atomic, or a Read of a word, has brought.
-    fn found(&self, i: u32) -> u64 {
-        self.scratch.word(i as usize * 8).load(Ordering::Acquire)
     }
 
     fn notice(&mut self, link: vervain_mesh::Link, immediate: u32) {
@@ -148,7 +142,7 @@ impl Engine {
                 }
             }
             Some(Notice::Answer(index, status)) => {
-                let Some(op) = self.ops.get_mut(usize::from(index)) else { return };
+                let Some(op) = self.operations.get_mut(usize::from(index)) else { return };
                 // Nobody but the server of this command is to answer it.
                 let is_asked = matches!(op.work, Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard)
                     && matches!(op.place, Place::Posted)
@@ -169,10 +163,10 @@ impl Engine {
 
     /// A command has been sent, and its answer has come.
     fn answered(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
+        let op = &mut self.operations[i];
         let (link, work, status, dst, src, len) = (op.link, op.work, op.answer.status, op.dst, op.src, op.len);
         op.answered = false;
-        let value = self.scratch.word(i as usize * 8).load(Ordering::Acquire);
+        let value = self.operations.word(i);
         let connection = &mut self.connections[link.index as usize];
         connection.unanswered -= 1;
         let waits = connection.has_waiting();
@@ -180,7 +174,7 @@ impl Engine {
         match status {
             s if s == Status::Busy as u8 => {
                 self.mesh.release(link);
-                let op = &mut self.ops[i as usize];
+                let op = &mut self.operations[i];
                 op.work = Work::Bounce;
                 self.start(i);
             }
@@ -206,10 +200,10 @@ impl Engine {
                     Work::Owner(what) => self.atomic_over(i, dst, value, what.width()),
                     Work::Ask(_) => self.ask_over(i, value),
                     Work::Discard => {
-                        self.finish(i);
+                        self.operations.finish(i);
                         self.has_forgotten();
                     }
-                    _ => self.finish(i),
+                    _ => self.operations.finish(i),
                 }
             }
         }
@@ -229,11 +223,11 @@ impl Engine {
         }
         let id = completion.id();
         let link = match id & FETCH {
-            0 => self.ops[id as u32 as usize % self.ops.len()].link,
+            0 => self.operations.of_request(id).link,
             _ => vervain_mesh::Link { index: id as u32, life: 0 },
         };
         let (rank, _) = self.mesh.peer(link);
-        let op = &self.ops[id as u32 as usize % self.ops.len()];
+        let op = self.operations.of_request(id);
         let what = match op.work {
             _ if id & FETCH != 0 => "reading its table of registrations".to_owned(),
             Work::Put | Work::Get | Work::Bounce | Work::Forward | Work::Serve => {
@@ -255,15 +249,6 @@ impl Engine {
             _ => format!("{what} failed at the connection to rank {rank}: {status}"),
         };
         self.fail(Error::broken(sentence));
-    }
-
-    /// Whether an operation that has been posted needs nothing but its completion.
-    pub(super) fn now_posted(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
-        op.place = Place::Posted;
-        if is_passive(op) {
-            self.passive += 1;
-        }
     }
 }
 

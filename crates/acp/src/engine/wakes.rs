@@ -51,7 +51,7 @@ impl Engine {
             && let Some(rank) = self.wakes.waiting.pop_front()
         {
             let src = self.memory.starter(rank, 0).unwrap_or(GlobalAddress::NULL);
-            let op = self.internal(Op { work: Work::Ask(Ask::Look), src, ..Op::NONE });
+            let op = self.operations.add(Op { work: Work::Ask(Ask::Look), src, ..Op::NONE });
             self.wakes.under_way.push(Wake { rank, op, again: false });
             self.start(op);
         }
@@ -64,7 +64,7 @@ impl Engine {
             // Behind those that wait, so that no rank keeps others from it.
             self.wakes.waiting.extend(wake.again.then_some(wake.rank));
         }
-        self.finish(op);
+        self.operations.finish(op);
         self.ask_to_look();
     }
 
