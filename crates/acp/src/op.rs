@@ -237,6 +237,24 @@ impl Op {
 
 pub(crate) const NO_BUFFER: u16 = u16::MAX;
 
+/// The word of `width` bytes inside the 8 that a device has brought.
+pub(crate) fn half(word: u64, width: usize, upper: bool) -> u64 {
+    match (width, upper) {
+        (8, _) => word,
+        (_, false) => word & 0xffff_ffff,
+        (_, true) => word >> 32,
+    }
+}
+
+/// The 8 bytes with `value` in the place of one half.
+pub(crate) fn with_half(word: u64, value: u64, width: usize, upper: bool) -> u64 {
+    match (width, upper) {
+        (8, _) => value,
+        (_, false) => word & !0xffff_ffff | value & 0xffff_ffff,
+        (_, true) => word & 0xffff_ffff | value << 32,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,5 +278,14 @@ mod tests {
         assert_eq!(Atomic::CompareSwap4 { expected: 1, new: 7 }.apply(old), None);
         assert_eq!(Atomic::And4(0xff).apply(old), Some(0xff));
         assert_eq!(Atomic::Add8(1).apply(u64::MAX), Some(0));
+    }
+
+    #[test]
+    fn a_half_is_taken_out_and_put_back() {
+        let word = 0x1111_1111_2222_2222;
+        assert_eq!((half(word, 4, false), half(word, 4, true), half(word, 8, true)), (0x2222_2222, 0x1111_1111, word));
+        assert_eq!(with_half(word, 0x3333_3333, 4, true), 0x3333_3333_2222_2222);
+        assert_eq!(with_half(word, 0x3333_3333, 4, false), 0x1111_1111_3333_3333);
+        assert_eq!(with_half(word, 7, 8, false), 7);
     }
 }

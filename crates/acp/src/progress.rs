@@ -112,13 +112,13 @@ impl Progress {
         if introduction.agreed() != agreed(settings) {
             job.abort(1, &disagreement(introduction.agreed(), settings, rank));
         }
-        if let Err(error) = progress.with(|engine| engine.mesh.introduce(introduction)) {
+        if let Err(error) = progress.with(|engine| engine.mesh_mut().introduce(introduction)) {
             // The others would wait for this rank.
             job.abort(1, &error.to_string());
         }
         // It sends at once what it has to.
         progress.shared.kick();
-        progress.wait(|engine| Ok(engine.mesh.registered().then_some(())))?;
+        progress.wait(|engine| Ok(engine.mesh().registered().then_some(())))?;
         if epoch > 0 {
             // Two may want to be the same rank: one of them has found out by now, and does not come here.
             job.fence()?;
@@ -199,7 +199,7 @@ impl Progress {
         if !done {
             engine.serve();
         }
-        if let Some(failure) = &engine.failure {
+        if let Some(failure) = engine.failure() {
             let failure = failure.clone();
             self.shared.leave(state);
             return Err(failure);
@@ -231,7 +231,7 @@ impl Progress {
             }
             state.engine.poll();
             let found = ready(&mut state.engine)?;
-            let failure = state.engine.failure.clone();
+            let failure = state.engine.failure().cloned();
             if found.is_none() && failure.is_none() {
                 drop(state);
             } else {
@@ -260,7 +260,7 @@ impl Drop for Progress {
             let _ = thread.join();
         }
         // Nobody is left who would ask for a region.
-        if !self.with(|engine| engine.memory.close()) {
+        if !self.with(|engine| engine.memory_mut().close()) {
             self.staging.forget();
         }
     }
@@ -277,7 +277,7 @@ impl Shared {
     fn leave(&self, state: MutexGuard<'_, State>) {
         let engine = &state.engine;
         let care = !state.watching && !state.sleeper && engine.needs_care();
-        let now = engine.is_busy() || engine.mesh.needs_owner() || (engine.failure.is_some() && !state.told);
+        let now = engine.is_busy() || engine.mesh().needs_owner() || (engine.failure().is_some() && !state.told);
         let wake = state.sleeper && state.slept != seen(engine);
         drop(state);
         if care || now {
@@ -307,7 +307,7 @@ impl Shared {
         self.arm(DATA)?;
         // All that came before: it has no event of its own for certain.
         while state.engine.poll() {}
-        if ready(&mut state.engine)? || state.engine.failure.is_some() || state.engine.is_busy() {
+        if ready(&mut state.engine)? || state.engine.failure().is_some() || state.engine.is_busy() {
             return Ok(());
         }
         if state.sleeper {
@@ -324,7 +324,7 @@ impl Shared {
         }
         state.sleeper = true;
         state.slept = seen(&state.engine);
-        let now = state.engine.mesh.needs_owner();
+        let now = state.engine.mesh().needs_owner();
         drop(state);
         if now {
             self.kick();
@@ -388,14 +388,14 @@ impl Shared {
         // An event that was taken may be the one that the sleeper has asked for.
         let wake = state.sleeper && (*taken || state.slept != seen(&state.engine));
         *taken = false;
-        let leader = state.engine.mesh.wanted_leader();
+        let leader = state.engine.mesh_mut().wanted_leader();
         let now = Instant::now();
         let wait = match state.engine.due() {
-            _ if served || state.engine.is_busy() || state.engine.mesh.needs_owner() => Some(Duration::ZERO),
+            _ if served || state.engine.is_busy() || state.engine.mesh().needs_owner() => Some(Duration::ZERO),
             due => due.map(|due| due.saturating_duration_since(now)),
         };
         let hook = *self.hook.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = if state.told { None } else { state.engine.failure.clone() };
+        let failure = if state.told { None } else { state.engine.failure().cloned() };
         state.told |= failure.is_some() && hook.is_some();
         drop(state);
         if wake {
@@ -406,7 +406,7 @@ impl Shared {
         }
         if let Some(leader) = leader {
             let found = Mesh::fetch_leader(&self.job, leader, self.epoch);
-            self.lock().engine.mesh.leader_found(leader, found);
+            self.lock().engine.mesh_mut().leader_found(leader, found);
             return Ok(());
         }
         *taken = self.await_events(watching, wait)?;
@@ -445,8 +445,8 @@ impl Shared {
 
 fn seen(engine: &Engine) -> Seen {
     let barriers = engine.barrier.iter().sum();
-    let (looks, looked) = (engine.looks, engine.have_all_looked());
-    (engine.head(), barriers, engine.failure.is_some(), engine.in_round(), engine.mesh.registered(), looks, looked)
+    let (looks, looked) = (engine.looks(), engine.have_all_looked());
+    (engine.head(), barriers, engine.failure().is_some(), engine.in_round(), engine.mesh().registered(), looks, looked)
 }
 
 fn timespec(time: Duration) -> Timespec {

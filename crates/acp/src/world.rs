@@ -212,22 +212,22 @@ impl World {
 
     /// Accessing devices of this rank: colors are below.
     pub fn colors(&self) -> u32 {
-        self.with(|engine| engine.mesh.colors())
+        self.with(|engine| engine.mesh().colors())
     }
 
     /// Connections that are open at this moment, to be opened, or to be closed. At most [`Settings::connections`].
     pub fn connections(&self) -> usize {
-        self.with(|engine| engine.mesh.links().count())
+        self.with(|engine| engine.mesh().links().count())
     }
 
     /// Where the starter memory of `rank` begins; None if there is no such rank.
     pub fn starter(&self, rank: u32) -> Option<GlobalAddress> {
-        self.with(|engine| engine.memory.starter(rank, 0))
+        self.with(|engine| engine.memory().starter(rank, 0))
     }
 
     /// Where the starter memory of a library above begins at `rank`; None if there is no such rank.
     pub fn library_starter(&self, library: Library, rank: u32) -> Option<GlobalAddress> {
-        self.with(|engine| engine.memory.starter(rank, library as u32))
+        self.with(|engine| engine.memory().starter(rank, library as u32))
     }
 
     /// Bytes of the starter memory of a library above, of each rank.
@@ -319,7 +319,7 @@ impl World {
     /// As there, and this one.
     pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, rights: Rights) -> Result<Key> {
         self.with(|engine| {
-            if engine.memory.table.wants_round() {
+            if engine.memory().table.wants_round() {
                 engine.begin_round();
             }
         });
@@ -357,15 +357,15 @@ impl World {
         let registration = self.with(|engine| unsafe { engine.register(start, len, color, rights) })?;
         let key = self.with(|engine| {
             // A peer that remembers another region by this number must not reach the new one.
-            if engine.memory.table.remembers(registration.rkey) {
+            if engine.memory().table.remembers(registration.rkey) {
                 Ok(KeyFor::AfterRound)
             } else {
-                key(&mut engine.memory.table)
+                key(&mut engine.memory_mut().table)
             }
         });
         match key {
             Ok(KeyFor::Key(key)) => {
-                Ok(Some(Key(self.with(|engine| engine.memory.table.insert(key, registration, color)).0)))
+                Ok(Some(Key(self.with(|engine| engine.memory_mut().table.insert(key, registration, color)).0)))
             }
             Ok(KeyFor::AfterRound) => {
                 if !registration.deregister() {
@@ -384,18 +384,18 @@ impl World {
     /// # Errors
     /// It is no key of this rank's, or one that was taken back, or that of a starter memory.
     pub fn unregister(&self, key: Key) -> Result<()> {
-        self.with(|engine| engine.memory.table.remove(GlobalAddress(key.0)))
+        self.with(|engine| engine.memory_mut().table.remove(GlobalAddress(key.0)))
     }
 
     /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not there.
     pub fn global(&self, key: Key, pointer: *const c_void) -> Option<GlobalAddress> {
-        self.with(|engine| engine.memory.table.global(GlobalAddress(key.0), pointer as usize))
+        self.with(|engine| engine.memory().table.global(GlobalAddress(key.0), pointer as usize))
     }
 
     /// The pointer to memory of this rank; None for others'.
     pub fn address(&self, address: GlobalAddress) -> Option<*mut c_void> {
         self.with(|engine| {
-            let (registration, offset) = engine.memory.table.find(address)?;
+            let (registration, offset) = engine.memory().table.find(address)?;
             Some(registration.at(offset).cast())
         })
     }
@@ -412,7 +412,7 @@ impl World {
 
     fn own_if(&self, address: GlobalAddress, len: usize, writable: bool, f: impl FnOnce(*mut u8)) -> Result<()> {
         self.with(|engine| {
-            let OwnMemory { layout, rank, table, .. } = &engine.memory;
+            let OwnMemory { layout, rank, table, .. } = engine.memory();
             if layout.parts(address).is_none_or(|parts| parts.rank != *rank) {
                 return Err(Error::refused(format!("{address} is no memory of rank {rank}")));
             }

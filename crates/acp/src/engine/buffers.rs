@@ -44,6 +44,7 @@ impl Buffers {
     }
 
     /// The first `len` bytes of a buffer, for a request at `port`.
+    #[inline]
     pub fn sge(&self, port: usize, buffer: u16, len: u64) -> Sge<'_> {
         let at = usize::from(buffer) * BOUNCE as usize;
         self.memory.sge(port, at..at + len as usize)

@@ -52,6 +52,7 @@ impl Entries {
     }
 
     /// The memory of a connection for an entry, for a Read at `port`.
+    #[inline]
     pub fn fetch_sge(&self, port: usize, connection: u32) -> Sge<'_> {
         let at = connection as usize * Entry::BYTES;
         self.fetched.sge(port, at..at + Entry::BYTES)

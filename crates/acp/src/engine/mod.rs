@@ -18,115 +18,49 @@
 //! completion says so. Operations are over in any order; handles are a prefix of those that are.
 
 mod buffers;
-mod command;
-mod contact;
+mod completions;
+mod connections;
+mod contacts;
 mod entries;
 mod issue;
 mod operations;
 mod own_memory;
 mod peer;
-mod post;
+mod requester;
 pub(crate) mod segments;
-mod step;
+mod server;
 mod wakes;
 
+pub(crate) use connections::SENDS;
 pub(crate) use own_memory::{OwnMemory, by_device};
 pub(crate) use peer::{Peer, hello};
-pub(crate) use post::SENDS;
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Instant;
 
-use vervain_mesh::{Link, Mesh};
+use vervain_mesh::{Event, Mesh};
 use vervain_rdma::Completion;
 
 use self::buffers::Buffers;
+use self::connections::Connection;
 use self::entries::Entries;
 use self::operations::Operations;
+use self::requester::Requester;
+use self::server::Server;
+use self::wakes::Wakes;
 use crate::error::{Error, Result};
 use crate::memory::{Registration, Rights};
 use crate::settings::Settings;
 use crate::table::Entry;
 
-/// Commands that are served at a time; others wait in the SRQ.
-const MAX_SERVED: u32 = 64;
-/// A longer request is posted in parts. Devices take at least 2^31 bytes.
-const MAX_REQUEST: u64 = 1 << 30;
-/// A Read of an entry that is under way: of which region, and when it began.
-struct Fetch {
-    region: u64,
-    stamp: u64,
-    link: Link,
-}
-
-/// A connection's side that the mesh does not know.
-#[derive(Default)]
-struct Connection {
-    /// Which connection it is, once that is open.
-    link: Option<Link>,
-    /// Anew when it opens, and when the peer has asked to forget its entries; never twice the same.
-    stamp: u64,
-    peer: Peer,
-    /// Operations that wait for room in the send queue of the data lane, or for an entry.
-    queue: VecDeque<u32>,
-    /// Operations that wait until they can send their command. Nothing else waits behind them, since they wait for the peer.
-    commands: VecDeque<u32>,
-    /// Words that loops are at, and loops that wait for one of these. Two loops of a rank at one word would mostly undo each
-    /// other's guess; with a whole queue of them none would ever succeed.
-    looping: Vec<u64>,
-    loops: VecDeque<u32>,
-    /// An entry is being read.
-    fetching: Option<Fetch>,
-    /// Requests with the device on the data lane, and on that of commands.
-    posted: u32,
-    sent: u32,
-    /// Commands without an answer yet.
-    unanswered: u32,
-    /// The program's operations here that are a single step, and Reads and atomics among them.
-    singles: u32,
-    reads: u32,
-}
-
-impl Connection {
-    #[inline]
-    fn queue_of(&mut self, command: bool) -> &mut VecDeque<u32> {
-        if command { &mut self.commands } else { &mut self.queue }
-    }
-
-    #[inline]
-    fn has_waiting(&self) -> bool {
-        !self.queue.is_empty() || !self.commands.is_empty()
-    }
-}
-
 pub(crate) struct Engine {
-    pub mesh: Mesh,
-    pub memory: OwnMemory,
-    operations: Operations,
-    entries: Entries,
-    connections: Vec<Connection>,
-    stamps: u64,
-    contacts: HashMap<(u32, u32), VecDeque<u32>>,
-    commands: VecDeque<command::Received>,
-    arrivals: Vec<vervain_mesh::Command>,
-    served: u32,
-    /// Served copies that wait for a connection, and since when.
-    served_since: VecDeque<(Instant, u32)>,
-    /// When the mesh wants to be called again.
-    due: Option<Instant>,
-    /// Copies of peers' inside this rank's memory, a part at a time.
-    here: VecDeque<u32>,
+    requester: Requester,
+    server: Server,
+    wakes: Wakes,
     /// Notices of each round of the barrier that have come, since the beginning.
     pub barrier: [u64; 32],
-    round: Option<command::Round>,
-    wakes: wakes::Wakes,
-    /// What waits for a round before it can have a segment.
-    extensions: Vec<(u64, u64, command::Asker)>,
-    /// How often peers have asked this rank to look.
-    pub looks: u64,
-    pub failure: Option<Error>,
+    /// Completions as they are polled.
     found: Vec<Completion>,
     /// Requests complete while they are posted.
     eager: bool,
@@ -156,85 +90,111 @@ impl EngineBytes {
 
 impl Engine {
     /// An engine on an open mesh.
-    pub fn new(mut mesh: Mesh, settings: &Settings, published: Arc<AtomicI64>) -> Result<Self> {
-        let memory = OwnMemory::new(&mesh, settings)?;
-        let domains = memory.domains(&mesh);
-        let operations = Operations::new(&domains, published)?;
-        let entries = Entries::new(&domains, settings.connections)?;
-        let keys = |port: usize| (memory.table.published(port).1, operations.answers(port).1);
-        let (table, answers) = (memory.table.published(0).0, operations.answers(0).0);
-        mesh.set_hello(hello(table, answers, keys, mesh.ports().len(), memory.has_device_atomics()));
+    pub fn new(mesh: Mesh, settings: &Settings, published: Arc<AtomicI64>) -> Result<Self> {
         Ok(Self {
-            mesh,
-            memory,
-            operations,
-            entries,
-            connections: (0..settings.connections).map(|_| Connection::default()).collect(),
-            stamps: 0,
-            contacts: HashMap::new(),
-            commands: VecDeque::new(),
-            arrivals: vec![],
-            served: 0,
-            served_since: VecDeque::new(),
-            due: None,
-            here: VecDeque::new(),
+            requester: Requester::new(mesh, settings, published)?,
+            server: Server::default(),
+            wakes: Wakes::default(),
             barrier: [0; 32],
-            round: None,
-            wakes: wakes::Wakes::default(),
-            extensions: vec![],
-            looks: 0,
-            failure: None,
             found: vec![Completion::default(); 16],
             eager: true,
         })
     }
 
+    /// The connections to other ranks.
+    #[inline]
+    pub fn mesh(&self) -> &Mesh {
+        &self.requester.mesh
+    }
+
+    #[inline]
+    pub fn mesh_mut(&mut self) -> &mut Mesh {
+        &mut self.requester.mesh
+    }
+
+    /// This rank's memory.
+    #[inline]
+    pub fn memory(&self) -> &OwnMemory {
+        &self.requester.memory
+    }
+
+    #[inline]
+    pub fn memory_mut(&mut self) -> &mut OwnMemory {
+        &mut self.requester.memory
+    }
+
     /// The first handle that is not over.
+    #[inline]
     pub fn head(&self) -> i64 {
-        self.operations.head()
+        self.requester.operations.head()
     }
 
     /// The handle that the next operation will have.
+    #[inline]
     pub fn next(&self) -> i64 {
-        self.operations.next()
+        self.requester.operations.next()
     }
 
     /// Whether another operation can be issued.
+    #[inline]
     pub fn has_room(&self) -> bool {
-        self.operations.has_room()
+        self.requester.operations.has_room()
     }
 
     /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer waits for this
     /// side of a connection.
+    #[inline]
     pub fn needs_care(&self) -> bool {
-        self.operations.has_active() || self.mesh.is_draining()
+        self.requester.operations.has_active() || self.requester.mesh.is_draining()
     }
 
     /// Whether there is work that waits for nothing.
+    #[inline]
     pub fn is_busy(&self) -> bool {
-        !self.here.is_empty() || (self.served < MAX_SERVED && !self.commands.is_empty())
+        self.server.is_busy()
     }
 
     /// Whether a copy or an atomic of a peer's is under way.
     pub fn is_serving(&self) -> bool {
-        self.served > 0
+        self.server.is_serving()
+    }
+
+    /// How often this rank was asked to look.
+    pub fn looks(&self) -> u64 {
+        self.server.looks
+    }
+
+    /// Whether all ranks that were asked to look have answered.
+    pub fn have_all_looked(&self) -> bool {
+        self.wakes.have_all_looked()
+    }
+
+    /// Why the job is broken; None while it is not.
+    #[inline]
+    pub fn failure(&self) -> Option<&Error> {
+        self.requester.failure.as_ref()
     }
 
     /// The job is broken; the first reason counts.
     pub fn fail(&mut self, error: Error) {
-        self.failure.get_or_insert(error);
+        self.requester.fail(error);
     }
 
-    /// Looks at what has completed of this rank's requests, and goes on with what that allows. Says whether there was something.
+    /// When [`serve`](Engine::serve) is to be called again, if nothing comes before.
+    pub fn due(&self) -> Option<Instant> {
+        self.requester.due()
+    }
+
+    /// Polls completions of this rank's requests, and goes on with what they allow. Returns whether there were any.
     #[inline]
     pub fn poll(&mut self) -> bool {
         let mut any = false;
-        for port in 0..self.mesh.ports().len() {
-            let found = match self.mesh.ports()[port].data.poll(&mut self.found) {
+        for port in 0..self.requester.mesh.ports().len() {
+            let found = match self.requester.mesh.ports()[port].data.poll(&mut self.found) {
                 Ok(0) => continue,
                 Ok(found) => found,
                 Err(error) => {
-                    self.fail(error.into());
+                    self.requester.fail(error.into());
                     continue;
                 }
             };
@@ -253,27 +213,78 @@ impl Engine {
     /// Goes on with what completions allow.
     fn go_on(&mut self) {
         self.take_events();
-        if !self.commands.is_empty() {
+        if self.server.has_commands() {
             // Some may have waited for what is over now.
-            self.begin_commands();
+            self.server.begin_commands(&mut self.requester);
         }
-        self.drain();
+        self.requester.start_ready();
     }
 
-    /// Looks at what peers want: commands, connections. Says whether there was something.
+    /// Looks at what peers want: commands, connections. Returns whether there was something.
     pub fn serve(&mut self) -> bool {
-        let any = self.receive() | self.attend();
-        self.begin_commands();
-        self.drain();
+        let received = self.server.receive(&mut self.requester);
+        self.requester.progress_mesh();
+        let any = received | self.take_events();
+        self.server.begin_commands(&mut self.requester);
+        self.requester.start_ready();
         any
     }
 
-    /// Starts operations whose order is met.
+    /// Copies the next part of a copy of a peer's inside this rank's memory. Returns whether there was one.
+    pub fn copy_part(&mut self) -> bool {
+        self.server.copy_part(&mut self.requester)
+    }
+
+    /// Goes on with what has happened to connections. Returns whether something has.
     #[inline]
-    fn drain(&mut self) {
-        while let Some(op) = self.operations.next_ready() {
-            self.start(op);
+    fn take_events(&mut self) -> bool {
+        let Self { requester, server, .. } = self;
+        let mut any = false;
+        while let Some(event) = requester.mesh.next_event() {
+            any = true;
+            match event {
+                Event::Opened(link) => {
+                    requester.opened(link);
+                    server.opened(requester);
+                }
+                Event::Closed { link, rank, color } => {
+                    requester.connections.close(link);
+                    server.closed(requester, link);
+                    requester.want_again(rank, color);
+                }
+                Event::Failed { error, .. } => requester.fail(error.into()),
+            }
         }
+        any
+    }
+
+    /// Whether a round is under way, in which peers forget keys.
+    pub fn in_round(&self) -> bool {
+        self.server.in_round()
+    }
+
+    /// Asks all peers that may have read this rank's table to forget it, so that the keys given up until now can be used again.
+    pub fn begin_round(&mut self) {
+        self.server.begin_round(&mut self.requester);
+    }
+
+    /// Sends a notice to `rank`, which has a receive for it.
+    pub fn notify(&mut self, rank: u32, immediate: u32) {
+        self.requester.notify(rank, immediate);
+    }
+
+    /// Has a thread of `rank` that waits look. Returns before it does.
+    pub fn wake(&mut self, rank: u32) -> Result<()> {
+        let size = self.requester.memory.layout.ranks();
+        if rank >= size {
+            return Err(Error::refused(format!("there is no rank {rank}: the job has {size}")));
+        }
+        if rank == self.requester.memory.rank {
+            self.server.looks += 1;
+        } else {
+            self.wakes.wake(&mut self.requester, rank);
+        }
+        Ok(())
     }
 
     /// Registers memory of the program's; peers do not know it before it has its key.
@@ -288,12 +299,12 @@ impl Engine {
         rights: Rights,
     ) -> Result<Registration> {
         // SAFETY: handed on to the caller.
-        unsafe { self.memory.register(&self.mesh, start, len, color, rights) }
+        unsafe { self.requester.memory.register(&self.requester.mesh, start, len, color, rights) }
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.memory.close();
+        self.requester.memory.close();
     }
 }

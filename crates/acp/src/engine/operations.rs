@@ -133,12 +133,15 @@ impl Operations {
     /// Gives an operation its handle. `ends`: ranks and colors of its source and destination.
     #[inline]
     pub fn number(&mut self, op: &mut Op, ends: (u64, u64), order: Order) {
-        let is_single = op.work.is_single();
+        let before = self.next - 1;
         op.after = match order {
-            Order::Continue if self.last.is_single && is_single && self.last.ends == ends => self.last.after,
-            order => self.after(order),
+            Order::Now => 0,
+            Order::After(handle) => handle.get().min(before),
+            Order::All => before,
+            Order::Continue if self.last.is_single && op.work.is_single() && self.last.ends == ends => self.last.after,
+            Order::Continue => before,
         };
-        self.last = Last { ends, after: op.after, is_single };
+        self.last = Last { ends, after: op.after, is_single: op.work.is_single() };
         op.seq = self.next;
         self.next += 1;
         self.incomplete += 1;
@@ -170,10 +173,10 @@ impl Operations {
 
     /// Has an operation wait until its order is met.
     #[inline]
-    pub fn wait(&mut self, mut op: Op) {
+    pub fn wait(&mut self, op: &mut Op) {
         op.place = Place::Ordered;
+        self[index(op.seq)] = *op;
         self.ordered.push(Reverse((op.after, op.seq)));
-        self[index(op.seq)] = op;
     }
 
     /// An operation that may start, until there is none.
@@ -199,6 +202,7 @@ impl Operations {
     }
 
     /// All of an operation's step is with the device.
+    #[inline]
     pub fn now_posted(&mut self, i: u32) {
         let op = &mut self.ops[i as usize];
         op.place = Place::Posted;
@@ -269,16 +273,19 @@ impl Operations {
     }
 
     /// The word that an atomic, a Read of a word or an answer has brought.
+    #[inline]
     pub fn word(&self, i: u32) -> u64 {
         self.scratch.word(i as usize * 8).load(Ordering::Acquire)
     }
 
     /// The word of an operation, for a request at `port`.
+    #[inline]
     pub fn word_sge(&self, port: usize, i: u32) -> Sge<'_> {
         self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)
     }
 
     /// Puts bytes for a request of an operation at `port` where the device finds them.
+    #[inline]
     pub fn stage(&self, port: usize, i: u32, bytes: &[u8]) -> Sge<'_> {
         let at = i as usize * STAGED;
         for (word, bytes) in bytes.chunks(8).enumerate() {

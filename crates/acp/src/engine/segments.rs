@@ -95,7 +95,7 @@ impl OwnMemory {
 
     /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one, whose length the
     /// directory has. Its address, or why there is none. None if peers have to forget keys first.
-    pub(super) fn extend(&mut self, mesh: &Mesh, known: u64, len: u64) -> Option<u64> {
+    pub fn extend(&mut self, mesh: &Mesh, known: u64, len: u64) -> Option<u64> {
         let alone = known == FOR_ITSELF;
         if !alone && known != self.segments.made {
             return Some(OTHERS);
@@ -149,7 +149,7 @@ impl OwnMemory {
     }
 
     /// Gives a segment up that was for one, and that nobody uses any more.
-    pub(super) fn retract(&mut self, segment: GlobalAddress) -> bool {
+    pub fn retract(&mut self, segment: GlobalAddress) -> bool {
         let found = self.table.find(segment).filter(|(_, offset)| *offset == 0);
         let Some((start, len)) = found.map(|(registration, _)| (registration.start(), registration.len())) else {
             return false;

@@ -3,18 +3,22 @@
 use vervain_mesh::Link;
 use vervain_rdma::{RemoteAddr, SendRequest};
 
-use super::buffers::BOUNCE;
-use super::entries::Cached;
-use super::step::{FETCH, SENT, with_half};
-use super::{Engine, Fetch, MAX_REQUEST};
+use super::Requester;
 use crate::address::GlobalAddress;
 use crate::command::{Command, NOTHING, Notice, Status};
+use crate::engine::buffers::BOUNCE;
+use crate::engine::connections::{Fetch, SENDS};
+use crate::engine::entries::Cached;
 use crate::error::{Error, Result};
-use crate::op::{Answer, Atomic, Place, Step, Work};
+use crate::op::{Answer, Atomic, Place, Step, Work, with_half};
 use crate::table::Entry;
 
-/// Requests of a connection on each lane; receives for notices are reserved for as many answers.
-pub(crate) const SENDS: u32 = 16;
+/// A longer request is posted in parts. Devices take at least 2^31 bytes.
+pub const MAX_REQUEST: u64 = 1 << 30;
+/// In the id of a request: not an operation's, but the Read of an entry for the connection with this index.
+pub const FETCH: u64 = 1 << 40;
+/// In the id of a request: it is a command.
+pub const SENT: u64 = 1 << 41;
 
 /// What came of posting.
 enum Posted {
@@ -22,7 +26,7 @@ enum Posted {
     All,
     /// The rest when there is room, or the entry is there.
     Blocked,
-    /// The operation does something else now: it has missed its region, and says so to who has asked for it.
+    /// Not posted: its region is gone, and the asker is being told.
     Elsewhere,
 }
 
@@ -32,53 +36,53 @@ enum Found {
     Not(Posted),
 }
 
-impl Engine {
+impl Requester {
     /// The entry of the region of `address`, as read by the connection `link`.
     #[inline]
-    pub(super) fn cached(&self, address: GlobalAddress, link: Link) -> Option<Entry> {
+    pub fn cached(&self, address: GlobalAddress, link: Link) -> Option<Entry> {
         let region = self.memory.layout.region(address);
         let cached = self.entries.at(region);
         let fits = cached.region == region && cached.link == link;
-        (fits && cached.stamp == self.connections[link.index as usize].stamp).then_some(cached.entry)
+        (fits && cached.stamp == self.connections[link.index].stamp).then_some(cached.entry)
     }
 
     /// Hands an operation to the connection, which it holds.
     #[inline]
-    pub(super) fn enqueue(&mut self, i: u32, link: Link) {
+    pub fn enqueue(&mut self, i: u32, link: Link) {
         let op = &mut self.operations[i];
         op.link = link;
         op.place = Place::Queued;
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.connections[link.index];
         if op.work.is_single() {
             connection.singles += 1;
             connection.reads += u32::from(op.work != Work::Put);
         }
         let command = op.step == Step::Command;
         if !connection.queue_of(command).is_empty() || matches!(self.post_or_fail(i), Posted::Blocked) {
-            self.connections[link.index as usize].queue_of(command).push_back(i);
+            self.connections[link.index].queue_of(command).push_back(i);
         }
     }
 
     /// Posts the next step of an operation before those that wait.
-    pub(super) fn repost(&mut self, i: u32) {
+    pub fn repost(&mut self, i: u32) {
         let op = &mut self.operations[i];
         op.place = Place::Queued;
         let link = op.link;
         if let Posted::Blocked = self.post_or_fail(i) {
-            self.connections[link.index as usize].queue.push_front(i);
+            self.connections[link.index].queue.push_front(i);
         }
     }
 
     /// Posts what waits at a connection, as far as there is room.
-    pub(super) fn pump(&mut self, link: Link) {
+    pub fn pump(&mut self, link: Link) {
         // What has failed the job is still at the head: it would read the same entry again without end.
         if self.failure.is_some() {
             return;
         }
         for command in [false, true] {
-            while let Some(i) = self.connections[link.index as usize].queue_of(command).pop_front() {
+            while let Some(i) = self.connections[link.index].queue_of(command).pop_front() {
                 if let Posted::Blocked = self.post_or_fail(i) {
-                    self.connections[link.index as usize].queue_of(command).push_front(i);
+                    self.connections[link.index].queue_of(command).push_front(i);
                     break;
                 }
             }
@@ -130,7 +134,7 @@ impl Engine {
         if op.work == Work::Serve {
             // Its issuer says it.
             self.mesh.release(op.link);
-            self.served_op(i, Status::DestinationOutside, size.unwrap_or(NOTHING));
+            self.answer_served(i, Status::DestinationOutside, size.unwrap_or(NOTHING));
             return Posted::Elsewhere;
         }
         let error = self.outside(address, op.len, size);
@@ -139,8 +143,8 @@ impl Engine {
     }
 
     /// An entry has been read, for the first operation of the queue.
-    pub(super) fn fetched(&mut self, index: u32) {
-        let connection = &mut self.connections[index as usize];
+    pub fn fetched(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
         connection.posted -= 1;
         let Some(Fetch { region, stamp, link }) = connection.fetching.take() else { return };
         match self.entries.fetched(index) {
@@ -149,13 +153,13 @@ impl Engine {
             Err(()) => {}
             Ok(Some(entry)) => self.entries.keep(Cached { region, stamp, link, entry }),
             Ok(None) => {
-                let connection = &mut self.connections[index as usize];
+                let connection = &mut self.connections[index];
                 let first = connection.queue.front().map(|i| (*i, &self.operations[*i]));
                 let first = first.map(|(i, op)| (i, if op.step == Step::Write { op.dst } else { op.src }));
                 if let Some((i, address)) = first.filter(|(_, address)| self.memory.layout.region(*address) == region) {
                     connection.queue.pop_front();
                     if let Posted::Blocked = self.missed(i, address, None) {
-                        self.connections[index as usize].queue.push_front(i);
+                        self.connections[index].queue.push_front(i);
                     }
                 }
             }
@@ -166,7 +170,7 @@ impl Engine {
     /// Reads the entry of the region of `address` from the peer's table.
     fn fetch(&mut self, address: GlobalAddress, link: Link) -> Result<()> {
         let Some(parts) = self.memory.layout.parts(address) else { return Ok(()) };
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.connections[link.index];
         if connection.fetching.is_some() || connection.posted >= SENDS {
             return Ok(());
         }
@@ -199,7 +203,7 @@ impl Engine {
         let port = self.mesh.port_of(link);
         let mut offset = op.offset;
         loop {
-            if self.connections[link.index as usize].posted >= SENDS {
+            if self.connections[link.index].posted >= SENDS {
                 return Ok(Posted::Blocked);
             }
             let (bytes, far, sges) = match op.work {
@@ -221,7 +225,7 @@ impl Engine {
                 request = request.fence();
             }
             self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
-            self.connections[link.index as usize].posted += 1;
+            self.connections[link.index].posted += 1;
             let op = &mut self.operations[i];
             op.in_flight += 1;
             // Of a bounce and of a loop a step is one request.
@@ -244,7 +248,7 @@ impl Engine {
             Found::Entry(entry) => entry,
             Found::Not(posted) => return Ok(posted),
         };
-        if self.connections[link.index as usize].posted >= SENDS {
+        if self.connections[link.index].posted >= SENDS {
             return Ok(Posted::Blocked);
         }
         let far = entry.start + self.memory.layout.offset(op.src);
@@ -273,7 +277,7 @@ impl Engine {
         };
         let request = if op.fenced { request.fence() } else { request };
         self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
-        self.connections[link.index as usize].posted += 1;
+        self.connections[link.index].posted += 1;
         self.operations[i].in_flight += 1;
         self.operations.now_posted(i);
         Ok(Posted::All)
@@ -282,7 +286,7 @@ impl Engine {
     fn post_command(&mut self, i: u32) -> Result<Posted> {
         let op = self.operations[i];
         let link = op.link;
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.connections[link.index];
         if connection.sent >= SENDS || connection.unanswered >= SENDS {
             return Ok(Posted::Blocked);
         }
@@ -306,7 +310,7 @@ impl Engine {
     fn post_notice(&mut self, i: u32) -> Result<Posted> {
         let op = self.operations[i];
         let link = op.link;
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.connections[link.index];
         if connection.posted >= SENDS {
             return Ok(Posted::Blocked);
         }
