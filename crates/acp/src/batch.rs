@@ -1,4 +1,5 @@
-//! Batches: accesses that a library above issues together and waits for together, through registered memory of this library's own.
+//! Batches: accesses that a library above issues together and waits for together, through registered memory of this
+//! library's own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -26,7 +27,8 @@ struct Block {
     pages: Option<Pages>,
 }
 
-// SAFETY: the pointer names memory that is reached by devices and by copies, never by references; one batch has it at a time.
+// SAFETY: the pointer names memory that is reached by devices and by copies, never by references; one batch has it at a
+// time.
 unsafe impl Send for Block {}
 // SAFETY: as above; what a shared batch does with it is read.
 unsafe impl Sync for Block {}
@@ -145,8 +147,8 @@ impl Place {
     }
 }
 
-/// Accesses that are issued together and waited for together: one round trip, if they go to others at all. What they read and write
-/// on this side lies in memory of the batch's own.
+/// Accesses that are issued together and waited for together: one round trip, if they go to others at all. What they
+/// read and write on this side lies in memory of the batch's own.
 pub struct Batch<'w> {
     world: &'w World,
     blocks: Vec<Block>,
@@ -162,7 +164,8 @@ impl<'w> Batch<'w> {
         Self { world, blocks: vec![], used: 0, last: None, is_far: false }
     }
 
-    /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). What it has is not specified.
+    /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). What it has
+    /// is not specified.
     ///
     /// # Errors
     /// There is no memory, or no place for one region more.
@@ -182,8 +185,8 @@ impl<'w> Batch<'w> {
         Ok(Place { block: self.blocks.len() - 1, offset, len })
     }
 
-    /// Waits as [`clear`](Batch::clear), and gets room for `len` bytes of accesses to come, each rounded up to 8: as many at a time, with
-    /// a [`clear`](Batch::clear) in between, are not refused for want of memory.
+    /// Waits as [`clear`](Batch::clear), and gets room for `len` bytes of accesses to come, each rounded up to 8: as
+    /// many at a time, with a [`clear`](Batch::clear) in between, are not refused for want of memory.
     ///
     /// # Errors
     /// As of [`room`](Batch::room), or the job is broken.
@@ -193,7 +196,8 @@ impl<'w> Batch<'w> {
         self.clear()
     }
 
-    /// The global address of a place, valid until [`clear`](Batch::clear): what was read there is copied on from it without a detour.
+    /// The global address of a place, valid until [`clear`](Batch::clear): what was read there is copied on from it
+    /// without a detour.
     ///
     /// # Panics
     /// It is no place of this batch.

@@ -21,8 +21,8 @@ pub(crate) enum Command {
 pub(crate) enum Ask {
     /// Look whether what you wait for has come. Answered with 0.
     Look,
-    /// Make a segment of `len` bytes more: for all, if you have made `known` such, or for the asker. Answered with its address, or
-    /// why there is none (`engine::segments`).
+    /// Make a segment of `len` bytes more: for all, if you have made `known` such, or for the asker. Answered with its
+    /// address, or why there is none (`engine::segments`).
     Extend { known: u64, len: u64 },
     /// Give the segment at this address up, which was the asker's own. Answered with 1 if there was one.
     Retract { segment: GlobalAddress },

@@ -40,8 +40,8 @@ impl Error {
         self.held
     }
 
-    /// Whether the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an operation that was
-    /// taken has failed, or a rank is gone.
+    /// Whether the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an operation
+    /// that was taken has failed, or a rank is gone.
     pub fn is_refused(&self) -> bool {
         self.refused
     }

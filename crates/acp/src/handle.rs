@@ -30,7 +30,7 @@ pub enum Order {
     After(Handle),
     /// When all that were issued before are over (`ACP_HANDLE_ALL`).
     All,
-    /// If the operation just before has the same ranks and colors at both ends: when that one may start, and without overtaking
-    /// it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
+    /// If the operation just before has the same ranks and colors at both ends: when that one may start, and without
+    /// overtaking it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
     Continue,
 }

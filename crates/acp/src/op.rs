@@ -116,7 +116,8 @@ pub(crate) enum Work {
     Here,
     /// An atomic of the processor's, on a word of this rank.
     HereAtomic(Atomic),
-    /// By a command that its rank serves: the word that it is answered with goes to the destination. Nobody wants that of a wake.
+    /// By a command that its rank serves: the word that it is answered with goes to the destination. Nobody wants that
+    /// of a wake.
     Ask(Ask),
     /// Tells a peer to forget the entries of this rank's table.
     Discard,
@@ -209,7 +210,8 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    /// The 8 bytes that the word of an atomic is in, mostly: where a region begins in the midst of 8 bytes, two neighbours.
+    /// The 8 bytes that the word of an atomic is in, mostly: where a region begins in the midst of 8 bytes, two
+    /// neighbours.
     pub fn word(&self) -> u64 {
         self.src.0 & !7
     }

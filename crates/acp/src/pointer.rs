@@ -20,8 +20,8 @@ pub struct GlobalPtr<T> {
 }
 
 impl<T> GlobalPtr<T> {
-    /// A pointer to what is at `address`. Whether that is memory of `T` is not known; any bytes are a value of a type that is
-    /// `Pod`.
+    /// A pointer to what is at `address`. Whether that is memory of `T` is not known; any bytes are a value of a type
+    /// that is `Pod`.
     pub fn new(address: GlobalAddress) -> Self {
         Self { address, of: PhantomData }
     }
@@ -145,7 +145,8 @@ impl World {
         self.copy(dst.address, src.address, bytes, order)
     }
 
-    /// What memory of this rank's has. Words of 4 and 8 bytes, aligned, are read at once, others byte by byte while peers may write.
+    /// What memory of this rank's has. Words of 4 and 8 bytes, aligned, are read at once, others byte by byte while
+    /// peers may write.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): memory of another rank, or outside of its region.

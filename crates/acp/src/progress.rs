@@ -1,6 +1,6 @@
-//! Who moves the engine on: threads of the program while they are in a call, and a thread of the library's own, which serves peers
-//! and goes on with what waits. Nobody spins for long: with more ranks than processors, those that spin keep the others from what
-//! they wait for.
+//! Who moves the engine on: threads of the program while they are in a call, and a thread of the library's own, which
+//! serves peers and goes on with what waits. Nobody spins for long: with more ranks than processors, those that spin
+//! keep the others from what they wait for.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -64,8 +64,8 @@ struct State {
     slept: Seen,
 }
 
-/// What threads of the program may wait for that no completion of their own tells: the first handle that is not over, notices of
-/// barriers, a failure, a round, the place in the directory, peers that ask to look.
+/// What threads of the program may wait for that no completion of their own tells: the first handle that is not over,
+/// notices of barriers, a failure, a round, the place in the directory, peers that ask to look.
 type Seen = (i64, u64, bool, bool, bool, u64, bool);
 
 const SERVICE: usize = 0;
@@ -214,7 +214,8 @@ impl Progress {
         self.wait_looking(None, ready)
     }
 
-    /// As [`wait`](Progress::wait), for what nothing of the engine may tell: it looks at least as often as `every` says.
+    /// As [`wait`](Progress::wait), for what nothing of the engine may tell: it looks at least as often as `every`
+    /// says.
     #[inline]
     pub fn wait_looking<T>(
         &self,
@@ -298,8 +299,8 @@ impl Shared {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until a request of this rank's has completed, or the thread has moved on what the program may wait for; for no longer
-    /// than `most`.
+    /// Sleeps until a request of this rank's has completed, or the thread has moved on what the program may wait for;
+    /// for no longer than `most`.
     #[cold]
     fn sleep(&self, most: Option<Duration>, mut ready: impl FnMut(&mut Engine) -> Result<bool>) -> Result<()> {
         let mut state = self.lock();
@@ -369,7 +370,8 @@ impl Shared {
         }
     }
 
-    /// Does what there is to do, then sleeps until there is more. `taken`: events of this rank's requests have been taken.
+    /// Does what there is to do, then sleeps until there is more. `taken`: events of this rank's requests have been
+    /// taken.
     fn turn(&self, taken: &mut bool) -> Result<()> {
         self.arm(SERVICE)?;
         let mut state = self.lock();
@@ -413,8 +415,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Goes on with copies of peers', until nothing has come of that for a while: a device in memory moves the bytes of large
-    /// requests while it is polled.
+    /// Goes on with copies of peers', until nothing has come of that for a while: a device in memory moves the bytes of
+    /// large requests while it is polled.
     fn look<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let mut since = Instant::now();
         while state.engine.is_serving() && !state.sleeper && since.elapsed() < SPIN {

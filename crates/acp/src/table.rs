@@ -1,7 +1,8 @@
 //! The table of registrations: what this rank has registered, published for peers, who read entries by RDMA.
 //!
-//! A peer keeps the entries that it has read as long as its connection. So before a key is used again, those who are connected are
-//! asked to forget this rank's entries: keys given up wait in a queue, and one round of asking frees them all.
+//! A peer keeps the entries that it has read as long as its connection. So before a key is used again, those who are
+//! connected are asked to forget this rank's entries: keys given up wait in a queue, and one round of asking frees them
+//! all.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -45,7 +46,8 @@ impl Entry {
     }
 }
 
-/// Devices read 32 bytes at once, mostly; nobody promises that. A sum over the words tells an entry that is half of another.
+/// Devices read 32 bytes at once, mostly; nobody promises that. A sum over the words tells an entry that is half of
+/// another.
 fn check(words: &[u64; 3]) -> u64 {
     // Odd constants of the golden ratio's kind: any change of one word changes the sum.
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -83,7 +85,8 @@ impl Table {
         Ok(Self { rank, layout, published, own: vec![None], free, given_up, live: 0 })
     }
 
-    /// Bytes of a table with all regions that a job of this layout can have: what is published, and this rank's side of it.
+    /// Bytes of a table with all regions that a job of this layout can have: what is published, and this rank's side of
+    /// it.
     pub fn bytes(layout: Layout) -> usize {
         (layout.max_regions() as usize + 1) * (Entry::BYTES + size_of::<Option<Own>>())
     }

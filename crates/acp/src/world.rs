@@ -66,8 +66,8 @@ impl Ender {
 
 /// This process as a rank of its job, with global memory. Threads share it; each call is one operation.
 ///
-/// A thread of the library's own serves other ranks and goes on with operations that wait, also while the program computes or
-/// sleeps. It sleeps itself unless there is something to do.
+/// A thread of the library's own serves other ranks and goes on with operations that wait, also while the program
+/// computes or sleeps. It sleeps itself unless there is something to do.
 pub struct World {
     job: Arc<Job>,
     settings: Settings,
@@ -82,7 +82,8 @@ pub struct World {
 impl World {
     /// Joins the job that this process was started in, and returns once all ranks have.
     ///
-    /// Where ranks disagree (another version of this library, other sizes of starter memory), the job ends with a sentence.
+    /// Where ranks disagree (another version of this library, other sizes of starter memory), the job ends with a
+    /// sentence.
     ///
     /// # Errors
     /// One sentence: no launcher that can be spoken to, no RDMA device, not the resources.
@@ -143,19 +144,19 @@ impl World {
     fn leave(&self) -> Result<()> {
         self.complete_all()?;
         self.progress().wait(|engine| Ok(engine.have_all_looked().then_some(())))?;
-        // Nobody needs this rank's service any more when all are here: the thread that serves may wait for the store of the
-        // launcher, which some hold for the whole fence.
+        // Nobody needs this rank's service any more when all are here: the thread that serves may wait for the store of
+        // the launcher, which some hold for the whole fence.
         self.sync()?;
         self.job.fence()?;
         Ok(())
     }
 
-    /// Begins anew with `rank` as this process's number: all registrations are gone, starter memory is zero, handles begin at 1.
-    /// All ranks call it, with numbers that are a permutation. Returns once all have.
+    /// Begins anew with `rank` as this process's number: all registrations are gone, starter memory is zero, handles
+    /// begin at 1. All ranks call it, with numbers that are a permutation. Returns once all have.
     ///
     /// # Errors
-    /// There is no such rank: all is as it was. Otherwise the job is broken, as where two processes want to be the same rank, and
-    /// whoever goes on with this world ends it.
+    /// There is no such rank: all is as it was. Otherwise the job is broken, as where two processes want to be the same
+    /// rank, and whoever goes on with this world ends it.
     pub fn reset(&mut self, rank: u32) -> Result<()> {
         if rank >= self.size() {
             return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.size())));
@@ -239,8 +240,8 @@ impl World {
         self.progress().issue(|engine| engine.ask(rank, ask, dst))
     }
 
-    /// Has a thread of `rank` that is in [`wait_until`](World::wait_until) look. Returns before it does, and no later operation waits
-    /// for it.
+    /// Has a thread of `rank` that is in [`wait_until`](World::wait_until) look. Returns before it does, and no later
+    /// operation waits for it.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
@@ -248,9 +249,10 @@ impl World {
         self.progress().wake(rank)
     }
 
-    /// Waits until `ready` finds so, of memory of this rank's that others write to, or until the operation `over` and all before it are
-    /// over. It is asked over and over for a moment, then when a peer [wakes](World::wake) this rank, and every `at_least` in case
-    /// that none does. Threads of the program wait side by side. `ready` must not call ACP.
+    /// Waits until `ready` finds so, of memory of this rank's that others write to, or until the operation `over` and
+    /// all before it are over. It is asked over and over for a moment, then when a peer [wakes](World::wake) this rank,
+    /// and every `at_least` in case that none does. Threads of the program wait side by side. `ready` must not call
+    /// ACP.
     ///
     /// # Errors
     /// The job is broken.
@@ -259,10 +261,10 @@ impl World {
         self.progress().wait_looking(Some(at_least), |engine| Ok((is_over(engine) || ready()).then_some(())))
     }
 
-    /// Has `rank` map and register a segment of `len` bytes more for the heap, zeroed, and put it into its directory, in the data
-    /// library's starter memory. With `known`, how many segments for all the directory says were made, it is for all: only one of
-    /// those who ask with the same number gets it made. Without, it is for who asks, and nobody else has its address.
-    /// One round trip, in which `rank` has to act.
+    /// Has `rank` map and register a segment of `len` bytes more for the heap, zeroed, and put it into its directory,
+    /// in the data library's starter memory. With `known`, how many segments for all the directory says were made, it
+    /// is for all: only one of those who ask with the same number gets it made. Without, it is for who asks, and nobody
+    /// else has its address. One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
@@ -275,8 +277,8 @@ impl World {
         })
     }
 
-    /// Has `rank` unmap the segment at `segment`, one that was for who has asked for it, and that nobody may use any more. Returns
-    /// whether there was one. One round trip, in which `rank` has to act.
+    /// Has `rank` unmap the segment at `segment`, one that was for who has asked for it, and that nobody may use any
+    /// more. Returns whether there was one. One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// As [`extend`](World::extend).
@@ -291,14 +293,15 @@ impl World {
         Ok(batch.word(answer, 0))
     }
 
-    /// Registers memory, so that all ranks can access it by the device `color`. Memory that may not be written can be registered
-    /// too, and then only be read.
+    /// Registers memory, so that all ranks can access it by the device `color`. Memory that may not be written can be
+    /// registered too, and then only be read.
     ///
     /// # Safety
     /// The memory stays mapped until [`unregister`](World::unregister), and nobody has a Rust reference into it.
     ///
     /// # Errors
-    /// No such color; larger than global addresses of this job can name; the table is full; memory that the device cannot register.
+    /// No such color; larger than global addresses of this job can name; the table is full; memory that the device
+    /// cannot register.
     pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, color: u32) -> Result<Key> {
         loop {
             // SAFETY: handed on to the caller.
@@ -309,8 +312,8 @@ impl World {
         }
     }
 
-    /// As [`register_foreign`](World::register_foreign) for color 0, but it never waits for other ranks to forget what was registered
-    /// before: where it would have to, they are asked, and this is refused.
+    /// As [`register_foreign`](World::register_foreign) for color 0, but it never waits for other ranks to forget what
+    /// was registered before: where it would have to, they are asked, and this is refused.
     ///
     /// # Safety
     /// As there.
@@ -328,7 +331,8 @@ impl World {
         key.ok_or_else(|| Error::refused("other ranks may remember what was registered before"))
     }
 
-    /// Registers memory under a key that `key` gives. None where peers have to forget others first, for which they are asked.
+    /// Registers memory under a key that `key` gives. None where peers have to forget others first, for which they are
+    /// asked.
     ///
     /// # Safety
     /// As of [`register_foreign`](World::register_foreign).
@@ -379,7 +383,8 @@ impl World {
         }
     }
 
-    /// Takes a registration back. Accesses to it are errors from now on, of this rank's operations that are under way too.
+    /// Takes a registration back. Accesses to it are errors from now on, of this rank's operations that are under way
+    /// too.
     ///
     /// # Errors
     /// It is no key of this rank's, or one that was taken back, or that of a starter memory.
@@ -387,7 +392,8 @@ impl World {
         self.with(|engine| engine.memory_mut().table.remove(GlobalAddress(key.0)))
     }
 
-    /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not there.
+    /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not
+    /// there.
     pub fn global(&self, key: Key, pointer: *const c_void) -> Option<GlobalAddress> {
         self.with(|engine| engine.memory().table.global(GlobalAddress(key.0), pointer as usize))
     }
@@ -438,8 +444,8 @@ impl World {
         Some(self.layout.parts(address)?.color)
     }
 
-    /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024 operations are
-    /// outstanding. Copies whose ends overlap leave anything there.
+    /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024
+    /// operations are outstanding. Copies whose ends overlap leave anything there.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): an address of no rank, or own memory outside of its region. Otherwise the job is
@@ -449,18 +455,19 @@ impl World {
         self.progress().issue(|engine| engine.copy(dst, src, len, order))
     }
 
-    /// Carries out an atomic operation on the word at `src`, of any rank's, and stores what was there before to `dst`, a word of
-    /// this rank's. Both are aligned to their size.
+    /// Carries out an atomic operation on the word at `src`, of any rank's, and stores what was there before to `dst`,
+    /// a word of this rank's. Both are aligned to their size.
     ///
     /// # Errors
-    /// [Refused](Error::is_refused): an address of no rank, a destination of another rank, one that is not aligned. Else as
-    /// [`copy`](World::copy).
+    /// [Refused](Error::is_refused): an address of no rank, a destination of another rank, one that is not aligned.
+    /// Else as [`copy`](World::copy).
     #[inline]
     pub fn atomic(&self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
         self.progress().issue(|engine| engine.atomic(dst, src, what, order))
     }
 
-    /// Waits until this operation, and all that were issued before it, are over. One that was never issued is not waited for.
+    /// Waits until this operation, and all that were issued before it, are over. One that was never issued is not
+    /// waited for.
     ///
     /// # Errors
     /// The job is broken.
@@ -503,7 +510,8 @@ impl World {
         Ender(Arc::downgrade(&self.job))
     }
 
-    /// What is called once when the job is found to be broken, by whichever thread finds it. Without it the next call says so.
+    /// What is called once when the job is found to be broken, by whichever thread finds it. Without it the next call
+    /// says so.
     pub fn set_failure_hook(&self, hook: fn(&Error)) {
         self.progress().set_hook(hook);
     }

@@ -28,10 +28,11 @@ pub(super) struct Connection {
     pub peer: Peer,
     /// Operations that wait for room in the send queue of the data lane, or for an entry.
     pub queue: VecDeque<u32>,
-    /// Operations that wait until they can send their command. Nothing else waits behind them, since they wait for the peer.
+    /// Operations that wait until they can send their command. Nothing else waits behind them, since they wait for the
+    /// peer.
     commands: VecDeque<u32>,
-    /// Words that loops are at, and loops that wait for one of these. Two loops of a rank at one word would mostly undo each
-    /// other's guess; with a whole queue of them none would ever succeed.
+    /// Words that loops are at, and loops that wait for one of these. Two loops of a rank at one word would mostly undo
+    /// each other's guess; with a whole queue of them none would ever succeed.
     looping: Vec<u64>,
     loops: VecDeque<u32>,
     /// An entry is being read.

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long a copy that is served waits for its connection before the issuer is told to do it itself. A pool whose connections are
-/// all held by peers that wait for answers would wait for ever.
+/// How long a copy that is served waits for its connection before the issuer is told to do it itself. A pool whose
+/// connections are all held by peers that wait for answers would wait for ever.
 const SERVED_WAIT: Duration = Duration::from_millis(50);
 
 #[derive(Default)]

@@ -58,7 +58,8 @@ impl Entries {
         self.fetched.sge(port, at..at + Entry::BYTES)
     }
 
-    /// The entry that a connection has read: `Err(())` if it was read while it changed, None where nothing is registered.
+    /// The entry that a connection has read: `Err(())` if it was read while it changed, None where nothing is
+    /// registered.
     pub fn fetched(&self, connection: u32) -> Result<Option<Entry>, ()> {
         let at = connection as usize * Entry::BYTES;
         read_entry([0, 8, 16, 24].map(|word| self.fetched.word(at + word)))

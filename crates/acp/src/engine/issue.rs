@@ -58,8 +58,9 @@ impl Engine {
         Ok(self.issue(Op { work, dst, src, len: len as u64, ..Op::NONE }, order))
     }
 
-    /// The short way of what is one request: its order is met, nothing waits before it at its connection, and the entry of the
-    /// peer's region is known. None where that is not so, or something is wrong with it: [`issue`](Engine::issue) finds out what.
+    /// The short way of what is one request: its order is met, nothing waits before it at its connection, and the entry
+    /// of the peer's region is known. None where that is not so, or something is wrong with it:
+    /// [`issue`](Engine::issue) finds out what.
     #[inline]
     fn at_once(
         &mut self,
@@ -115,7 +116,8 @@ impl Engine {
         self.requester
             .operations
             .number_posted((self.requester.memory.layout.owner(src), self.requester.memory.layout.owner(dst)), after);
-        // A device in memory has done it: then, being the only one, it takes no place, and who waits for it finds so without the lock.
+        // A device in memory has done it: then, being the only one, it takes no place, and who waits for it finds so
+        // without the lock.
         let looks = self.eager || seq % EAGER == 0;
         let has_found = looks && seq == self.requester.operations.head() && self.find_one(link);
         if has_found && self.found[0].is_success() && self.found[0].id() == id {
@@ -141,7 +143,8 @@ impl Engine {
         Ok(Some(Handle::of(seq)))
     }
 
-    /// Polls one completion of this rank's requests at the port of a connection, the first of `found`; whether there is one.
+    /// Polls one completion of this rank's requests at the port of a connection, the first of `found`; whether there is
+    /// one.
     #[inline]
     fn find_one(&mut self, link: Link) -> bool {
         let port = &self.requester.mesh.ports()[self.requester.mesh.port_of(link)];
@@ -216,8 +219,8 @@ impl Engine {
         ))
     }
 
-    /// Whether a peer's word is aligned, as far as it is known where its region begins: starter memory does so at a page, others
-    /// where their entry says, once it was read.
+    /// Whether a peer's word is aligned, as far as it is known where its region begins: starter memory does so at a
+    /// page, others where their entry says, once it was read.
     #[cold]
     fn far_aligned(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
         let read = || {
@@ -265,16 +268,16 @@ impl Engine {
         operations.number(op, (memory.layout.owner(op.src), memory.layout.owner(op.dst)), order);
     }
 
-    /// Polls as long as that brings the operation further: a device in memory has done at once what was posted, so that the next steps
-    /// need not wait for somebody to look.
+    /// Polls as long as that brings the operation further: a device in memory has done at once what was posted, so that
+    /// the next steps need not wait for somebody to look.
     #[inline]
     fn finish_at_once(&mut self, seq: i64) -> Handle {
         while self.requester.operations.is_unfinished(seq) && self.poll() {}
         Handle::of(seq)
     }
 
-    /// Whether all that is not over goes by the connection that the operation will take, where the device keeps them in order; with
-    /// a fence where Reads and atomics are among them.
+    /// Whether all that is not over goes by the connection that the operation will take, where the device keeps them in
+    /// order; with a fence where Reads and atomics are among them.
     #[inline]
     fn is_chained(&mut self, op: &mut Op) -> bool {
         if !op.work.is_single() {

@@ -1,8 +1,8 @@
-//! The engine: operations of this rank, what it does for others, and the connections that both go by. It is a value behind one
-//! lock, which threads of the program and the progress thread take in turn; none of its functions waits.
+//! The engine: operations of this rank, what it does for others, and the connections that both go by. It is a value
+//! behind one lock, which threads of the program and the progress thread take in turn; none of its functions waits.
 //!
-//! An operation goes through a few steps, each of which is one request to the device (or several of at most [`MAX_REQUEST`] bytes)
-//! on one connection:
+//! An operation goes through a few steps, each of which is one request to the device (or several of at most
+//! [`MAX_REQUEST`] bytes) on one connection:
 //!
 //! | operation | steps |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | another one | Read, then compare and swap until it fits |
 //! | one that the device must not do | command to the owner, its answer |
 //!
-//! A connection has a queue of operations that wait for room or for an entry of the peer's table. What is posted is over when its
-//! completion says so. Operations are over in any order; handles are a prefix of those that are.
+//! A connection has a queue of operations that wait for room or for an entry of the peer's table. What is posted is
+//! over when its completion says so. Operations are over in any order; handles are a prefix of those that are.
 
 mod buffers;
 mod completions;
@@ -141,8 +141,8 @@ impl Engine {
         self.requester.operations.has_room()
     }
 
-    /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer waits for this
-    /// side of a connection.
+    /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer
+    /// waits for this side of a connection.
     #[inline]
     pub fn needs_care(&self) -> bool {
         self.requester.operations.has_active() || self.requester.mesh.is_draining()
@@ -263,7 +263,8 @@ impl Engine {
         self.server.in_round()
     }
 
-    /// Asks all peers that may have read this rank's table to forget it, so that the keys given up until now can be used again.
+    /// Asks all peers that may have read this rank's table to forget it, so that the keys given up until now can be
+    /// used again.
     pub fn begin_round(&mut self) {
         self.server.begin_round(&mut self.requester);
     }

@@ -1,7 +1,7 @@
 //! The operations of this rank: their numbers and order, and the memory and buffers that each uses.
 //!
-//! Operations of the program have handles, one after another; they are over in any order, and the handles of those that are over
-//! up to the first that is not are published. Operations of the library's own have no handle.
+//! Operations of the program have handles, one after another; they are over in any order, and the handles of those that
+//! are over up to the first that is not are published. Operations of the library's own have no handle.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -162,7 +162,8 @@ impl Operations {
         self.published.store(self.head, Ordering::Release);
     }
 
-    /// The place of a single request that was posted at once. What is not set here is as its predecessor has left it: nothing.
+    /// The place of a single request that was posted at once. What is not set here is as its predecessor has left it:
+    /// nothing.
     #[inline]
     pub fn count_posted(&mut self, seq: i64) -> &mut Op {
         self.incomplete += 1;

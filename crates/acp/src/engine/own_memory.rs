@@ -1,5 +1,5 @@
-//! This rank's memory: the table of its registrations, starter memories and segments, and the accesses to it that the processor
-//! carries out.
+//! This rank's memory: the table of its registrations, starter memories and segments, and the accesses to it that the
+//! processor carries out.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -99,7 +99,8 @@ impl OwnMemory {
         check_alignment(registration.at(offset) as u64, width, address)
     }
 
-    /// Checks that `len` bytes at `address` are in a region of this rank. The error is the region's size, or [`NOTHING`].
+    /// Checks that `len` bytes at `address` are in a region of this rank. The error is the region's size, or
+    /// [`NOTHING`].
     pub fn check_range(&self, address: GlobalAddress, len: u64) -> Result<(), u64> {
         match self.table.find(address) {
             None => Err(NOTHING),
@@ -164,8 +165,9 @@ fn domains(mesh: &Mesh, atomics: AtomicCap) -> Vec<Domain<'_>> {
     mesh.ports().iter().map(|port| Domain { pd: &port.pd, atomics }).collect()
 }
 
-/// Whether the device does the atomics, as peers are told. A device that is atomic only among its own operations does not: it would
-/// change the neighbour of a word of 4 bytes, and its own atomics would meet those that the processor does instead.
+/// Whether the device does the atomics, as peers are told. A device that is atomic only among its own operations does
+/// not: it would change the neighbour of a word of 4 bytes, and its own atomics would meet those that the processor
+/// does instead.
 pub(crate) fn by_device(cap: AtomicCap) -> bool {
     cap == AtomicCap::Global
 }

@@ -1,5 +1,5 @@
-//! The introduction of a rank to its peers, which the handshake of a connection carries: where its table of registrations is, and the
-//! words for answers.
+//! The introduction of a rank to its peers, which the handshake of a connection carries: where its table of
+//! registrations is, and the words for answers.
 
 /// What the peer of a connection has told.
 #[derive(Clone, Copy, Default)]
@@ -26,8 +26,8 @@ impl Peer {
     }
 }
 
-/// Encodes the addresses of a rank's table and of its words for answers, the keys of both at each port, and whether its device does
-/// the atomics.
+/// Encodes the addresses of a rank's table and of its words for answers, the keys of both at each port, and whether its
+/// device does the atomics.
 pub(crate) fn hello(
     table: u64,
     scratch: u64,

@@ -1,5 +1,5 @@
-//! Segments: memory of the libraries above that this rank maps and registers because some rank has asked for it. Their directory
-//! lies in the starter memory of the data library, for all ranks to read:
+//! Segments: memory of the libraries above that this rank maps and registers because some rank has asked for it. Their
+//! directory lies in the starter memory of the data library, for all ranks to read:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -8,10 +8,11 @@
 //! | 16 n + 16 to 16 n + 23 | the global address of segment n; 0: it was given up |
 //! | 16 n + 24 to 16 n + 31 | its length; bit 63 ([`ALONE`]): it is for who has asked for it, else for all |
 //!
-//! Who asks for a segment for all says how many it has seen made, so that of many that miss memory at once one makes it.
-//! A place stays with its kind, so that an address that is read beside the length of its successor never passes for one of the other
-//! kind. A segment for all is never given up, and what peers have once read of it stays true. So memory that is freed in two of them
-//! never becomes one block, and a heap with a limit has as few of them as can be: see [`Segments::whole`].
+//! Who asks for a segment for all says how many it has seen made, so that of many that miss memory at once one makes
+//! it. A place stays with its kind, so that an address that is read beside the length of its successor never passes for
+//! one of the other kind. A segment for all is never given up, and what peers have once read of it stays true. So
+//! memory that is freed in two of them never becomes one block, and a heap with a limit has as few of them as can be:
+//! see [`Segments::whole`].
 
 use vervain_mesh::Mesh;
 
@@ -34,8 +35,8 @@ pub(crate) const NO_MEMORY: u64 = 0;
 pub(crate) const OTHERS: u64 = 1;
 /// The most bytes of a segment for all that is longer than was asked for. A device may pin all of it.
 const WHOLE: u64 = 64 << 20;
-/// The same of a heap's first one. What few small blocks need is to leave room for large ones, which have segments of their own: one
-/// of [`WHOLE`] has a single block of 17 to 48 MiB.
+/// The same of a heap's first one. What few small blocks need is to leave room for large ones, which have segments of
+/// their own: one of [`WHOLE`] has a single block of 17 to 48 MiB.
 const FIRST_WHOLE: u64 = 16 << 20;
 
 /// This rank's side of its segments.
@@ -64,10 +65,10 @@ impl Segments {
         self.places.drain(..).for_each(std::mem::forget);
     }
 
-    /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the largest power of
-    /// two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it doubled by segments of 512 KiB,
-    /// 512 KiB, 1 MiB … instead, a heap of 16 MiB that small blocks have filled would have no more than 8 MiB in a row for good,
-    /// whatever is freed.
+    /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the
+    /// largest power of two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it
+    /// doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of 16 MiB that small blocks have filled would
+    /// have no more than 8 MiB in a row for good, whatever is freed.
     fn whole(&self, len: u64) -> u64 {
         if self.limit == u64::MAX {
             return len;
@@ -93,8 +94,8 @@ impl OwnMemory {
         }
     }
 
-    /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one, whose length the
-    /// directory has. Its address, or why there is none. None if peers have to forget keys first.
+    /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one,
+    /// whose length the directory has. Its address, or why there is none. None if peers have to forget keys first.
     pub fn extend(&mut self, mesh: &Mesh, known: u64, len: u64) -> Option<u64> {
         let alone = known == FOR_ITSELF;
         if !alone && known != self.segments.made {

@@ -1,5 +1,5 @@
-//! Wakes: a rank asks another one to look whether what it waits for has come. They are no operations of the program's: a rank that is
-//! asked and does not answer, for its process is stopped, holds up nothing else.
+//! Wakes: a rank asks another one to look whether what it waits for has come. They are no operations of the program's:
+//! a rank that is asked and does not answer, for its process is stopped, holds up nothing else.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! The requester: operations from their start until the device has their requests. It owns the connections by which they go and the
-//! memory that they use; the engine above it issues operations and goes on when requests complete.
+//! The requester: operations from their start until the device has their requests. It owns the connections by which
+//! they go and the memory that they use; the engine above it issues operations and goes on when requests complete.
 
 mod contact;
 mod post;
@@ -73,8 +73,8 @@ impl Requester {
         }
     }
 
-    /// Starts an operation whose order is met. What this rank asks itself for, and copies that it serves inside its memory, start
-    /// elsewhere: they make no request.
+    /// Starts an operation whose order is met. What this rank asks itself for, and copies that it serves inside its
+    /// memory, start elsewhere: they make no request.
     pub fn start(&mut self, i: u32) {
         let op = &mut self.operations[i];
         op.offset = 0;

@@ -1,5 +1,5 @@
-//! The server: what peers ask of this rank by commands. It is called by whoever looks, mostly the progress thread, so that the program
-//! may sleep.
+//! The server: what peers ask of this rank by commands. It is called by whoever looks, mostly the progress thread, so
+//! that the program may sleep.
 
 mod rounds;
 
@@ -104,7 +104,8 @@ impl Server {
         any
     }
 
-    /// Begins to serve what has come, as many as may be under way. The others keep their receives, so that peers wait in the end.
+    /// Begins to serve what has come, as many as may be under way. The others keep their receives, so that peers wait
+    /// in the end.
     pub fn begin_commands(&mut self, requester: &mut Requester) {
         // Their issuers do these copies themselves.
         while let Some(i) = requester.take_late() {
@@ -174,7 +175,8 @@ impl Server {
             Ask::Extend { known, len } => match requester.memory.extend(&requester.mesh, known, len) {
                 Some(address) => address,
                 None => {
-                    // It is none of those that are served meanwhile: the round may wait for what this rank has to serve.
+                    // It is none of those that are served meanwhile: the round may wait for what this rank has to
+                    // serve.
                     self.served -= u32::from(matches!(asker, Asker::Peer(_)));
                     self.extensions.push(Extension { known, len, asker });
                     return self.begin_round(requester);

@@ -1,5 +1,5 @@
-//! Rounds: all peers that may have read this rank's table of registrations are asked to forget it, so that keys that were given up can
-//! be used again.
+//! Rounds: all peers that may have read this rank's table of registrations are asked to forget it, so that keys that
+//! were given up can be used again.
 
 use vervain_mesh::Link;
 
@@ -42,8 +42,8 @@ impl Server {
         requester.start_ready();
     }
 
-    /// Asks peers whose connections are open, as many at a time as may be under way. The other connections open, or they close, and
-    /// the peer forgets with it.
+    /// Asks peers whose connections are open, as many at a time as may be under way. The other connections open, or
+    /// they close, and the peer forgets with it.
     fn ask_more(&mut self, requester: &mut Requester) {
         while let Some(round) = &mut self.round
             && round.asked < MAX_ASKED
