@@ -277,7 +277,7 @@ impl Shared {
     #[inline]
     fn leave(&self, state: MutexGuard<'_, State>) {
         let engine = &state.engine;
-        let care = !state.watching && !state.sleeper && engine.needs_care();
+        let care = !state.watching && !state.sleeper && engine.needs_polling();
         let now = engine.is_busy() || engine.mesh().needs_owner() || (engine.failure().is_some() && !state.told);
         let wake = state.sleeper && state.slept != seen(engine);
         drop(state);
@@ -380,7 +380,7 @@ impl Shared {
         state.engine.poll();
         state.engine.copy_part();
         state = self.look(state);
-        state.watching = state.engine.needs_care() && !state.sleeper;
+        state.watching = state.engine.needs_polling() && !state.sleeper;
         if state.watching {
             self.arm(DATA)?;
             // What has come before it was armed.

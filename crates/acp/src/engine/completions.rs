@@ -15,16 +15,16 @@ use crate::table::read_only;
 impl Engine {
     /// Goes on after one completion.
     #[inline]
-    pub(super) fn completed(&mut self, completion: &Completion) {
+    pub(super) fn handle_completion(&mut self, completion: &Completion) {
         if !completion.is_success() {
-            return self.failed(completion);
+            return self.handle_failed(completion);
         }
         if let Some((link, immediate)) = Mesh::notice(completion) {
-            return self.notice(link, immediate);
+            return self.handle_notice(link, immediate);
         }
         let id = completion.id();
         if id & FETCH != 0 {
-            return self.requester.fetched(id as u32);
+            return self.requester.handle_entry(id as u32);
         }
         let i = id as u32;
         let op = &mut self.requester.operations[i];
@@ -72,7 +72,7 @@ impl Engine {
             (Work::Loop(_), _) => self.finish_loop_step(i),
             (Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard, _) => {
                 if op.answered {
-                    self.answered(i);
+                    self.handle_answer(i);
                 }
             }
             (Work::Serve, Step::Write) => {
@@ -85,7 +85,7 @@ impl Engine {
             }
             (Work::Serve | Work::ServeHere | Work::Answer, _) => {
                 self.requester.mesh.release(link);
-                self.server.answered();
+                self.server.end_command();
                 self.requester.operations.finish(i);
             }
             (Work::Here | Work::HereAtomic(_), _) => unreachable!("nothing of it is posted"),
@@ -114,12 +114,12 @@ impl Engine {
     /// A peer has answered what it was asked for.
     fn finish_ask(&mut self, i: u32, value: u64) {
         match self.requester.operations[i].dst {
-            GlobalAddress::NULL => self.wakes.has_looked(&mut self.requester, i),
+            GlobalAddress::NULL => self.wakes.handle_looked(&mut self.requester, i),
             _ => self.requester.finish_with(i, value, size_of::<u64>()),
         }
     }
 
-    fn notice(&mut self, link: Link, immediate: u32) {
+    fn handle_notice(&mut self, link: Link, immediate: u32) {
         self.requester.mesh.received(link);
         if let Err(error) = self.requester.mesh.repost_notice(link) {
             return self.requester.fail(error.into());
@@ -143,7 +143,7 @@ impl Engine {
                 op.answered = true;
                 op.answer.status = status as u8;
                 if op.in_flight == 0 {
-                    self.answered(u32::from(index));
+                    self.handle_answer(u32::from(index));
                 }
             }
             None => {}
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// A command has been sent, and its answer has come.
-    fn answered(&mut self, i: u32) {
+    fn handle_answer(&mut self, i: u32) {
         let op = &mut self.requester.operations[i];
         let (link, work, status, dst, src, len) = (op.link, op.work, op.answer.status, op.dst, op.src, op.len);
         op.answered = false;
@@ -191,7 +191,7 @@ impl Engine {
                     Work::Ask(_) => self.finish_ask(i, value),
                     Work::Discard => {
                         self.requester.operations.finish(i);
-                        self.server.has_forgotten(&mut self.requester);
+                        self.server.handle_forgotten(&mut self.requester);
                     }
                     _ => self.requester.operations.finish(i),
                 }
@@ -203,7 +203,7 @@ impl Engine {
     }
 
     #[cold]
-    fn failed(&mut self, completion: &Completion) {
+    fn handle_failed(&mut self, completion: &Completion) {
         if completion.status() == CompletionStatus::Flushed && self.requester.failure.is_some() {
             return;
         }

@@ -8,7 +8,7 @@ use super::buffers::BOUNCE;
 use super::connections::SENDS;
 use super::entries::Cached;
 use super::operations::index;
-use super::own_memory::check_alignment;
+use super::own_memory::{OwnMemory, check_alignment};
 use super::requester::{MAX_REQUEST, Requester};
 use super::server::Asker;
 use crate::address::{GlobalAddress, Parts};
@@ -18,10 +18,10 @@ use crate::handle::{Handle, Order};
 use crate::op::{Atomic, Op, Place, Step, Work};
 use crate::table::STARTERS;
 
-/// Where nothing had completed when the last request had been posted, it is looked for again after as many operations.
+/// Operations until a completion is looked for again, if the last look found none just after its request was posted.
 const EAGER: i64 = 64;
 
-/// Posts the one request of an operation, and says which step that is.
+/// Posts the one request of an operation. Returns which step that is.
 #[inline(always)]
 fn post(qp: &Qp, request: SendRequest<'_, '_>, id: u64, step: Step) -> Result<Step> {
     qp.post(request.id(id).signaled())?;
@@ -32,11 +32,11 @@ impl Engine {
     /// Issues a copy; there is [room](Engine::has_room).
     #[inline]
     pub fn copy(&mut self, dst: GlobalAddress, src: GlobalAddress, len: usize, order: Order) -> Result<Handle> {
-        let (Some(to), Some(from)) = (self.requester.memory.layout.parts(dst), self.requester.memory.layout.parts(src))
-        else {
+        let memory = &self.requester.memory;
+        let (Some(to), Some(from)) = (memory.layout.parts(dst), memory.layout.parts(src)) else {
             return Err(self.no_such_rank(dst, src));
         };
-        let work = match (to.rank == self.requester.memory.rank, from.rank == self.requester.memory.rank) {
+        let work = match (to.rank == memory.rank, from.rank == memory.rank) {
             _ if len == 0 => Work::Here,
             (false, true) => Work::Put,
             (true, false) => Work::Get,
@@ -44,25 +44,26 @@ impl Engine {
             (false, false) if len as u64 <= BOUNCE => Work::Bounce,
             (false, false) => Work::Forward,
         };
-        if let Some(handle) = self.at_once(work, dst, src, len, order)? {
+        if let Some(handle) = self.issue_fast(work, dst, src, len, order)? {
             return Ok(handle);
         }
         if len > 0 {
-            if to.rank == self.requester.memory.rank {
-                self.requester.memory.table.writable(dst, len).map_err(Error::into_refused)?;
+            let OwnMemory { rank, table, .. } = &self.requester.memory;
+            if to.rank == *rank {
+                table.writable(dst, len).map_err(Error::into_refused)?;
             }
-            if from.rank == self.requester.memory.rank {
-                self.requester.memory.table.range(src, len).map_err(Error::into_refused)?;
+            if from.rank == *rank {
+                table.range(src, len).map_err(Error::into_refused)?;
             }
         }
         Ok(self.issue(Op { work, dst, src, len: len as u64, ..Op::NONE }, order))
     }
 
-    /// The short way of what is one request: its order is met, nothing waits before it at its connection, and the entry
-    /// of the peer's region is known. None where that is not so, or something is wrong with it:
-    /// [`issue`](Engine::issue) finds out what.
+    /// Posts an operation of one request whose order is met, if nothing waits before it at its connection and the entry
+    /// of the peer's region is cached. None otherwise, and for a faulty operation: [`issue`](Engine::issue) finds out
+    /// what is wrong.
     #[inline]
-    fn at_once(
+    fn issue_fast(
         &mut self,
         work: Work,
         dst: GlobalAddress,
@@ -75,28 +76,28 @@ impl Engine {
             Work::Get | Work::Device(_) => (dst, src),
             _ => return Ok(None),
         };
-        let seq = self.requester.operations.next();
-        let after = self.requester.operations.after(order);
-        let (region, offset) = (self.requester.memory.layout.region(far), self.requester.memory.layout.offset(far));
-        let Cached { region: cached, stamp, link, entry } = *self.requester.entries.at(region);
-        let connection = &mut self.requester.connections[link.index];
+        let Requester { mesh, memory, operations, entries, connections, .. } = &mut self.requester;
+        let (seq, after) = (operations.next(), operations.after(order));
+        let (region, offset) = (memory.layout.region(far), memory.layout.offset(far));
+        let Cached { region: cached, stamp, link, entry } = *entries.at(region);
+        let connection = &mut connections[link.index];
         let is_open = cached == region
             && stamp == connection.stamp
             && connection.queue.is_empty()
             && connection.posted < SENDS
-            && self.requester.mesh.is_open(link);
+            && mesh.is_open(link);
         let fits = len as u64 <= MAX_REQUEST && offset.checked_add(len as u64).is_some_and(|end| end <= entry.size);
-        if after >= self.requester.operations.head() || !is_open || !fits {
+        if after >= operations.head() || !is_open || !fits {
             return Ok(None);
         }
-        let Ok((registration, at)) = self.requester.memory.table.range(own, len) else { return Ok(None) };
+        let Ok((registration, at)) = memory.table.range(own, len) else { return Ok(None) };
         if work != Work::Put && !registration.writable {
             return Ok(None);
         }
-        let sges = [registration.sge(self.requester.mesh.port_of(link), at..at + len)];
+        let sges = [registration.sge(mesh.port_of(link), at..at + len)];
         let there = RemoteAddr { addr: entry.start + offset, rkey: entry.rkey };
         let i = index(seq);
-        let (data, id) = (self.requester.mesh.data(link), u64::from(i));
+        let (data, id) = (mesh.data(link), u64::from(i));
         // Each request is posted where it is made: to make one of them first and post it then has the compiler copy it.
         let step = match work {
             Work::Put => post(data, SendRequest::write(&sges, there), id, Step::Write),
@@ -112,17 +113,15 @@ impl Engine {
             }
             _ => return Ok(None),
         }?;
-        self.requester.mesh.hold(link);
-        self.requester
-            .operations
-            .number_posted((self.requester.memory.layout.owner(src), self.requester.memory.layout.owner(dst)), after);
-        // A device in memory has done it: then, being the only one, it takes no place, and who waits for it finds so
-        // without the lock.
+        mesh.hold(link);
+        operations.number_posted((memory.layout.owner(src), memory.layout.owner(dst)), after);
+        // A device in memory has completed it by now. If it is the only operation it then takes no place, and a thread
+        // that waits for it finds that without the lock.
         let looks = self.eager || seq % EAGER == 0;
         let has_found = looks && seq == self.requester.operations.head() && self.find_one(link);
         if has_found && self.found[0].is_success() && self.found[0].id() == id {
             self.requester.mesh.release(link);
-            self.requester.operations.skip();
+            self.requester.operations.finish_posted();
             self.eager = true;
             return Ok(Some(Handle::of(seq)));
         }
@@ -130,21 +129,20 @@ impl Engine {
         connection.posted += 1;
         connection.singles += 1;
         connection.reads += u32::from(step != Step::Write);
-        let op = self.requester.operations.count_posted(seq);
+        let op = self.requester.operations.place_posted(seq);
         (op.seq, op.work, op.step, op.place, op.link) = (seq, work, step, Place::Posted, link);
         (op.dst, op.src, op.len, op.offset, op.in_flight) = (dst, src, len as u64, len as u64, 1);
         if has_found {
             let completion = self.found[0];
-            self.completed(&completion);
-            self.go_on();
+            self.handle_completion(&completion);
+            self.start_waiting();
         } else if looks {
             self.eager = self.poll();
         }
         Ok(Some(Handle::of(seq)))
     }
 
-    /// Polls one completion of this rank's requests at the port of a connection, the first of `found`; whether there is
-    /// one.
+    /// Polls one completion, into the first of `found`, at the port of a connection. Returns whether there is one.
     #[inline]
     fn find_one(&mut self, link: Link) -> bool {
         let port = &self.requester.mesh.ports()[self.requester.mesh.port_of(link)];
@@ -160,72 +158,63 @@ impl Engine {
     /// Issues an atomic; as [`copy`](Engine::copy).
     #[inline]
     pub fn atomic(&mut self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
-        // Only a peer's region has its entry cached, and only own memory is found: nothing else goes the short way.
-        match self.at_once(by_device(what), dst, src, what.width(), order)? {
+        // Only a peer's region has its entry cached, and only own memory is found: nothing else goes the fast way.
+        match self.issue_fast(by_device(what), dst, src, what.width(), order)? {
             Some(handle) => Ok(handle),
-            None => self.atomic_in_steps(dst, src, what, order),
+            None => self.issue_atomic(dst, src, what, order),
         }
     }
 
-    fn atomic_in_steps(
-        &mut self,
-        dst: GlobalAddress,
-        src: GlobalAddress,
-        what: Atomic,
-        order: Order,
-    ) -> Result<Handle> {
-        let (Some(to), Some(from)) = (self.requester.memory.layout.parts(dst), self.requester.memory.layout.parts(src))
-        else {
+    fn issue_atomic(&mut self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
+        let memory = &self.requester.memory;
+        let (Some(to), Some(from)) = (memory.layout.parts(dst), memory.layout.parts(src)) else {
             return Err(self.no_such_rank(dst, src));
         };
         let width = what.width();
-        if to.rank != self.requester.memory.rank {
+        if to.rank != memory.rank {
             return Err(Error::refused(format!(
                 "the destination {dst} of an atomic is of rank {}, and has to be of the caller, rank {}",
-                to.rank, self.requester.memory.rank
+                to.rank, memory.rank
             )));
         }
-        self.requester.memory.check_word(dst, width)?;
-        let work = if from.rank == self.requester.memory.rank {
-            self.requester.memory.check_word(src, width)?;
+        memory.check_word(dst, width)?;
+        let work = if from.rank == memory.rank {
+            memory.check_word(src, width)?;
             Work::HereAtomic(what)
         } else {
             if !from.offset.is_multiple_of(width as u64) {
-                self.far_aligned(from, width, src)?;
+                self.check_far_alignment(from, width, src)?;
             }
             // Like devices are assumed here: with the connection it is known.
-            if self.requester.memory.has_device_atomics() { by_device(what) } else { Work::Owner(what) }
+            if memory.has_device_atomics() { by_device(what) } else { Work::Owner(what) }
         };
         Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
     }
 
     /// Asks `rank` for something; the word that it answers is stored to `dst`, a word of this rank's.
     pub fn ask(&mut self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
-        let src = self.requester.memory.starter(rank, 0);
-        let src = src.ok_or_else(|| {
-            Error::refused(format!("there is no rank {rank}: the job has {}", self.requester.memory.layout.ranks()))
-        })?;
-        self.requester.memory.check_word(dst, size_of::<u64>())?;
+        let memory = &self.requester.memory;
+        let nobody = || Error::refused(format!("there is no rank {rank}: the job has {}", memory.layout.ranks()));
+        let src = memory.starter(rank, 0).ok_or_else(nobody)?;
+        memory.check_word(dst, size_of::<u64>())?;
         let op = Op { work: Work::Ask(ask), dst, src, ..Op::NONE };
-        Ok(if rank == self.requester.memory.rank { self.ask_here(ask, op) } else { self.issue(op, Order::Now) })
+        Ok(if rank == memory.rank { self.ask_here(ask, op) } else { self.issue(op, Order::Now) })
     }
 
     #[cold]
     fn no_such_rank(&self, dst: GlobalAddress, src: GlobalAddress) -> Error {
-        let wrong = if self.requester.memory.layout.parts(dst).is_none() { dst } else { src };
-        Error::refused(format!(
-            "{wrong} is the global address of no rank: the job has {}",
-            self.requester.memory.layout.ranks()
-        ))
+        let layout = &self.requester.memory.layout;
+        let wrong = if layout.parts(dst).is_none() { dst } else { src };
+        Error::refused(format!("{wrong} is the global address of no rank: the job has {}", layout.ranks()))
     }
 
-    /// Whether a peer's word is aligned, as far as it is known where its region begins: starter memory does so at a
-    /// page, others where their entry says, once it was read.
+    /// Checks that a peer's word is aligned, if the start of its region is known: that of starter memory is at a page,
+    /// that of others in their entry, once it was read.
     #[cold]
-    fn far_aligned(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
-        let read = || {
-            self.requester.cached(address, self.requester.mesh.find(parts.rank, parts.color)?).map(|entry| entry.start)
-        };
+    fn check_far_alignment(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
+        let requester = &self.requester;
+        let find = || requester.mesh.find(parts.rank, parts.color);
+        let read = || requester.cached(address, find()?).map(|entry| entry.start);
         let start = if parts.key <= STARTERS { Some(0) } else { read() };
         start.map_or(Ok(()), |start| check_alignment(start + parts.offset, width, address))
     }
@@ -237,7 +226,7 @@ impl Engine {
         self.requester.operations[i] = Op { place: Place::Queued, ..op };
         self.server.begin_ask(&mut self.requester, ask, Asker::Own(i));
         self.requester.start_ready();
-        self.finish_at_once(op.seq)
+        self.poll_steps(op.seq)
     }
 
     /// Gives the operation its handle, and starts it or has it wait.
@@ -259,7 +248,7 @@ impl Engine {
             self.requester.start(i);
             self.requester.start_ready();
         }
-        self.finish_at_once(seq)
+        self.poll_steps(seq)
     }
 
     #[inline]
@@ -271,7 +260,7 @@ impl Engine {
     /// Polls as long as that brings the operation further: a device in memory has done at once what was posted, so that
     /// the next steps need not wait for somebody to look.
     #[inline]
-    fn finish_at_once(&mut self, seq: i64) -> Handle {
+    fn poll_steps(&mut self, seq: i64) -> Handle {
         while self.requester.operations.is_unfinished(seq) && self.poll() {}
         Handle::of(seq)
     }
@@ -284,16 +273,15 @@ impl Engine {
             return false;
         }
         let address = if op.work == Work::Put { op.dst } else { op.src };
-        let Some(parts) = self.requester.memory.layout.parts(address) else { return false };
-        let Some(link) = self.requester.mesh.find(parts.rank, parts.color) else { return false };
-        let connection = &self.requester.connections[link.index];
-        if !self.requester.connections.is_open(link)
-            || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics)
-        {
+        let Requester { mesh, memory, operations, connections, .. } = &self.requester;
+        let Some(parts) = memory.layout.parts(address) else { return false };
+        let Some(link) = mesh.find(parts.rank, parts.color) else { return false };
+        let connection = &connections[link.index];
+        if !connections.is_open(link) || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics) {
             return false;
         }
         op.fenced = connection.reads > 0;
-        self.requester.operations.are_all_others(connection.singles)
+        operations.are_all_others(connection.singles)
     }
 }
 

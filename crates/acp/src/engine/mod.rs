@@ -2,7 +2,7 @@
 //! behind one lock, which threads of the program and the progress thread take in turn; none of its functions waits.
 //!
 //! An operation goes through a few steps, each of which is one request to the device (or several of at most
-//! [`MAX_REQUEST`] bytes) on one connection:
+//! [`MAX_REQUEST`](requester::MAX_REQUEST) bytes) on one connection:
 //!
 //! | operation | steps |
 //! |---|---|
@@ -14,7 +14,22 @@
 //! | another one | Read, then compare and swap until it fits |
 //! | one that the device must not do | command to the owner, its answer |
 //!
-//! A connection has a queue of operations that wait for room or for an entry of the peer's table. What is posted is
+//! The engine issues an operation and goes on when its requests complete. Its parts own the state:
+//!
+//! | part | owns |
+//! |---|---|
+//! | [`Requester`] | an operation from its start to the device: the mesh and the five below |
+//! | [`Operations`] | handles and order; the words, staged bytes and [`Buffers`] that operations use |
+//! | [`OwnMemory`] | the table of registrations, starter memories, [`segments`] |
+//! | [`Entries`] | the cached entries of peers' tables |
+//! | [`Connections`](connections::Connections) | of each connection, operations that wait for room or for an entry |
+//! | [`Contacts`](contacts::Contacts) | operations that wait for a connection |
+//! | [`Server`] | commands of peers, and rounds in which peers forget keys |
+//! | [`Wakes`] | ranks that are asked to look |
+//!
+//! The server and the wakes make requests too, so they get the requester as an argument. No part calls the engine.
+//!
+//! A connection has a queue of operations that wait for room or for an entry of the peer's table. A posted request is
 //! over when its completion says so. Operations are over in any order; handles are a prefix of those that are.
 
 mod buffers;
@@ -144,7 +159,7 @@ impl Engine {
     /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer
     /// waits for this side of a connection.
     #[inline]
-    pub fn needs_care(&self) -> bool {
+    pub fn needs_polling(&self) -> bool {
         self.requester.operations.has_active() || self.requester.mesh.is_draining()
     }
 
@@ -201,18 +216,18 @@ impl Engine {
             any = true;
             for i in 0..found {
                 let completion = self.found[i];
-                self.completed(&completion);
+                self.handle_completion(&completion);
             }
         }
         if any {
-            self.go_on();
+            self.start_waiting();
         }
         any
     }
 
-    /// Goes on with what completions allow.
-    fn go_on(&mut self) {
-        self.take_events();
+    /// Starts what has waited for completions.
+    fn start_waiting(&mut self) {
+        self.handle_events();
         if self.server.has_commands() {
             // Some may have waited for what is over now.
             self.server.begin_commands(&mut self.requester);
@@ -222,9 +237,9 @@ impl Engine {
 
     /// Looks at what peers want: commands, connections. Returns whether there was something.
     pub fn serve(&mut self) -> bool {
-        let received = self.server.receive(&mut self.requester);
+        let received = self.server.receive_commands(&mut self.requester);
         self.requester.progress_mesh();
-        let any = received | self.take_events();
+        let any = received | self.handle_events();
         self.server.begin_commands(&mut self.requester);
         self.requester.start_ready();
         any
@@ -235,21 +250,21 @@ impl Engine {
         self.server.copy_part(&mut self.requester)
     }
 
-    /// Goes on with what has happened to connections. Returns whether something has.
+    /// Handles what has happened to connections. Returns whether something has.
     #[inline]
-    fn take_events(&mut self) -> bool {
+    fn handle_events(&mut self) -> bool {
         let Self { requester, server, .. } = self;
         let mut any = false;
         while let Some(event) = requester.mesh.next_event() {
             any = true;
             match event {
                 Event::Opened(link) => {
-                    requester.opened(link);
-                    server.opened(requester);
+                    requester.handle_opened(link);
+                    server.handle_opened(requester);
                 }
                 Event::Closed { link, rank, color } => {
                     requester.connections.close(link);
-                    server.closed(requester, link);
+                    server.handle_closed(requester, link);
                     requester.want_again(rank, color);
                 }
                 Event::Failed { error, .. } => requester.fail(error.into()),

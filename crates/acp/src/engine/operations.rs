@@ -157,7 +157,7 @@ impl Operations {
 
     /// The single request that was posted at once, the only operation, is over: it takes no place.
     #[inline]
-    pub fn skip(&mut self) {
+    pub fn finish_posted(&mut self) {
         self.head = self.next;
         self.published.store(self.head, Ordering::Release);
     }
@@ -165,7 +165,7 @@ impl Operations {
     /// The place of a single request that was posted at once. What is not set here is as its predecessor has left it:
     /// nothing.
     #[inline]
-    pub fn count_posted(&mut self, seq: i64) -> &mut Op {
+    pub fn place_posted(&mut self, seq: i64) -> &mut Op {
         self.incomplete += 1;
         self.live += 1;
         self.passive += 1;

@@ -50,7 +50,7 @@ impl Wakes {
     }
 
     /// The rank that this operation has asked to look has done so.
-    pub fn has_looked(&mut self, requester: &mut Requester, op: u32) {
+    pub fn handle_looked(&mut self, requester: &mut Requester, op: u32) {
         if let Some(at) = self.under_way.iter().position(|wake| wake.op == op) {
             let wake = self.under_way.swap_remove(at);
             // Behind those that wait, so that no rank keeps others from it.

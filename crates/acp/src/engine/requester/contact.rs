@@ -84,7 +84,7 @@ impl Requester {
     }
 
     /// Begins with a connection that has opened: those that have waited for it go on.
-    pub fn opened(&mut self, link: Link) {
+    pub fn handle_opened(&mut self, link: Link) {
         let (rank, color) = self.mesh.peer(link);
         let Some(peer) = Peer::decode(self.mesh.hello(link), color) else {
             return self

@@ -1,5 +1,6 @@
-//! The requester: operations from their start until the device has their requests. It owns the connections by which
-//! they go and the memory that they use; the engine above it issues operations and goes on when requests complete.
+//! The requester: an operation from its start until the device has its requests. It owns the connections by which
+//! operations go and the memory that they use. The engine above it issues operations and goes on when requests
+//! complete.
 
 mod contact;
 mod post;

@@ -143,7 +143,7 @@ impl Requester {
     }
 
     /// An entry has been read, for the first operation of the queue.
-    pub fn fetched(&mut self, index: u32) {
+    pub fn handle_entry(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         connection.posted -= 1;
         let Some(Fetch { region, stamp, link }) = connection.fetching.take() else { return };

@@ -1,5 +1,5 @@
-//! The server: what peers ask of this rank by commands. It is called by whoever looks, mostly the progress thread, so
-//! that the program may sleep.
+//! The server: commands by which peers ask this rank for something. Each thread that moves the engine on calls it,
+//! mostly the progress thread, so that the program may sleep.
 
 mod rounds;
 
@@ -73,12 +73,12 @@ impl Server {
     }
 
     /// The answer to a command has left.
-    pub fn answered(&mut self) {
+    pub fn end_command(&mut self) {
         self.served -= 1;
     }
 
-    /// Takes in what has come from peers.
-    pub fn receive(&mut self, requester: &mut Requester) -> bool {
+    /// Takes in commands that have come. Returns whether anything has.
+    pub fn receive_commands(&mut self, requester: &mut Requester) -> bool {
         let mut any = false;
         let mut arrivals = std::mem::take(&mut self.arrivals);
         for port in 0..requester.mesh.ports().len() {
@@ -96,25 +96,25 @@ impl Server {
                     requester.mesh.hold(arrival.link);
                     self.commands.push_back(Received { arrival, command, index });
                 }
-                // What no rank of this version sends.
-                None => give_receive(requester, &arrival),
+                // No rank of this version sends it.
+                None => repost_receive(requester, &arrival),
             }
         }
         self.arrivals = arrivals;
         any
     }
 
-    /// Begins to serve what has come, as many as may be under way. The others keep their receives, so that peers wait
-    /// in the end.
+    /// Begins to serve commands, as many as may be under way. The others keep their receives, so that peers wait in the
+    /// end.
     pub fn begin_commands(&mut self, requester: &mut Requester) {
-        // Their issuers do these copies themselves.
+        // Their issuers do these copies themselves then.
         while let Some(i) = requester.take_late() {
             requester.answer_served(i, Status::Busy, 0);
         }
         while self.served < MAX_SERVED
             && let Some(Received { arrival, command, index }) = self.commands.pop_front()
         {
-            give_receive(requester, &arrival);
+            repost_receive(requester, &arrival);
             self.served += 1;
             self.begin(requester, arrival.link, command, index);
         }
@@ -175,8 +175,7 @@ impl Server {
             Ask::Extend { known, len } => match requester.memory.extend(&requester.mesh, known, len) {
                 Some(address) => address,
                 None => {
-                    // It is none of those that are served meanwhile: the round may wait for what this rank has to
-                    // serve.
+                    // Not counted as served meanwhile: the round may wait for a command that this rank has to serve.
                     self.served -= u32::from(matches!(asker, Asker::Peer(_)));
                     self.extensions.push(Extension { known, len, asker });
                     return self.begin_round(requester);
@@ -210,7 +209,7 @@ impl Server {
     }
 }
 
-fn give_receive(requester: &mut Requester, arrival: &Arrival) {
+fn repost_receive(requester: &mut Requester, arrival: &Arrival) {
     if let Err(error) = requester.mesh.repost_command(arrival) {
         requester.fail(error.into());
     }

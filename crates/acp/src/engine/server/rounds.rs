@@ -38,7 +38,7 @@ impl Server {
         let (waits, keys) = (peers.len() + 1, requester.memory.table.given_up());
         self.round = Some(Round { waits, keys, asked: 0, unasked: peers });
         self.ask_more(requester);
-        self.wait_for_one_less(requester);
+        self.count_down(requester);
         requester.start_ready();
     }
 
@@ -58,31 +58,31 @@ impl Server {
     }
 
     /// A connection has opened that a round may wait for.
-    pub fn opened(&mut self, requester: &mut Requester) {
+    pub fn handle_opened(&mut self, requester: &mut Requester) {
         if self.round.is_some() {
             self.ask_more(requester);
         }
     }
 
     /// A connection has closed that a round may wait for.
-    pub fn closed(&mut self, requester: &mut Requester, link: Link) {
+    pub fn handle_closed(&mut self, requester: &mut Requester, link: Link) {
         let Some(round) = &mut self.round else { return };
         let Some(at) = round.unasked.iter().position(|unasked| *unasked == link) else { return };
         round.unasked.swap_remove(at);
-        self.wait_for_one_less(requester);
+        self.count_down(requester);
     }
 
     /// A peer that was asked has forgotten.
-    pub fn has_forgotten(&mut self, requester: &mut Requester) {
+    pub fn handle_forgotten(&mut self, requester: &mut Requester) {
         if let Some(round) = &mut self.round {
             round.asked -= 1;
         }
         self.ask_more(requester);
-        self.wait_for_one_less(requester);
+        self.count_down(requester);
     }
 
     /// Ends the round if nobody else is to be waited for: segments are made that have waited for it.
-    fn wait_for_one_less(&mut self, requester: &mut Requester) {
+    fn count_down(&mut self, requester: &mut Requester) {
         let Some(round) = &mut self.round else { return };
         round.waits -= 1;
         if round.waits == 0 {
