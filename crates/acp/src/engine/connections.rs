@@ -130,3 +130,46 @@ impl IndexMut<u32> for Connections {
         &mut self.all[place as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_at_one_word_take_turns() {
+        let mut connection = Connection::default();
+        let word_of = |i: u32| u64::from(i / 10);
+        assert!(connection.begin_loop(10, word_of(10)));
+        assert!(connection.begin_loop(20, word_of(20)));
+        assert!(!connection.begin_loop(21, word_of(21)));
+        assert!(!connection.begin_loop(11, word_of(11)));
+        assert!(!connection.begin_loop(12, word_of(12)));
+        assert_eq!(connection.end_loop(1, word_of), Some(11));
+        assert!(!connection.begin_loop(13, word_of(13)));
+        assert_eq!([(); 3].map(|()| connection.end_loop(1, word_of)), [Some(12), Some(13), None]);
+        assert!(connection.begin_loop(14, word_of(14)));
+        assert_eq!([(); 2].map(|()| connection.end_loop(2, word_of)), [Some(21), None]);
+    }
+
+    #[test]
+    fn a_connection_never_has_the_stamp_of_another() {
+        let mut connections = Connections::new(2);
+        let (one, other) = (Link { index: 0, life: 1 }, Link { index: 1, life: 1 });
+        let mut stamps = vec![0];
+        let mut note = |connections: &Connections, link: Link| {
+            let stamp = connections[link.index].stamp;
+            assert!(!stamps.contains(&stamp), "{stamp}");
+            stamps.push(stamp);
+        };
+        for link in [one, other, Link { life: 2, ..one }] {
+            connections.open(link, Peer::default());
+            assert!(connections.is_open(link));
+            note(&connections, link);
+        }
+        assert!(!connections.is_open(one));
+        connections.forget_entries(other);
+        note(&connections, other);
+        connections.close(other);
+        assert!(!connections.is_open(other) && connections[other.index].stamp == 0);
+    }
+}

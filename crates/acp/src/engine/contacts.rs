@@ -16,11 +16,9 @@ pub(super) struct Contacts {
 }
 
 impl Contacts {
-    /// Has operation `i` wait for a connection to `rank` of `color`.
-    pub fn wait(&mut self, i: u32, rank: u32, color: u32, is_served: bool) {
-        if is_served {
-            self.served.push_back((Instant::now(), i));
-        }
+    /// Has operation `i` wait for a connection to `rank` of `color`. `since`: the time, if it is a served copy.
+    pub fn wait(&mut self, i: u32, rank: u32, color: u32, since: Option<Instant>) {
+        self.served.extend(since.map(|since| (since, i)));
         self.waiting.entry((rank, color)).or_default().push_back(i);
     }
 
@@ -34,11 +32,12 @@ impl Contacts {
         self.waiting.remove(&(rank, color)).unwrap_or_default()
     }
 
-    /// Takes a served copy that has waited for too long. `is_waiting`: whether one still waits for a connection.
-    pub fn take_late(&mut self, is_waiting: impl Fn(u32) -> bool) -> Option<u32> {
+    /// Takes a served copy that has waited for too long. `is_waiting`: whether one still waits for a connection. `now`
+    /// is asked only if one does.
+    pub fn take_late(&mut self, now: impl Fn() -> Instant, is_waiting: impl Fn(u32) -> bool) -> Option<u32> {
         while let Some(&(since, i)) = self.served.front() {
             let waits = is_waiting(i);
-            if waits && Instant::now() < since + SERVED_WAIT {
+            if waits && now() < since + SERVED_WAIT {
                 return None;
             }
             self.served.pop_front();
@@ -56,5 +55,37 @@ impl Contacts {
     /// When the oldest served copy will have waited for too long.
     pub fn due(&self) -> Option<Instant> {
         self.served.front().map(|(since, _)| *since + SERVED_WAIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_wait_for_the_peer_that_they_need() {
+        let mut contacts = Contacts::default();
+        for (i, color) in [(1, 0), (2, 1), (3, 0)] {
+            contacts.wait(i, 7, color, None);
+        }
+        assert!(contacts.are_waiting(7, 0) && contacts.are_waiting(7, 1) && !contacts.are_waiting(8, 0));
+        assert_eq!(contacts.take(7, 0), [1, 3]);
+        assert!(!contacts.are_waiting(7, 0) && contacts.are_waiting(7, 1));
+        assert_eq!(contacts.due(), None);
+    }
+
+    #[test]
+    fn a_served_copy_that_is_late_waits_no_longer() {
+        let mut contacts = Contacts::default();
+        let start = Instant::now();
+        for i in 1..=4 {
+            contacts.wait(i, 7, 0, (i != 4).then_some(start));
+        }
+        let due = contacts.due().expect("three served copies wait");
+        assert_eq!(contacts.take_late(|| start, |_| true), None);
+        // The first has begun meanwhile.
+        assert_eq!([(); 3].map(|()| contacts.take_late(|| due, |i| i != 1)), [Some(2), Some(3), None]);
+        assert_eq!(contacts.take(7, 0), [1, 4]);
+        assert_eq!(contacts.due(), None);
     }
 }

@@ -319,3 +319,122 @@ impl IndexMut<u32> for Operations {
 pub(super) fn index(seq: i64) -> u32 {
     (seq as usize & (RING - 1)) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Handle;
+    use crate::op::Work;
+
+    fn operations() -> (Operations, Arc<AtomicI64>) {
+        let published = Arc::new(AtomicI64::new(0));
+        (Operations::new(&[], published.clone()).expect("memory"), published)
+    }
+
+    /// Issues an operation between these ends: it starts if its order is met, and waits if not.
+    fn issue(operations: &mut Operations, work: Work, ends: (u64, u64), order: Order) -> i64 {
+        let mut op = Op { work, ..Op::NONE };
+        operations.number(&mut op, ends, order);
+        if op.after >= operations.head() {
+            operations.wait(&mut op);
+        } else {
+            operations[index(op.seq)] = op;
+        }
+        op.seq
+    }
+
+    fn ready(operations: &mut Operations) -> Vec<u32> {
+        std::iter::from_fn(|| operations.next_ready()).collect()
+    }
+
+    #[test]
+    fn handles_are_published_as_a_prefix_of_those_that_are_over() {
+        let (mut operations, published) = operations();
+        let seqs = [(); 4].map(|()| issue(&mut operations, Work::Here, (0, 0), Order::Now));
+        assert_eq!(seqs, [1, 2, 3, 4]);
+        for (over, head) in [(3, 1), (1, 2), (4, 2), (2, 5)] {
+            operations.finish(index(over));
+            assert_eq!((operations.head(), published.load(Ordering::Relaxed)), (head, head), "after {over}");
+        }
+        assert!(!operations.has_active());
+    }
+
+    #[test]
+    fn an_operation_is_ready_when_all_that_it_waits_for_is_over() {
+        let (mut operations, _) = operations();
+        let now = [(); 2].map(|()| issue(&mut operations, Work::Here, (0, 0), Order::Now));
+        let last = issue(&mut operations, Work::Here, (0, 0), Order::All);
+        let first = Handle::new(now[0]).expect("a handle");
+        let after_first = issue(&mut operations, Work::Here, (0, 0), Order::After(first));
+        assert_eq!(ready(&mut operations), [0; 0]);
+        operations.finish(index(now[0]));
+        assert_eq!(ready(&mut operations), [index(after_first)]);
+        operations.finish(index(after_first));
+        assert_eq!(ready(&mut operations), [0; 0]);
+        operations.finish(index(now[1]));
+        assert_eq!(ready(&mut operations), [index(last)]);
+    }
+
+    #[test]
+    fn only_single_operations_between_the_same_ends_continue_one_another() {
+        let (mut operations, _) = operations();
+        let mut after = |work, ends, order| {
+            let seq = issue(&mut operations, work, ends, order);
+            operations[index(seq)].after
+        };
+        assert_eq!(after(Work::Put, (0, 1), Order::Now), 0);
+        assert_eq!(after(Work::Put, (0, 1), Order::Continue), 0);
+        assert_eq!(after(Work::Get, (1, 0), Order::Continue), 2);
+        assert_eq!(after(Work::Get, (1, 0), Order::Continue), 2);
+        assert_eq!(after(Work::Bounce, (1, 0), Order::Continue), 4);
+        assert_eq!(after(Work::Bounce, (1, 0), Order::Continue), 5);
+    }
+
+    #[test]
+    fn the_ring_has_room_until_its_first_operation_is_in_the_way() {
+        let (mut operations, _) = operations();
+        for _ in 0..RING {
+            assert!(operations.has_room());
+            issue(&mut operations, Work::Here, (0, 0), Order::Now);
+        }
+        operations.finish(index(2));
+        assert!(!operations.has_room());
+        operations.finish(index(1));
+        assert!(operations.has_room());
+        assert_eq!(operations.head(), 3);
+    }
+
+    #[test]
+    fn places_of_the_librarys_own_are_used_again() {
+        let (mut operations, published) = operations();
+        let first = operations.add(Op { work: Work::Answer, ..Op::NONE });
+        let second = operations.add(Op { work: Work::Answer, ..Op::NONE });
+        assert_eq!((first, second), (RING as u32, RING as u32 + 1));
+        operations.finish(first);
+        assert!(operations.has_active());
+        assert_eq!(operations.add(Op { work: Work::Answer, ..Op::NONE }), first);
+        assert_eq!(published.load(Ordering::Relaxed), 1, "they have no handles");
+    }
+
+    #[test]
+    fn a_buffer_goes_to_the_operation_that_has_waited_longest() {
+        let (mut operations, _) = operations();
+        let with_buffer = |operations: &mut Operations| {
+            let i = index(issue(operations, Work::Bounce, (1, 2), Order::Now));
+            if let Some(buffer) = operations.buffers.take(i) {
+                operations[i].buffer = buffer;
+            }
+            i
+        };
+        let all: Vec<u32> = (0..18).map(|_| with_buffer(&mut operations)).collect();
+        let (have, wait) = all.split_at(16);
+        assert!(have.iter().all(|i| operations[*i].buffer != NO_BUFFER));
+        assert!(wait.iter().all(|i| operations[*i].buffer == NO_BUFFER));
+        operations.finish(have[3]);
+        assert_eq!(ready(&mut operations), [wait[0]]);
+        operations.finish(have[0]);
+        assert_eq!(ready(&mut operations), [wait[1]]);
+        operations.finish(have[1]);
+        assert_eq!(ready(&mut operations), [0; 0]);
+    }
+}

@@ -63,14 +63,15 @@ impl Requester {
     fn contact(&mut self, i: u32, rank: u32, color: u32) {
         let op = &mut self.operations[i];
         op.place = Place::Contact;
-        self.contacts.wait(i, rank, color, op.work == Work::Serve);
+        self.contacts.wait(i, rank, color, (op.work == Work::Serve).then(Instant::now));
         self.mesh.want(rank, color);
     }
 
     /// Takes a served copy that has waited for its connection for too long.
     pub fn take_late(&mut self) -> Option<u32> {
         let operations = &self.operations;
-        self.contacts.take_late(|i| operations[i].work == Work::Serve && operations[i].place == Place::Contact)
+        let is_waiting = |i| operations[i].work == Work::Serve && operations[i].place == Place::Contact;
+        self.contacts.take_late(Instant::now, is_waiting)
     }
 
     /// Has the mesh do what is due.
