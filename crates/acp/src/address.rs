@@ -49,7 +49,7 @@ impl fmt::Display for GlobalAddress {
     }
 }
 
-/// What the bits of a global address mean in a job of a certain size.
+/// The meaning of a global address's bits in a job of a certain size.
 ///
 /// Rank bits are ⌈log2 ranks⌉; what that leaves of the paper's 21 goes to key and offset, half each, until keys have 14
 /// bits. At 2^21 ranks it is the paper's layout: rank 21, color 1, key 8, offset 34.

@@ -44,7 +44,7 @@ pub(crate) struct Staging {
 struct Free {
     short: Vec<Block>,
     long: Vec<Block>,
-    /// What short blocks are parts of, and what libraries above have left: it stays until the registrations are gone.
+    /// The mappings of short blocks, and those that libraries above have left: kept until the registrations are gone.
     pages: Vec<Pages>,
 }
 

@@ -15,7 +15,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// What is wrong with the arguments: nothing has happened. For libraries above too.
+    /// Arguments are wrong, and nothing has happened. For libraries above too.
     pub fn refused(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: true, held: false }
     }

@@ -57,7 +57,7 @@ pub fn identity(rank: u32) -> u64 {
     mix(rank, 0x9e37_79b9_7f4a_7c15)
 }
 
-/// What `rank` puts, or is put to.
+/// The word that `rank` puts, or that is put to it.
 pub fn mark(rank: u32) -> u64 {
     mix(rank, 0xd1b5_4a32_d192_ed03)
 }
@@ -105,7 +105,7 @@ pub struct Farm {
     layout: Layout,
     /// A table of registrations for each rank, with its starter memory only.
     tables: Mapped,
-    /// Of all, one behind the other. None once it is deregistered.
+    /// The starter memories of all, one behind the other. None once deregistered.
     starters: Option<Registration>,
     starter_pages: Option<Pages>,
     desks: Mapped,
@@ -275,7 +275,7 @@ impl Farm {
             }
             cq.request_notify(false)?;
         }
-        // What has come before.
+        // Completions from before they were armed.
         if self.work(job)? {
             return Ok(false);
         }

@@ -37,7 +37,7 @@ pub(crate) struct Registration {
 // SAFETY: the pointer names memory that devices and other threads use anyway, by the word of who registered it.
 unsafe impl Send for Registration {}
 
-/// What peers may do with registered memory.
+/// The rights of peers in registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
     /// Read it; nor does this rank write to it.
@@ -182,7 +182,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped once, unmapped once; whoever has registered it keeps it until the device has let go.
+        // SAFETY: mapped once, unmapped once; a registration's owner keeps the pages until the device has let go.
         unsafe { libc::munmap(self.start(), self.bytes) };
     }
 }
@@ -242,7 +242,7 @@ impl Mapped {
     }
 }
 
-/// What peers may do to the library's own memory.
+/// The access that peers have to the library's own memory.
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
 impl Drop for Mapped {

@@ -95,7 +95,7 @@ impl Atomic {
     }
 }
 
-/// What an operation does, and by which way.
+/// The kind of an operation, and the way that it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Own memory to a peer's: RDMA Writes.
@@ -138,7 +138,7 @@ impl Work {
     }
 }
 
-/// What an operation does next, or is doing.
+/// The step of an operation that is next, or under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Write,
@@ -168,7 +168,7 @@ pub(crate) enum Place {
     Done,
 }
 
-/// Who gets the answer to a command that this rank serves.
+/// The answer to a command that this rank serves, and its receiver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
     pub link: Link,
@@ -205,7 +205,7 @@ pub(crate) struct Op {
     /// Held from the queue on until its step is over.
     pub link: Link,
     pub answer: Answer,
-    /// What a loop expects to find.
+    /// The 8 bytes that a loop expects to find.
     pub expected: u64,
 }
 

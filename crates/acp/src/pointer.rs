@@ -132,7 +132,7 @@ impl World {
     /// Copies `count` values from `src` to `dst`; [`copy`](World::copy).
     ///
     /// # Errors
-    /// As there.
+    /// As [`copy`](World::copy).
     pub fn copy_values<T: Pod>(
         &self,
         dst: GlobalPtr<T>,
@@ -145,7 +145,7 @@ impl World {
         self.copy(dst.address, src.address, bytes, order)
     }
 
-    /// What memory of this rank's has. Words of 4 and 8 bytes, aligned, are read at once, others byte by byte while
+    /// Loads a value of this rank's memory. Words of 4 and 8 bytes, aligned, are read at once, others byte by byte while
     /// peers may write.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl World {
     /// Stores to memory of this rank's; as [`load`](World::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`load`](World::load).
     pub fn store<T: Pod>(&self, to: GlobalPtr<T>, value: T) -> Result<()> {
         self.write(to, &[value])
     }
@@ -167,7 +167,7 @@ impl World {
     /// Reads as many values of this rank's memory as fit; as [`load`](World::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`load`](World::load).
     pub fn read<T: Pod>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
         let bytes = bytemuck::cast_slice_mut::<T, u8>(into);
         // Under the lock, so that nobody takes the registration back meanwhile, after which the memory might be gone.
@@ -180,7 +180,7 @@ impl World {
     /// Writes values to this rank's memory; as [`load`](World::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`load`](World::load).
     pub fn write<T: Pod>(&self, to: GlobalPtr<T>, values: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice::<T, u8>(values);
         self.own_writable(to.address, bytes.len(), |place| {
@@ -192,7 +192,7 @@ impl World {
     /// Adds to the word at `at`, and stores what was there to `old`, a word of this rank's; [`atomic`](World::atomic).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_add<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.add(), order)
     }
@@ -200,7 +200,7 @@ impl World {
     /// Puts `new` in the place of `expected`, if that is there; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn compare_swap<W: Word>(
         &self,
         old: GlobalPtr<W>,
@@ -215,7 +215,7 @@ impl World {
     /// Puts `value` there; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn swap<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.swap(), order)
     }
@@ -223,7 +223,7 @@ impl World {
     /// Exclusive or; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_xor<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.xor(), order)
     }
@@ -231,7 +231,7 @@ impl World {
     /// Or; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_or<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.or(), order)
     }
@@ -239,7 +239,7 @@ impl World {
     /// And; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_and<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.and(), order)
     }

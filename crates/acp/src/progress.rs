@@ -60,12 +60,13 @@ struct State {
     watching: bool,
     /// The hook has been called.
     told: bool,
-    /// What the thread that sleeps had seen.
+    /// The state when the thread that sleeps last looked.
     slept: Seen,
 }
 
-/// What threads of the program may wait for that no completion of their own tells: the first handle that is not over,
-/// notices of barriers, a failure, a round, the place in the directory, peers that ask to look.
+/// The state that threads of the program may wait for without a completion of their own: the first handle that is not
+/// over, notices of barriers, a failure, a round, the place in the directory, requests of peers to look, answers to such
+/// requests of this rank.
 type Seen = (i64, u64, bool, bool, bool, u64, bool);
 
 const SERVICE: usize = 0;
@@ -244,7 +245,7 @@ impl Progress {
                 let now = Instant::now();
                 if now - *began.get_or_insert(now) > SPIN {
                     self.shared.sleep(every, |engine| Ok(ready(engine)?.is_some()))?;
-                    // What has woken it is there, so that a look finds it.
+                    // The next look serves peers too.
                     (looks, began) = (LOOKS - 1, None);
                 }
             }
@@ -316,7 +317,7 @@ impl Shared {
                 // This thread has polled what that one waits for.
                 self.wake();
             }
-            // That one wakes the others, each time that it wakes.
+            // The sleeper wakes the others each time that it wakes.
             match most {
                 Some(most) => drop(self.woken.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner)),
                 None => drop(self.woken.wait(state).unwrap_or_else(PoisonError::into_inner)),
@@ -375,7 +376,7 @@ impl Shared {
     fn turn(&self, taken: &mut bool) -> Result<()> {
         self.arm(SERVICE)?;
         let mut state = self.lock();
-        // What has come before it was armed may be more than one look takes, and has no event of its own for certain.
+        // Completions from before it was armed may be more than one look takes, and may have no event of their own.
         let served = state.engine.serve();
         state.engine.poll();
         state.engine.copy_part();
@@ -383,7 +384,7 @@ impl Shared {
         state.watching = state.engine.needs_polling() && !state.sleeper;
         if state.watching {
             self.arm(DATA)?;
-            // What has come before it was armed.
+            // Completions from before it was armed.
             while state.engine.poll() {}
         }
         let watching = state.watching;
@@ -473,7 +474,7 @@ pub(crate) fn options(settings: &Settings) -> vervain_mesh::Options {
     }
 }
 
-/// What all ranks must have alike.
+/// The settings that all ranks must have alike, encoded.
 pub(crate) fn agreed(settings: &Settings) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     let mut bytes = vec![version.len() as u8];

@@ -10,10 +10,10 @@ use crate::progress::{STACK, options};
 use crate::settings::Settings;
 use crate::table::Table;
 
-/// What a rank holds of one kind.
+/// A rank's memory of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// What it is, for people.
+    /// Its name, for people.
     pub what: &'static str,
     /// How many of what make it up, for people.
     pub made_of: String,
@@ -21,16 +21,16 @@ pub struct Holding {
     pub bytes: u64,
     /// Whether it grows with the number of ranks.
     pub grows: bool,
-    /// What the original has for it, and its bytes by the paper.
+    /// The original's counterpart, and its bytes by the paper.
     pub paper: Option<(&'static str, u64)>,
 }
 
 /// Bytes of a device's objects, as somebody has weighed them: devices do not say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Objects {
-    /// Of a pair of QPs, which is a connection.
+    /// Bytes of a pair of QPs, which is a connection.
     pub pair: u64,
-    /// Of what all connections of a device share: CQs, SRQ, the QP for datagrams, the context.
+    /// Bytes that all connections of a device share: CQs, SRQ, the QP for datagrams, the context.
     pub shared: u64,
 }
 
@@ -50,7 +50,7 @@ const PAPER_FLAGS: u64 = 4;
 const PAPER_QP: u64 = 160;
 const PAPER_STARTER: u64 = 12;
 
-/// What one of `ranks` ranks holds with these settings, the most of each that there can be. The program's own memory
+/// The most memory of each kind that one of `ranks` ranks can hold with these settings. The program's own memory
 /// and the code are not in it. `objects`: as weighed, where the device's are to be in it.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ pub(crate) const STARTERS: u32 = 3;
 /// As many keys wait at least before peers are asked to forget them, if others are left.
 const MIN_ROUND: usize = 128;
 
-/// What peers read of a region: 32 bytes.
+/// A region as peers read it: 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Its first byte, as requests name it.
@@ -71,7 +71,7 @@ pub(crate) struct Table {
     live: usize,
 }
 
-/// What a new registration gets.
+/// The key for a new registration.
 pub(crate) enum KeyFor {
     Key(u32),
     /// Peers have to forget the given-up keys first.
@@ -208,7 +208,7 @@ impl Table {
     /// `len` bytes of this rank from `address` on.
     ///
     /// # Errors
-    /// What of it is not there.
+    /// Part of the range is not registered.
     #[inline]
     pub fn range(&self, address: GlobalAddress, len: usize) -> Result<(&Registration, usize)> {
         match self.find(address) {

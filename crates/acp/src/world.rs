@@ -32,7 +32,7 @@ pub enum Library {
     Data = 2,
 }
 
-/// What has come of asking for a [segment](World::extend).
+/// The answer to a request for a [segment](World::extend).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extension {
     /// It begins here.
@@ -94,7 +94,7 @@ impl World {
     /// As [`init`](World::init), in a job that was joined before.
     ///
     /// # Errors
-    /// As there.
+    /// As [`init`](World::init).
     pub fn join(job: Arc<Job>, settings: &Settings) -> Result<World> {
         let (rank, epoch) = (job.rank(), 0);
         let layout = Layout::of_job(job.size())?;
@@ -156,7 +156,7 @@ impl World {
     ///
     /// # Errors
     /// There is no such rank: all is as it was. Otherwise the job is broken, as where two processes want to be the same
-    /// rank, and whoever goes on with this world ends it.
+    /// rank, and the next call in this world ends it.
     pub fn reset(&mut self, rank: u32) -> Result<()> {
         if rank >= self.size() {
             return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.size())));
@@ -316,10 +316,10 @@ impl World {
     /// was registered before: where it would have to, they are asked, and this is refused.
     ///
     /// # Safety
-    /// As there.
+    /// As [`register_foreign`](World::register_foreign).
     ///
     /// # Errors
-    /// As there, and this one.
+    /// As [`register_foreign`](World::register_foreign); other ranks would have to forget a registration first.
     pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, rights: Rights) -> Result<Key> {
         self.with(|engine| {
             if engine.memory().table.wants_round() {
@@ -505,13 +505,13 @@ impl World {
         self.progress().is_complete(last)
     }
 
-    /// What ends the job also while [`reset`](World::reset) or [`finalize`](World::finalize) has the world.
+    /// Ends the job also while [`reset`](World::reset) or [`finalize`](World::finalize) has the world.
     pub fn ender(&self) -> Ender {
         Ender(Arc::downgrade(&self.job))
     }
 
-    /// What is called once when the job is found to be broken, by whichever thread finds it. Without it the next call
-    /// says so.
+    /// Sets the function that is called once when a thread finds that the job is broken. Without it the next call
+    /// returns the error.
     pub fn set_failure_hook(&self, hook: fn(&Error)) {
         self.progress().set_hook(hook);
     }

@@ -236,7 +236,7 @@ impl Engine {
         let seq = op.seq;
         let mut waits = op.after >= self.requester.operations.head() && !self.is_chained(&mut op);
         if waits {
-            // What stands in the way may be over already.
+            // The operations before it may be over already.
             self.poll();
             waits = op.after >= self.requester.operations.head();
         }

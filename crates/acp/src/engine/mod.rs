@@ -81,7 +81,7 @@ pub(crate) struct Engine {
     eager: bool,
 }
 
-/// What an engine holds, in bytes.
+/// Bytes of an engine's parts.
 pub(crate) struct EngineBytes {
     pub operations: usize,
     pub entries: usize,

@@ -15,7 +15,7 @@ use crate::op::Atomic;
 use crate::settings::Settings;
 use crate::table::{KeyFor, STARTERS, Table};
 
-/// What this rank has registered for its job.
+/// The memory that this rank has registered for its job.
 pub(crate) struct OwnMemory {
     pub layout: Layout,
     pub rank: u32,
@@ -113,7 +113,7 @@ impl OwnMemory {
     pub fn copy(&self, dst: GlobalAddress, src: GlobalAddress, len: usize) -> Result<()> {
         let (to, at) = self.table.writable(dst, len)?;
         let (from, offset) = self.table.range(src, len)?;
-        // SAFETY: both are inside registered memory, which whoever has registered it keeps mapped.
+        // SAFETY: both are inside registered memory, which stays mapped until it is unregistered.
         unsafe { memory::copy(from.at(offset), to.at(at), len) };
         Ok(())
     }
@@ -125,7 +125,7 @@ impl OwnMemory {
         let word = registration.at(offset);
         check_alignment(word as u64, width, at)?;
         if width == 8 {
-            // SAFETY: aligned, and inside registered memory, which whoever has registered it keeps mapped.
+            // SAFETY: aligned, and inside registered memory, which stays mapped until it is unregistered.
             let word = unsafe { AtomicU64::from_ptr(word.cast()) };
             let all = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| what.apply(old));
             Ok(all.unwrap_or_else(|old| old))

@@ -1,7 +1,7 @@
 //! The introduction of a rank to its peers, which the handshake of a connection carries: where its table of
 //! registrations is, and the words for answers.
 
-/// What the peer of a connection has told.
+/// The introduction of a connection's peer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Peer {
     pub table: u64,

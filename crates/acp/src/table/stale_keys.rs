@@ -36,7 +36,7 @@ enum Act {
     Disconnect(usize),
 }
 
-/// What a peer has under way, in the order of its connection.
+/// A request of a peer under way; each connection keeps their order.
 enum Request {
     ReadEntry { key: u32, stamp: u64 },
     Access(Entry),

@@ -20,7 +20,7 @@ pub const FETCH: u64 = 1 << 40;
 /// In the id of a request: it is a command.
 pub const SENT: u64 = 1 << 41;
 
-/// What came of posting.
+/// The result of posting.
 enum Posted {
     /// All of the step is with the device.
     All,
@@ -75,7 +75,7 @@ impl Requester {
 
     /// Posts what waits at a connection, as far as there is room.
     pub fn pump(&mut self, link: Link) {
-        // What has failed the job is still at the head: it would read the same entry again without end.
+        // The operation that has failed the job is still at the head: it would read the same entry again without end.
         if self.failure.is_some() {
             return;
         }
@@ -148,7 +148,7 @@ impl Requester {
         connection.posted -= 1;
         let Some(Fetch { region, stamp, link }) = connection.fetching.take() else { return };
         match self.entries.fetched(index) {
-            // What was read before the peer said that it is to be forgotten, or while it changed, is read again.
+            // Read before the peer asked to forget it, or while it changed: it is read again.
             _ if stamp != connection.stamp => {}
             Err(()) => {}
             Ok(Some(entry)) => self.entries.keep(Cached { region, stamp, link, entry }),
@@ -228,7 +228,7 @@ impl Requester {
             self.connections[link.index].posted += 1;
             let op = &mut self.operations[i];
             op.in_flight += 1;
-            // Of a bounce and of a loop a step is one request.
+            // A step of a bounce or of a loop is one request.
             let all = !matches!(op.work, Work::Put | Work::Get | Work::Serve) || {
                 offset += bytes;
                 op.offset = offset;

@@ -24,7 +24,7 @@ struct Received {
     index: u16,
 }
 
-/// Who has asked this rank for something.
+/// The source of a request to this rank.
 #[derive(Clone, Copy)]
 pub(super) enum Asker {
     /// An operation of this rank's.
@@ -32,7 +32,7 @@ pub(super) enum Asker {
     Peer(Answer),
 }
 
-/// Somebody wants a segment, and waits for the end of a round.
+/// A request for a segment that waits for the end of a round.
 struct Extension {
     known: u64,
     len: u64,
