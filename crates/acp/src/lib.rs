@@ -20,6 +20,7 @@ mod op;
 mod pointer;
 mod progress;
 mod region;
+mod registration;
 mod settings;
 mod sizes;
 mod table;

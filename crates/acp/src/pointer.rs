@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use crate::address::GlobalAddress;
 use crate::error::{Error, Result};
 use crate::handle::{Handle, Order};
-use crate::memory;
+use crate::memory::{self, Rights};
 use crate::op::Atomic;
 use crate::world::World;
 
@@ -171,7 +171,7 @@ impl World {
     pub fn read<T: Pod>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
         let bytes = bytemuck::cast_slice_mut::<T, u8>(into);
         // Under the lock, so that nobody takes the registration back meanwhile, after which the memory might be gone.
-        self.own(from.address, bytes.len(), |place| {
+        self.own(from.address, bytes.len(), Rights::Read, |place| {
             // SAFETY: registered memory of this length, which stays mapped while it is registered; and bytes of ours.
             unsafe { memory::copy(place, bytes.as_mut_ptr(), bytes.len()) };
         })
@@ -183,7 +183,7 @@ impl World {
     /// As [`load`](World::load).
     pub fn write<T: Pod>(&self, to: GlobalPtr<T>, values: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice::<T, u8>(values);
-        self.own_writable(to.address, bytes.len(), |place| {
+        self.own(to.address, bytes.len(), Rights::Write, |place| {
             // SAFETY: as in `read`, and the memory may be written.
             unsafe { memory::copy(bytes.as_ptr(), place, bytes.len()) };
         })

@@ -9,14 +9,13 @@ use vervain_bootstrap::Job;
 use crate::address::{GlobalAddress, Layout, Parts};
 use crate::batch::{Batch, Staging};
 use crate::command::{Ask, Notice};
-use crate::engine::{Engine, OwnMemory, segments};
+use crate::engine::{Engine, segments};
 use crate::error::{Error, Result};
 use crate::handle::{Handle, Order};
 use crate::memory::Rights;
 use crate::op::Atomic;
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::table::{KeyFor, Table};
 
 /// The key of a registration (`acp_atkey_t`): the global address of the region's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -303,13 +302,8 @@ impl World {
     /// No such color; larger than global addresses of this job can name; the table is full; memory that the device
     /// cannot register.
     pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, color: u32) -> Result<Key> {
-        loop {
-            // SAFETY: handed on to the caller.
-            if let Some(key) = unsafe { self.register_if(start, len, color, Rights::Write, Table::key)? } {
-                return Ok(key);
-            }
-            self.progress().wait(|engine| Ok((!engine.in_round()).then_some(())))?;
-        }
+        // SAFETY: handed on to the caller.
+        Ok(Key(unsafe { self.progress().register(start, len, color)? }.0))
     }
 
     /// As [`register_foreign`](World::register_foreign) for color 0, but it never waits for other ranks to forget what
@@ -321,66 +315,8 @@ impl World {
     /// # Errors
     /// As [`register_foreign`](World::register_foreign); other ranks would have to forget a registration first.
     pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, rights: Rights) -> Result<Key> {
-        self.with(|engine| {
-            if engine.memory().table.wants_round() {
-                engine.begin_round();
-            }
-        });
         // SAFETY: handed on to the caller.
-        let key = unsafe { self.register_if(start, len, 0, rights, Table::key_at_once)? };
-        key.ok_or_else(|| Error::refused("other ranks may remember what was registered before"))
-    }
-
-    /// Registers memory under a key that `key` gives. None where peers have to forget others first, for which they are
-    /// asked.
-    ///
-    /// # Safety
-    /// As of [`register_foreign`](World::register_foreign).
-    unsafe fn register_if(
-        &self,
-        start: *mut c_void,
-        len: usize,
-        color: u32,
-        rights: Rights,
-        key: impl FnOnce(&mut Table) -> Result<KeyFor>,
-    ) -> Result<Option<Key>> {
-        let colors = self.colors();
-        if color >= colors {
-            return Err(Error::refused(format!("there is no color {color}: this rank has {colors}")));
-        }
-        if start.is_null() || len == 0 {
-            return Err(Error::refused(format!("{len} bytes from {start:p} on are no memory")));
-        }
-        let most = self.layout.max_region_size();
-        if len as u64 > most {
-            return Err(Error::refused(format!(
-                "a region of {len} bytes is too large: {most} are the most in a job of this size"
-            )));
-        }
-        // SAFETY: handed on to the caller.
-        let registration = self.with(|engine| unsafe { engine.register(start, len, color, rights) })?;
-        let key = self.with(|engine| {
-            // A peer that remembers another region by this number must not reach the new one.
-            if engine.memory().table.remembers(registration.rkey) {
-                Ok(KeyFor::AfterRound)
-            } else {
-                key(&mut engine.memory_mut().table)
-            }
-        });
-        match key {
-            Ok(KeyFor::Key(key)) => {
-                Ok(Some(Key(self.with(|engine| engine.memory_mut().table.insert(key, registration, color)).0)))
-            }
-            Ok(KeyFor::AfterRound) => {
-                if !registration.deregister() {
-                    let kept = format!("the device does not let go of {len} bytes from {start:p} on");
-                    return Err(Error::refused(kept).held_unless(false));
-                }
-                self.with(Engine::begin_round);
-                Ok(None)
-            }
-            Err(error) => Err(error.held_unless(registration.deregister())),
-        }
+        Ok(Key(unsafe { self.progress().register_at_once(start, len, rights)? }.0))
     }
 
     /// Takes a registration back. Accesses to it are errors from now on, of this rank's operations that are under way
@@ -406,27 +342,16 @@ impl World {
         })
     }
 
-    /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile.
-    pub(crate) fn own(&self, address: GlobalAddress, len: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
-        self.own_if(address, len, false, f)
-    }
-
-    /// As [`own`](World::own), of memory that may be written.
-    pub(crate) fn own_writable(&self, address: GlobalAddress, len: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
-        self.own_if(address, len, true, f)
-    }
-
-    fn own_if(&self, address: GlobalAddress, len: usize, writable: bool, f: impl FnOnce(*mut u8)) -> Result<()> {
-        self.with(|engine| {
-            let OwnMemory { layout, rank, table, .. } = engine.memory();
-            if layout.parts(address).is_none_or(|parts| parts.rank != *rank) {
-                return Err(Error::refused(format!("{address} is no memory of rank {rank}")));
-            }
-            let found = if writable { table.writable(address, len) } else { table.range(address, len) };
-            let (registration, offset) = found.map_err(Error::into_refused)?;
-            f(registration.at(offset));
-            Ok(())
-        })
+    /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile. [`Rights::Write`]:
+    /// `f` writes there.
+    pub(crate) fn own(
+        &self,
+        address: GlobalAddress,
+        len: usize,
+        rights: Rights,
+        f: impl FnOnce(*mut u8),
+    ) -> Result<()> {
+        self.with(|engine| engine.memory().place(address, len, rights).map(f))
     }
 
     /// The rank that an address is of; None for that of no rank.

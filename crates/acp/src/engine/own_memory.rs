@@ -93,6 +93,19 @@ impl OwnMemory {
         (rank < self.layout.ranks()).then(|| self.layout.address(Parts { rank, color: 0, key: which + 1, offset: 0 }))
     }
 
+    /// The place of `len` bytes of this rank's memory, for the program to read there, or to write.
+    pub fn place(&self, address: GlobalAddress, len: usize, rights: Rights) -> Result<*mut u8> {
+        if self.layout.parts(address).is_none_or(|parts| parts.rank != self.rank) {
+            return Err(Error::refused(format!("{address} is no memory of rank {}", self.rank)));
+        }
+        let found = match rights {
+            Rights::Read => self.table.range(address, len),
+            Rights::Write => self.table.writable(address, len),
+        };
+        let (registration, offset) = found.map_err(Error::into_refused)?;
+        Ok(registration.at(offset))
+    }
+
     /// Checks a word of this rank's that an atomic names.
     pub fn check_word(&self, address: GlobalAddress, width: usize) -> Result<()> {
         let (registration, offset) = self.table.writable(address, width).map_err(Error::into_refused)?;
