@@ -59,7 +59,7 @@ struct State {
     /// The progress thread does.
     watching: bool,
     /// The hook has been called.
-    told: bool,
+    reported: bool,
     /// The state when the thread that sleeps last looked.
     slept: Seen,
 }
@@ -86,7 +86,13 @@ impl Progress {
                 .map_err(|error| Error::broken(format!("no descriptor for events: {error}")))
         };
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { engine, sleeper: false, watching: false, told: false, slept: Seen::default() }),
+            state: Mutex::new(State {
+                engine,
+                sleeper: false,
+                watching: false,
+                reported: false,
+                slept: Seen::default(),
+            }),
             head,
             kick: new_event()?,
             wake: new_event()?,
@@ -278,11 +284,11 @@ impl Shared {
     #[inline]
     fn leave(&self, state: MutexGuard<'_, State>) {
         let engine = &state.engine;
-        let care = !state.watching && !state.sleeper && engine.needs_polling();
-        let now = engine.is_busy() || engine.mesh().needs_owner() || (engine.failure().is_some() && !state.told);
+        let unattended = !state.watching && !state.sleeper && engine.needs_polling();
+        let now = engine.is_busy() || engine.mesh().needs_owner() || (engine.failure().is_some() && !state.reported);
         let wake = state.sleeper && state.slept != seen(engine);
         drop(state);
-        if care || now {
+        if unattended || now {
             self.kick();
         }
         if wake {
@@ -365,7 +371,7 @@ impl Shared {
     fn run(&self) {
         let mut taken = false;
         while !self.stop.load(Ordering::Acquire) {
-            if let Err(error) = self.turn(&mut taken) {
+            if let Err(error) = self.run_once(&mut taken) {
                 self.lock().engine.fail(error);
             }
         }
@@ -373,14 +379,14 @@ impl Shared {
 
     /// Does what there is to do, then sleeps until there is more. `taken`: events of this rank's requests have been
     /// taken.
-    fn turn(&self, taken: &mut bool) -> Result<()> {
+    fn run_once(&self, taken: &mut bool) -> Result<()> {
         self.arm(SERVICE)?;
         let mut state = self.lock();
         // Completions from before it was armed may be more than one look takes, and may have no event of their own.
         let served = state.engine.serve();
         state.engine.poll();
         state.engine.copy_part();
-        state = self.look(state);
+        state = self.poll_served(state);
         state.watching = state.engine.needs_polling() && !state.sleeper;
         if state.watching {
             self.arm(DATA)?;
@@ -398,8 +404,8 @@ impl Shared {
             due => due.map(|due| due.saturating_duration_since(now)),
         };
         let hook = *self.hook.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = if state.told { None } else { state.engine.failure().cloned() };
-        state.told |= failure.is_some() && hook.is_some();
+        let failure = if state.reported { None } else { state.engine.failure().cloned() };
+        state.reported |= failure.is_some() && hook.is_some();
         drop(state);
         if wake {
             self.wake();
@@ -418,7 +424,7 @@ impl Shared {
 
     /// Goes on with copies of peers', until nothing has come of that for a while: a device in memory moves the bytes of
     /// large requests while it is polled.
-    fn look<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn poll_served<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let mut since = Instant::now();
         while state.engine.is_serving() && !state.sleeper && since.elapsed() < SPIN {
             drop(state);

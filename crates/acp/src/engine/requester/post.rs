@@ -132,7 +132,7 @@ impl Requester {
     fn missed(&mut self, i: u32, address: GlobalAddress, size: Option<u64>) -> Posted {
         let op = self.operations[i];
         if op.work == Work::Serve {
-            // Its issuer says it.
+            // The rank of the issuer reports it.
             self.mesh.release(op.link);
             self.answer_served(i, Status::DestinationOutside, size.unwrap_or(NOTHING));
             return Posted::Elsewhere;
