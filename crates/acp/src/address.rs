@@ -14,8 +14,8 @@ const OFFSET_BITS: u32 = 34;
 /// Keys beyond this would only make the table of registrations long, which peers read by RDMA.
 const MORE_KEY_BITS: u32 = 6;
 
-/// A global address (`acp_ga_t`): rank, color, key of the region and offset in it, from the top. Its bits are private to the job:
-/// how many each part has depends on the number of ranks ([`Layout`]).
+/// A global address (`acp_ga_t`): rank, color, key of the region and offset in it, from the top. Its bits are private
+/// to the job: how many each part has depends on the number of ranks ([`Layout`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
 pub struct GlobalAddress(pub u64);
@@ -49,10 +49,10 @@ impl fmt::Display for GlobalAddress {
     }
 }
 
-/// What the bits of a global address mean in a job of a certain size.
+/// The meaning of a global address's bits in a job of a certain size.
 ///
-/// Rank bits are ⌈log2 ranks⌉; what that leaves of the paper's 21 goes to key and offset, half each, until keys have 14 bits. At
-/// 2^21 ranks it is the paper's layout: rank 21, color 1, key 8, offset 34.
+/// Rank bits are ⌈log2 ranks⌉; what that leaves of the paper's 21 goes to key and offset, half each, until keys have 14
+/// bits. At 2^21 ranks it is the paper's layout: rank 21, color 1, key 8, offset 34.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     key_bits: u32,

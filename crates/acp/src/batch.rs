@@ -1,14 +1,15 @@
-//! Batches: accesses that a library above issues together and waits for together, through registered memory of this library's own.
+//! Batches: accesses that a library above issues together and waits for together, through registered memory of this
+//! library's own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::address::GlobalAddress;
 use crate::error::Result;
+use crate::handle::{Handle, Order};
 use crate::memory::{self, Pages};
 use crate::op::Atomic;
-use crate::progress::Progress;
-use crate::world::{Handle, Order, World};
+use crate::world::World;
 
 /// Bytes of a block, of which the most batches need one only.
 const BLOCK: usize = 4 << 10;
@@ -26,7 +27,8 @@ struct Block {
     pages: Option<Pages>,
 }
 
-// SAFETY: the pointer names memory that is reached by devices and by copies, never by references; one batch has it at a time.
+// SAFETY: the pointer names memory that is reached by devices and by copies, never by references; one batch has it at a
+// time.
 unsafe impl Send for Block {}
 // SAFETY: as above; what a shared batch does with it is read.
 unsafe impl Sync for Block {}
@@ -42,7 +44,7 @@ pub(crate) struct Staging {
 struct Free {
     short: Vec<Block>,
     long: Vec<Block>,
-    /// What short blocks are parts of, and what libraries above have left: it stays until the registrations are gone.
+    /// The mappings of short blocks, and those that libraries above have left: kept until the registrations are gone.
     pages: Vec<Pages>,
 }
 
@@ -55,6 +57,11 @@ impl Staging {
     /// The device may still reach all of it: it stays mapped for ever.
     pub fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.blocks));
+    }
+
+    /// Waits of batches for accesses to other ranks.
+    pub fn round_trips(&self) -> u64 {
+        self.round_trips.load(Ordering::Relaxed)
     }
 
     fn take(&self, world: &World, len: usize) -> Result<Block> {
@@ -140,8 +147,8 @@ impl Place {
     }
 }
 
-/// Accesses that are issued together and waited for together: one round trip, if they go to others at all. What they read and write
-/// on this side lies in memory of the batch's own.
+/// Accesses that are issued together and waited for together: one round trip, if they go to others at all. What they
+/// read and write on this side lies in memory of the batch's own.
 pub struct Batch<'w> {
     world: &'w World,
     blocks: Vec<Block>,
@@ -151,20 +158,14 @@ pub struct Batch<'w> {
     is_far: bool,
 }
 
-impl World {
-    /// A batch without accesses.
-    pub fn batch(&self) -> Batch<'_> {
-        Batch { world: self, blocks: vec![], used: 0, last: None, is_far: false }
+impl<'w> Batch<'w> {
+    /// A batch without accesses, of a rank's `world`.
+    pub(crate) fn new(world: &'w World) -> Self {
+        Self { world, blocks: vec![], used: 0, last: None, is_far: false }
     }
 
-    /// How often batches of this rank have waited for accesses to other ranks: round trips, of whatever length.
-    pub fn round_trips(&self) -> u64 {
-        self.staging().round_trips.load(Ordering::Relaxed)
-    }
-}
-
-impl Batch<'_> {
-    /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). What it has is not specified.
+    /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). What it has
+    /// is not specified.
     ///
     /// # Errors
     /// There is no memory, or no place for one region more.
@@ -184,8 +185,8 @@ impl Batch<'_> {
         Ok(Place { block: self.blocks.len() - 1, offset, len })
     }
 
-    /// Waits as [`clear`](Batch::clear), and gets room for `len` bytes of accesses to come, each rounded up to 8: as many at a time, with
-    /// a [`clear`](Batch::clear) in between, are not refused for want of memory.
+    /// Waits as [`clear`](Batch::clear), and gets room for `len` bytes of accesses to come, each rounded up to 8: as
+    /// many at a time, with a [`clear`](Batch::clear) in between, are not refused for want of memory.
     ///
     /// # Errors
     /// As of [`room`](Batch::room), or the job is broken.
@@ -195,7 +196,8 @@ impl Batch<'_> {
         self.clear()
     }
 
-    /// The global address of a place, valid until [`clear`](Batch::clear): what was read there is copied on from it without a detour.
+    /// The global address of a place, valid until [`clear`](Batch::clear): what was read there is copied on from it
+    /// without a detour.
     ///
     /// # Panics
     /// It is no place of this batch.
@@ -341,12 +343,5 @@ impl Drop for Batch<'_> {
         } else {
             self.blocks.drain(..).for_each(std::mem::forget);
         }
-    }
-}
-
-impl Progress {
-    /// Memory for [`Batch`]es.
-    pub fn staging(&self) -> &Staging {
-        &self.staging
     }
 }

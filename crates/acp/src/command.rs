@@ -3,7 +3,7 @@
 use crate::address::GlobalAddress;
 use crate::op::Atomic;
 
-/// What is asked of the rank that it is sent to.
+/// A request to the rank that it is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Copy memory of yours to that of another rank, or to more of your own.
@@ -16,13 +16,13 @@ pub(crate) enum Command {
     Ask(Ask),
 }
 
-/// What the libraries above ask another rank for, or this one: it is answered with a word.
+/// A request of the libraries above to another rank, or to this one, which is answered with a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// Look whether what you wait for has come. Answered with 0.
     Look,
-    /// Make a segment of `len` bytes more: for all, if you have made `known` such, or for the asker. Answered with its address, or
-    /// why there is none (`engine::segments`).
+    /// Make a segment of `len` bytes more: for all, if you have made `known` such, or for the asker. Answered with its
+    /// address, or why there is none (`engine::segments`).
     Extend { known: u64, len: u64 },
     /// Give the segment at this address up, which was the asker's own. Answered with 1 if there was one.
     Retract { segment: GlobalAddress },
@@ -105,7 +105,7 @@ impl Status {
     }
 }
 
-/// What the immediate value of a notice says.
+/// The meaning of a notice's immediate value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// The command of the operation with this number is over.

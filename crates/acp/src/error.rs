@@ -15,7 +15,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// What is wrong with the arguments: nothing has happened. For libraries above too.
+    /// Arguments are wrong, and nothing has happened. For libraries above too.
     pub fn refused(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: true, held: false }
     }
@@ -40,8 +40,8 @@ impl Error {
         self.held
     }
 
-    /// Whether the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an operation that was
-    /// taken has failed, or a rank is gone.
+    /// Whether the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an operation
+    /// that was taken has failed, or a rank is gone.
     pub fn is_refused(&self) -> bool {
         self.refused
     }

@@ -1,9 +1,9 @@
-//! A farm: one process that answers for many ranks of a job. For who measures how a real rank ([`World`](crate::World)) does in a job
-//! that is larger than the machine.
+//! A farm: one process that answers for many ranks of a job. For who measures how a real rank ([`World`](crate::World))
+//! does in a job that is larger than the machine.
 //!
-//! Each of its ranks is found by the directory, has its own handshakes, QPs, table of registrations and words of starter memory; they
-//! share devices, doors and the queues. They serve no commands, since none is needed for puts, gets, atomics and short copies. By
-//! order they go and visit the rank that is measured.
+//! Each of its ranks is found by the directory, has its own handshakes, QPs, table of registrations and words of
+//! starter memory; they share devices, doors and the queues. They serve no commands, since none is needed for puts,
+//! gets, atomics and short copies. By order they go and visit the rank that is measured.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -29,8 +29,8 @@ pub const BLOCK: u32 = vervain_mesh::protocol::BLOCK;
 
 /// Bytes of the starter memory of each rank that are its own alone; what is behind them is the next rank's.
 pub const OWN_BYTES: u64 = 32;
-/// Offsets in a farm rank's starter memory: its [`identity`], for who gets; a word for who puts ([`mark`]); one for who adds; one for
-/// who copies another rank's identity here.
+/// Offsets in a farm rank's starter memory: its [`identity`], for who gets; a word for who puts ([`mark`]); one for who
+/// adds; one for who copies another rank's identity here.
 pub const IDENTITY: u64 = 0;
 /// See [`IDENTITY`].
 pub const PUT: u64 = 8;
@@ -39,8 +39,8 @@ pub const ADDED: u64 = 16;
 /// See [`IDENTITY`].
 pub const COPIED: u64 = 24;
 
-/// Offsets in the starter memory of the rank that is visited: the identity that visitors get, a word that each adds 1 to, and from
-/// where on they put.
+/// Offsets in the starter memory of the rank that is visited: the identity that visitors get, a word that each adds 1
+/// to, and from where on they put.
 pub const COUNT: u64 = 8;
 /// See [`COUNT`].
 pub const SLOTS: u64 = 16;
@@ -57,7 +57,7 @@ pub fn identity(rank: u32) -> u64 {
     mix(rank, 0x9e37_79b9_7f4a_7c15)
 }
 
-/// What `rank` puts, or is put to.
+/// The word that `rank` puts, or that is put to it.
 pub fn mark(rank: u32) -> u64 {
     mix(rank, 0xd1b5_4a32_d192_ed03)
 }
@@ -105,7 +105,7 @@ pub struct Farm {
     layout: Layout,
     /// A table of registrations for each rank, with its starter memory only.
     tables: Mapped,
-    /// Of all, one behind the other. None once it is deregistered.
+    /// The starter memories of all, one behind the other. None once deregistered.
     starters: Option<Registration>,
     starter_pages: Option<Pages>,
     desks: Mapped,
@@ -121,8 +121,8 @@ pub struct Farm {
 const ENTRIES: usize = 4;
 
 impl Farm {
-    /// Opens the devices and begins to listen, for all of `ranks` but `absent`; `job` is that of the first of them, which begins a
-    /// block of the directory. A fence follows, then [`populate`](Farm::populate).
+    /// Opens the devices and begins to listen, for all of `ranks` but `absent`; `job` is that of the first of them,
+    /// which begins a block of the directory. A fence follows, then [`populate`](Farm::populate).
     ///
     /// # Errors
     /// One sentence: no device, one that is not atomic beside processors, starter memory that is too small.
@@ -218,8 +218,8 @@ impl Farm {
         self.at_home.len()
     }
 
-    /// Has `count` ranks that have not been there visit rank `host`: each connects, gets its identity, puts a mark, and adds 1 to its
-    /// count. Returns when all have.
+    /// Has `count` ranks that have not been there visit rank `host`: each connects, gets its identity, puts a mark, and
+    /// adds 1 to its count. Returns when all have.
     ///
     /// # Errors
     /// Not so many are left; what a rank got was wrong; a connection or a request has failed.
@@ -245,8 +245,8 @@ impl Farm {
         Ok(())
     }
 
-    /// Counts the ranks that the [`tour`] of rank `absent` has left as it should: their mark put, 1 added, and the identity of the rank
-    /// before them on the tour copied here (of the first, nothing).
+    /// Counts the ranks that the [`tour`] of rank `absent` has left as it should: their mark put, 1 added, and the
+    /// identity of the rank before them on the tour copied here (of the first, nothing).
     pub fn check(&self) -> u32 {
         let mut before = None;
         let mut right = 0;
@@ -263,7 +263,8 @@ impl Farm {
         right
     }
 
-    /// Does what there is to do, then sleeps until there is more, or until `until`. Says whether `wake` can be read from.
+    /// Does what there is to do, then sleeps until there is more, or until `until`. Says whether `wake` can be read
+    /// from.
     fn turn(&mut self, job: &Job, wake: Option<BorrowedFd<'_>>, until: Instant) -> Result<bool> {
         if self.work(job)? {
             return Ok(false);
@@ -274,7 +275,7 @@ impl Farm {
             }
             cq.request_notify(false)?;
         }
-        // What has come before.
+        // Completions from before they were armed.
         if self.work(job)? {
             return Ok(false);
         }

@@ -9,8 +9,9 @@ use vervain_rdma::{Access, AtomicCap, Foreign, Pd, Sge};
 
 use crate::error::{Error, Result};
 
-/// Devices carry out atomics on words of 8 bytes only, so registrations begin and end at such words. What that adds lies in the
-/// same cache line as the program's memory, and no access is let through to it but that of an atomic on the word.
+/// Devices carry out atomics on words of 8 bytes only, so registrations begin and end at such words. What that adds
+/// lies in the same cache line as the program's memory, and no access is let through to it but that of an atomic on the
+/// word.
 const WORD: usize = 8;
 
 /// A port's domain, and whether its device does atomics.
@@ -19,8 +20,8 @@ pub(crate) struct Domain<'a> {
     pub atomics: AtomicCap,
 }
 
-/// Memory registered with each port: with the one of its color for peers, with the others as the source and destination of
-/// requests of this process.
+/// Memory registered with each port: with the one of its color for peers, with the others as the source and destination
+/// of requests of this process.
 pub(crate) struct Registration {
     start: NonNull<u8>,
     len: usize,
@@ -36,7 +37,7 @@ pub(crate) struct Registration {
 // SAFETY: the pointer names memory that devices and other threads use anyway, by the word of who registered it.
 unsafe impl Send for Registration {}
 
-/// What peers may do with registered memory.
+/// The rights of peers in registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
     /// Read it; nor does this rank write to it.
@@ -46,11 +47,12 @@ pub enum Rights {
 }
 
 impl Registration {
-    /// Registers `len` bytes at `start`. Memory that may not be written can be registered too; peers can then only read it.
+    /// Registers `len` bytes at `start`. Memory that may not be written can be registered too; peers can then only read
+    /// it.
     ///
     /// # Safety
-    /// The memory stays mapped until [`deregister`](Registration::deregister), or until all that is of the domains is gone; nobody
-    /// has a Rust reference into it meanwhile.
+    /// The memory stays mapped until [`deregister`](Registration::deregister), or until all that is of the domains is
+    /// gone; nobody has a Rust reference into it meanwhile.
     pub unsafe fn new(
         domains: &[Domain<'_>],
         start: *mut c_void,
@@ -127,7 +129,8 @@ impl Registration {
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         let place = self.at(offset);
         assert!((place as usize).is_multiple_of(WORD) && offset + WORD <= self.len, "a word of the region");
-        // SAFETY: aligned and inside the memory, which stays mapped as long as `self`; it is reached by atomics and by devices.
+        // SAFETY: aligned and inside the memory, which stays mapped as long as `self`; it is reached by atomics and by
+        // devices.
         unsafe { AtomicU64::from_ptr(place.cast()) }
     }
 
@@ -179,7 +182,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped once, unmapped once; whoever has registered it keeps it until the device has let go.
+        // SAFETY: mapped once, unmapped once; a registration's owner keeps the pages until the device has let go.
         unsafe { libc::munmap(self.start(), self.bytes) };
     }
 }
@@ -239,7 +242,7 @@ impl Mapped {
     }
 }
 
-/// What peers may do to the library's own memory.
+/// The access that peers have to the library's own memory.
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
 impl Drop for Mapped {

@@ -95,7 +95,7 @@ impl Atomic {
     }
 }
 
-/// What an operation does, and by which way.
+/// The kind of an operation, and the way that it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Own memory to a peer's: RDMA Writes.
@@ -116,7 +116,8 @@ pub(crate) enum Work {
     Here,
     /// An atomic of the processor's, on a word of this rank.
     HereAtomic(Atomic),
-    /// By a command that its rank serves: the word that it is answered with goes to the destination. Nobody wants that of a wake.
+    /// By a command that its rank serves: the word that it is answered with goes to the destination. Nobody wants that
+    /// of a wake.
     Ask(Ask),
     /// Tells a peer to forget the entries of this rank's table.
     Discard,
@@ -137,7 +138,7 @@ impl Work {
     }
 }
 
-/// What an operation does next, or is doing.
+/// The step of an operation that is next, or under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Write,
@@ -167,7 +168,7 @@ pub(crate) enum Place {
     Done,
 }
 
-/// Who gets the answer to a command that this rank serves.
+/// The answer to a command that this rank serves, and its receiver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
     pub link: Link,
@@ -204,12 +205,13 @@ pub(crate) struct Op {
     /// Held from the queue on until its step is over.
     pub link: Link,
     pub answer: Answer,
-    /// What a loop expects to find.
+    /// The 8 bytes that a loop expects to find.
     pub expected: u64,
 }
 
 impl Op {
-    /// The 8 bytes that the word of an atomic is in, mostly: where a region begins in the midst of 8 bytes, two neighbours.
+    /// The 8 bytes that the word of an atomic is in, mostly: where a region begins in the midst of 8 bytes, two
+    /// neighbours.
     pub fn word(&self) -> u64 {
         self.src.0 & !7
     }
@@ -237,6 +239,24 @@ impl Op {
 
 pub(crate) const NO_BUFFER: u16 = u16::MAX;
 
+/// The word of `width` bytes inside the 8 that a device has brought.
+pub(crate) fn half(word: u64, width: usize, upper: bool) -> u64 {
+    match (width, upper) {
+        (8, _) => word,
+        (_, false) => word & 0xffff_ffff,
+        (_, true) => word >> 32,
+    }
+}
+
+/// The 8 bytes with `value` in the place of one half.
+pub(crate) fn with_half(word: u64, value: u64, width: usize, upper: bool) -> u64 {
+    match (width, upper) {
+        (8, _) => value,
+        (_, false) => word & !0xffff_ffff | value & 0xffff_ffff,
+        (_, true) => word & 0xffff_ffff | value << 32,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,5 +280,14 @@ mod tests {
         assert_eq!(Atomic::CompareSwap4 { expected: 1, new: 7 }.apply(old), None);
         assert_eq!(Atomic::And4(0xff).apply(old), Some(0xff));
         assert_eq!(Atomic::Add8(1).apply(u64::MAX), Some(0));
+    }
+
+    #[test]
+    fn a_half_is_taken_out_and_put_back() {
+        let word = 0x1111_1111_2222_2222;
+        assert_eq!((half(word, 4, false), half(word, 4, true), half(word, 8, true)), (0x2222_2222, 0x1111_1111, word));
+        assert_eq!(with_half(word, 0x3333_3333, 4, true), 0x3333_3333_2222_2222);
+        assert_eq!(with_half(word, 0x3333_3333, 4, false), 0x1111_1111_3333_3333);
+        assert_eq!(with_half(word, 7, 8, false), 7);
     }
 }

@@ -7,9 +7,10 @@ use bytemuck::Pod;
 
 use crate::address::GlobalAddress;
 use crate::error::{Error, Result};
-use crate::memory;
+use crate::handle::{Handle, Order};
+use crate::memory::{self, Rights};
 use crate::op::Atomic;
-use crate::world::{Handle, Order, World};
+use crate::world::World;
 
 /// The global address of a `T`, or of the first of several. Ranks may send it to each other, as the 64 bits that it is.
 #[repr(transparent)]
@@ -19,8 +20,8 @@ pub struct GlobalPtr<T> {
 }
 
 impl<T> GlobalPtr<T> {
-    /// A pointer to what is at `address`. Whether that is memory of `T` is not known; any bytes are a value of a type that is
-    /// `Pod`.
+    /// A pointer to what is at `address`. Whether that is memory of `T` is not known; any bytes are a value of a type
+    /// that is `Pod`.
     pub fn new(address: GlobalAddress) -> Self {
         Self { address, of: PhantomData }
     }
@@ -131,7 +132,7 @@ impl World {
     /// Copies `count` values from `src` to `dst`; [`copy`](World::copy).
     ///
     /// # Errors
-    /// As there.
+    /// As [`copy`](World::copy).
     pub fn copy_values<T: Pod>(
         &self,
         dst: GlobalPtr<T>,
@@ -144,7 +145,8 @@ impl World {
         self.copy(dst.address, src.address, bytes, order)
     }
 
-    /// What memory of this rank's has. Words of 4 and 8 bytes, aligned, are read at once, others byte by byte while peers may write.
+    /// Loads a value of this rank's memory. Words of 4 and 8 bytes, aligned, are read at once, others byte by byte while
+    /// peers may write.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): memory of another rank, or outside of its region.
@@ -157,7 +159,7 @@ impl World {
     /// Stores to memory of this rank's; as [`load`](World::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`load`](World::load).
     pub fn store<T: Pod>(&self, to: GlobalPtr<T>, value: T) -> Result<()> {
         self.write(to, &[value])
     }
@@ -165,11 +167,11 @@ impl World {
     /// Reads as many values of this rank's memory as fit; as [`load`](World::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`load`](World::load).
     pub fn read<T: Pod>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
         let bytes = bytemuck::cast_slice_mut::<T, u8>(into);
         // Under the lock, so that nobody takes the registration back meanwhile, after which the memory might be gone.
-        self.own(from.address, bytes.len(), |place| {
+        self.own(from.address, bytes.len(), Rights::Read, |place| {
             // SAFETY: registered memory of this length, which stays mapped while it is registered; and bytes of ours.
             unsafe { memory::copy(place, bytes.as_mut_ptr(), bytes.len()) };
         })
@@ -178,10 +180,10 @@ impl World {
     /// Writes values to this rank's memory; as [`load`](World::load).
     ///
     /// # Errors
-    /// As there.
+    /// As [`load`](World::load).
     pub fn write<T: Pod>(&self, to: GlobalPtr<T>, values: &[T]) -> Result<()> {
         let bytes = bytemuck::cast_slice::<T, u8>(values);
-        self.own_writable(to.address, bytes.len(), |place| {
+        self.own(to.address, bytes.len(), Rights::Write, |place| {
             // SAFETY: as in `read`, and the memory may be written.
             unsafe { memory::copy(bytes.as_ptr(), place, bytes.len()) };
         })
@@ -190,7 +192,7 @@ impl World {
     /// Adds to the word at `at`, and stores what was there to `old`, a word of this rank's; [`atomic`](World::atomic).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_add<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.add(), order)
     }
@@ -198,7 +200,7 @@ impl World {
     /// Puts `new` in the place of `expected`, if that is there; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn compare_swap<W: Word>(
         &self,
         old: GlobalPtr<W>,
@@ -213,7 +215,7 @@ impl World {
     /// Puts `value` there; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn swap<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.swap(), order)
     }
@@ -221,7 +223,7 @@ impl World {
     /// Exclusive or; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_xor<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.xor(), order)
     }
@@ -229,7 +231,7 @@ impl World {
     /// Or; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_or<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.or(), order)
     }
@@ -237,7 +239,7 @@ impl World {
     /// And; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
-    /// As there.
+    /// As [`atomic`](World::atomic).
     pub fn fetch_and<W: Word>(&self, old: GlobalPtr<W>, at: GlobalPtr<W>, value: W, order: Order) -> Result<Handle> {
         self.atomic(old.address, at.address, value.and(), order)
     }

@@ -1,6 +1,6 @@
-//! Who moves the engine on: threads of the program while they are in a call, and a thread of the library's own, which serves peers
-//! and goes on with what waits. Nobody spins for long: with more ranks than processors, those that spin keep the others from what
-//! they wait for.
+//! Who moves the engine on: threads of the program while they are in a call, and a thread of the library's own, which
+//! serves peers and goes on with what waits. Nobody spins for long: with more ranks than processors, those that spin
+//! keep the others from what they wait for.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use vervain_mesh::Mesh;
 use vervain_rdma::{CompChannel, Cq};
 
 use crate::batch::Staging;
-use crate::engine::{Engine, OwnMemory, SENDS};
+use crate::engine::{Engine, SENDS};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
 
@@ -32,7 +32,7 @@ pub(crate) struct Progress {
     barrier: Mutex<()>,
     barriers: AtomicU64,
     /// Behind the engine's owners: its pages stay until the registrations are gone.
-    pub(crate) staging: Staging,
+    staging: Staging,
 }
 
 struct Shared {
@@ -59,13 +59,14 @@ struct State {
     /// The progress thread does.
     watching: bool,
     /// The hook has been called.
-    told: bool,
-    /// What the thread that sleeps had seen.
+    reported: bool,
+    /// The state when the thread that sleeps last looked.
     slept: Seen,
 }
 
-/// What threads of the program may wait for that no completion of their own tells: the first handle that is not over, notices of
-/// barriers, a failure, a round, the place in the directory, peers that ask to look.
+/// The state that threads of the program may wait for without a completion of their own: the first handle that is not
+/// over, notices of barriers, a failure, a round, the place in the directory, requests of peers to look, answers to such
+/// requests of this rank.
 type Seen = (i64, u64, bool, bool, bool, u64, bool);
 
 const SERVICE: usize = 0;
@@ -75,19 +76,23 @@ impl Progress {
     /// Joins the mesh of `epoch` as `rank`. Returns once all ranks have.
     pub fn start(job: &Arc<Job>, rank: u32, epoch: u32, settings: &Settings) -> Result<Progress> {
         let options = options(settings);
-        let mut mesh = Mesh::open(job, rank, epoch, &options, &agreed(settings), vec![])?;
-        let memory = OwnMemory::new(&mesh, settings)?;
-        mesh.set_hello(memory.hello(mesh.ports().len()));
+        let mesh = Mesh::open(job, rank, epoch, &options, &agreed(settings), vec![])?;
         let channels = mesh.ports().iter().map(|p| [p.service_channel.clone(), p.data_channel.clone()]).collect();
         let cqs = mesh.ports().iter().map(|p| [p.service.clone(), p.data.clone()]).collect();
         let head = Arc::new(AtomicI64::new(1));
-        let engine = Engine::new(mesh, memory, settings.connections, head.clone());
+        let engine = Engine::new(mesh, settings, head.clone())?;
         let new_event = || {
             eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
                 .map_err(|error| Error::broken(format!("no descriptor for events: {error}")))
         };
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { engine, sleeper: false, watching: false, told: false, slept: Seen::default() }),
+            state: Mutex::new(State {
+                engine,
+                sleeper: false,
+                watching: false,
+                reported: false,
+                slept: Seen::default(),
+            }),
             head,
             kick: new_event()?,
             wake: new_event()?,
@@ -114,13 +119,13 @@ impl Progress {
         if introduction.agreed() != agreed(settings) {
             job.abort(1, &disagreement(introduction.agreed(), settings, rank));
         }
-        if let Err(error) = progress.with(|engine| engine.mesh.introduce(introduction)) {
+        if let Err(error) = progress.with(|engine| engine.mesh_mut().introduce(introduction)) {
             // The others would wait for this rank.
             job.abort(1, &error.to_string());
         }
         // It sends at once what it has to.
         progress.shared.kick();
-        progress.wait(|engine| Ok(engine.mesh.registered().then_some(())))?;
+        progress.wait(|engine| Ok(engine.mesh().registered().then_some(())))?;
         if epoch > 0 {
             // Two may want to be the same rank: one of them has found out by now, and does not come here.
             job.fence()?;
@@ -131,6 +136,11 @@ impl Progress {
     #[inline]
     pub fn with<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
         f(&mut self.shared.lock().engine)
+    }
+
+    /// Memory for [batches](crate::Batch).
+    pub fn staging(&self) -> &Staging {
+        &self.staging
     }
 
     pub fn set_hook(&self, hook: fn(&Error)) {
@@ -196,7 +206,7 @@ impl Progress {
         if !done {
             engine.serve();
         }
-        if let Some(failure) = &engine.failure {
+        if let Some(failure) = engine.failure() {
             let failure = failure.clone();
             self.shared.leave(state);
             return Err(failure);
@@ -211,7 +221,8 @@ impl Progress {
         self.wait_looking(None, ready)
     }
 
-    /// As [`wait`](Progress::wait), for what nothing of the engine may tell: it looks at least as often as `every` says.
+    /// As [`wait`](Progress::wait), for what nothing of the engine may tell: it looks at least as often as `every`
+    /// says.
     #[inline]
     pub fn wait_looking<T>(
         &self,
@@ -228,7 +239,7 @@ impl Progress {
             }
             state.engine.poll();
             let found = ready(&mut state.engine)?;
-            let failure = state.engine.failure.clone();
+            let failure = state.engine.failure().cloned();
             if found.is_none() && failure.is_none() {
                 drop(state);
             } else {
@@ -240,7 +251,7 @@ impl Progress {
                 let now = Instant::now();
                 if now - *began.get_or_insert(now) > SPIN {
                     self.shared.sleep(every, |engine| Ok(ready(engine)?.is_some()))?;
-                    // What has woken it is there, so that a look finds it.
+                    // The next look serves peers too.
                     (looks, began) = (LOOKS - 1, None);
                 }
             }
@@ -257,7 +268,7 @@ impl Drop for Progress {
             let _ = thread.join();
         }
         // Nobody is left who would ask for a region.
-        if !self.with(Engine::close) {
+        if !self.with(|engine| engine.memory_mut().close()) {
             self.staging.forget();
         }
     }
@@ -273,11 +284,11 @@ impl Shared {
     #[inline]
     fn leave(&self, state: MutexGuard<'_, State>) {
         let engine = &state.engine;
-        let care = !state.watching && !state.sleeper && engine.needs_care();
-        let now = engine.is_busy() || engine.mesh.needs_owner() || (engine.failure.is_some() && !state.told);
+        let unattended = !state.watching && !state.sleeper && engine.needs_polling();
+        let now = engine.is_busy() || engine.mesh().needs_owner() || (engine.failure().is_some() && !state.reported);
         let wake = state.sleeper && state.slept != seen(engine);
         drop(state);
-        if care || now {
+        if unattended || now {
             self.kick();
         }
         if wake {
@@ -295,8 +306,8 @@ impl Shared {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until a request of this rank's has completed, or the thread has moved on what the program may wait for; for no longer
-    /// than `most`.
+    /// Sleeps until a request of this rank's has completed, or the thread has moved on what the program may wait for;
+    /// for no longer than `most`.
     #[cold]
     fn sleep(&self, most: Option<Duration>, mut ready: impl FnMut(&mut Engine) -> Result<bool>) -> Result<()> {
         let mut state = self.lock();
@@ -304,7 +315,7 @@ impl Shared {
         self.arm(DATA)?;
         // All that came before: it has no event of its own for certain.
         while state.engine.poll() {}
-        if ready(&mut state.engine)? || state.engine.failure.is_some() || state.engine.is_busy() {
+        if ready(&mut state.engine)? || state.engine.failure().is_some() || state.engine.is_busy() {
             return Ok(());
         }
         if state.sleeper {
@@ -312,7 +323,7 @@ impl Shared {
                 // This thread has polled what that one waits for.
                 self.wake();
             }
-            // That one wakes the others, each time that it wakes.
+            // The sleeper wakes the others each time that it wakes.
             match most {
                 Some(most) => drop(self.woken.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner)),
                 None => drop(self.woken.wait(state).unwrap_or_else(PoisonError::into_inner)),
@@ -321,7 +332,7 @@ impl Shared {
         }
         state.sleeper = true;
         state.slept = seen(&state.engine);
-        let now = state.engine.mesh.needs_owner();
+        let now = state.engine.mesh().needs_owner();
         drop(state);
         if now {
             self.kick();
@@ -360,40 +371,41 @@ impl Shared {
     fn run(&self) {
         let mut taken = false;
         while !self.stop.load(Ordering::Acquire) {
-            if let Err(error) = self.turn(&mut taken) {
+            if let Err(error) = self.run_once(&mut taken) {
                 self.lock().engine.fail(error);
             }
         }
     }
 
-    /// Does what there is to do, then sleeps until there is more. `taken`: events of this rank's requests have been taken.
-    fn turn(&self, taken: &mut bool) -> Result<()> {
+    /// Does what there is to do, then sleeps until there is more. `taken`: events of this rank's requests have been
+    /// taken.
+    fn run_once(&self, taken: &mut bool) -> Result<()> {
         self.arm(SERVICE)?;
         let mut state = self.lock();
-        // What has come before it was armed may be more than one look takes, and has no event of its own for certain.
+        // Completions from before it was armed may be more than one look takes, and may have no event of their own.
         let served = state.engine.serve();
         state.engine.poll();
         state.engine.copy_part();
-        state = self.look(state);
-        state.watching = state.engine.needs_care() && !state.sleeper;
+        state = self.poll_served(state);
+        state.watching = state.engine.needs_polling() && !state.sleeper;
         if state.watching {
             self.arm(DATA)?;
-            // What has come before it was armed.
+            // Completions from before it was armed.
             while state.engine.poll() {}
         }
         let watching = state.watching;
         // An event that was taken may be the one that the sleeper has asked for.
         let wake = state.sleeper && (*taken || state.slept != seen(&state.engine));
         *taken = false;
-        let leader = state.engine.mesh.wanted_leader();
+        let leader = state.engine.mesh_mut().wanted_leader();
         let now = Instant::now();
         let wait = match state.engine.due() {
-            _ if served || state.engine.is_busy() || state.engine.mesh.needs_owner() => Some(Duration::ZERO),
+            _ if served || state.engine.is_busy() || state.engine.mesh().needs_owner() => Some(Duration::ZERO),
             due => due.map(|due| due.saturating_duration_since(now)),
         };
         let hook = *self.hook.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = if state.told { None } else { state.engine.failure.clone() };
-        state.told |= failure.is_some() && hook.is_some();
+        let failure = if state.reported { None } else { state.engine.failure().cloned() };
+        state.reported |= failure.is_some() && hook.is_some();
         drop(state);
         if wake {
             self.wake();
@@ -403,16 +415,16 @@ impl Shared {
         }
         if let Some(leader) = leader {
             let found = Mesh::fetch_leader(&self.job, leader, self.epoch);
-            self.lock().engine.mesh.leader_found(leader, found);
+            self.lock().engine.mesh_mut().leader_found(leader, found);
             return Ok(());
         }
         *taken = self.await_events(watching, wait)?;
         Ok(())
     }
 
-    /// Goes on with copies of peers', until nothing has come of that for a while: a device in memory moves the bytes of large
-    /// requests while it is polled.
-    fn look<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Goes on with copies of peers', until nothing has come of that for a while: a device in memory moves the bytes of
+    /// large requests while it is polled.
+    fn poll_served<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let mut since = Instant::now();
         while state.engine.is_serving() && !state.sleeper && since.elapsed() < SPIN {
             drop(state);
@@ -442,8 +454,8 @@ impl Shared {
 
 fn seen(engine: &Engine) -> Seen {
     let barriers = engine.barrier.iter().sum();
-    let (looks, looked) = (engine.looks, engine.have_all_looked());
-    (engine.head(), barriers, engine.failure.is_some(), engine.in_round(), engine.mesh.registered(), looks, looked)
+    let (looks, looked) = (engine.looks(), engine.have_all_looked());
+    (engine.head(), barriers, engine.failure().is_some(), engine.in_round(), engine.mesh().registered(), looks, looked)
 }
 
 fn timespec(time: Duration) -> Timespec {
@@ -468,7 +480,7 @@ pub(crate) fn options(settings: &Settings) -> vervain_mesh::Options {
     }
 }
 
-/// What all ranks must have alike.
+/// The settings that all ranks must have alike, encoded.
 pub(crate) fn agreed(settings: &Settings) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     let mut bytes = vec![version.len() as u8];

@@ -10,8 +10,8 @@ use crate::memory::Pages;
 use crate::pointer::GlobalPtr;
 use crate::world::{Key, World};
 
-/// Memory of this rank, zero at first, that all ranks can access while it lives. No reference into it is ever made, since peers may
-/// store to it at any time: [`World::read`] and [`World::write`] copy.
+/// Memory of this rank, zero at first, that all ranks can access while it lives. No reference into it is ever made,
+/// since peers may store to it at any time: [`World::read`] and [`World::write`] copy.
 ///
 /// When it is dropped, this rank's operations are waited for; those of other ranks that name it break the job.
 pub struct Region<'w> {
@@ -39,8 +39,8 @@ impl World {
         }
     }
 
-    /// Maps and registers `count` words, zero at first, by color 0: memory that stays until this rank leaves the job or gets
-    /// another number, for a library whose peers may store there until then. Returns its address too.
+    /// Maps and registers `count` words, zero at first, by color 0: memory that stays until this rank leaves the job or
+    /// gets another number, for a library whose peers may store there until then. Returns its address too.
     ///
     /// # Errors
     /// As [`region`](World::region).
@@ -49,8 +49,8 @@ impl World {
         let address = GlobalAddress(region.key.0);
         let start = region.pages.as_ref().map_or(std::ptr::null_mut(), Pages::start);
         region.leave();
-        // SAFETY: mapped pages of that many words at least, which the world keeps: it unmaps them when it is dropped or reset, and
-        // for that nobody may borrow it. They are reached by atomics and by devices.
+        // SAFETY: mapped pages of that many words at least, which the world keeps: it unmaps them when it is dropped or
+        // reset, and for that nobody may borrow it. They are reached by atomics and by devices.
         Ok((address, unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), count) }))
     }
 }
@@ -71,8 +71,8 @@ impl Region<'_> {
         self.len == 0
     }
 
-    /// Gives it up without taking it back: it stays registered until this rank leaves the job or gets another number, for peers that
-    /// may still access it.
+    /// Gives it up without taking it back: it stays registered until this rank leaves the job or gets another number,
+    /// for peers that may still access it.
     pub fn leave(mut self) {
         if let Some(pages) = self.pages.take() {
             self.world.staging().keep(pages);

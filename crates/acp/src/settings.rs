@@ -21,8 +21,8 @@ const MAX_TIMEOUT: u64 = 3600;
 /// How a job is set up. All ranks must have the same sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of starter memory of each rank: the user's, that of channels, that of the data library (ACP_STARTER_MEMORY,
-    /// ACP_STARTER_MEMORY_CL, ACP_STARTER_MEMORY_DL).
+    /// Bytes of starter memory of each rank: the user's, that of channels, that of the data library
+    /// (ACP_STARTER_MEMORY, ACP_STARTER_MEMORY_CL, ACP_STARTER_MEMORY_DL).
     pub starter: [u64; 3],
     /// Connections that a rank keeps at a time (ACP_CONNECTIONS).
     pub connections: usize,

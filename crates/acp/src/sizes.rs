@@ -1,5 +1,5 @@
-//! What a rank holds in memory, from the types and constants of this crate and of the mesh, beside what the paper says of the original
-//! (Ajima et al. 2015, Table 3).
+//! What a rank holds in memory, from the types and constants of this crate and of the mesh, beside what the paper says
+//! of the original (Ajima et al. 2015, Table 3).
 
 use vervain_mesh::Kind;
 
@@ -10,10 +10,10 @@ use crate::progress::{STACK, options};
 use crate::settings::Settings;
 use crate::table::Table;
 
-/// What a rank holds of one kind.
+/// A rank's memory of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// What it is, for people.
+    /// Its name, for people.
     pub what: &'static str,
     /// How many of what make it up, for people.
     pub made_of: String,
@@ -21,16 +21,16 @@ pub struct Holding {
     pub bytes: u64,
     /// Whether it grows with the number of ranks.
     pub grows: bool,
-    /// What the original has for it, and its bytes by the paper.
+    /// The original's counterpart, and its bytes by the paper.
     pub paper: Option<(&'static str, u64)>,
 }
 
 /// Bytes of a device's objects, as somebody has weighed them: devices do not say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Objects {
-    /// Of a pair of QPs, which is a connection.
+    /// Bytes of a pair of QPs, which is a connection.
     pub pair: u64,
-    /// Of what all connections of a device share: CQs, SRQ, the QP for datagrams, the context.
+    /// Bytes that all connections of a device share: CQs, SRQ, the QP for datagrams, the context.
     pub shared: u64,
 }
 
@@ -44,14 +44,14 @@ const PAPER_REGIONS: u64 = 12_000;
 const PAPER_CACHE: u64 = 1024 * PAPER_TABLE;
 /// Its CQ.
 const PAPER_CQ: u64 = 128;
-/// For each rank: four flags, a QP, address and key of its starter memory. The paper's text has the QP's 160 bytes, its table prints
-/// another number, which its sum contradicts.
+/// For each rank: four flags, a QP, address and key of its starter memory. The paper's text has the QP's 160 bytes, its
+/// table prints another number, which its sum contradicts.
 const PAPER_FLAGS: u64 = 4;
 const PAPER_QP: u64 = 160;
 const PAPER_STARTER: u64 = 12;
 
-/// What one of `ranks` ranks holds with these settings, the most of each that there can be. The program's own memory and the code
-/// are not in it. `objects`: as weighed, where the device's are to be in it.
+/// The most memory of each kind that one of `ranks` ranks can hold with these settings. The program's own memory
+/// and the code are not in it. `objects`: as weighed, where the device's are to be in it.
 ///
 /// # Errors
 /// More ranks than global addresses can name, or none.
@@ -116,7 +116,8 @@ pub fn memory(ranks: u32, settings: &Settings, objects: Option<Objects>) -> Resu
     Ok(rows)
 }
 
-/// Weighs the objects of the device that these settings name: `weigh` says what this process holds, in bytes, at its calls.
+/// Weighs the objects of the device that these settings name: `weigh` says what this process holds, in bytes, at its
+/// calls.
 ///
 /// # Errors
 /// No usable device, or not the resources.

@@ -1,7 +1,8 @@
 //! The table of registrations: what this rank has registered, published for peers, who read entries by RDMA.
 //!
-//! A peer keeps the entries that it has read as long as its connection. So before a key is used again, those who are connected are
-//! asked to forget this rank's entries: keys given up wait in a queue, and one round of asking frees them all.
+//! A peer keeps the entries that it has read as long as its connection. So before a key is used again, those who are
+//! connected are asked to forget this rank's entries: keys given up wait in a queue, and one round of asking frees them
+//! all.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -15,7 +16,7 @@ pub(crate) const STARTERS: u32 = 3;
 /// As many keys wait at least before peers are asked to forget them, if others are left.
 const MIN_ROUND: usize = 128;
 
-/// What peers read of a region: 32 bytes.
+/// A region as peers read it: 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Its first byte, as requests name it.
@@ -45,7 +46,8 @@ impl Entry {
     }
 }
 
-/// Devices read 32 bytes at once, mostly; nobody promises that. A sum over the words tells an entry that is half of another.
+/// Devices read 32 bytes at once, mostly; nobody promises that. A sum over the words tells an entry that is half of
+/// another.
 fn check(words: &[u64; 3]) -> u64 {
     // Odd constants of the golden ratio's kind: any change of one word changes the sum.
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -69,7 +71,7 @@ pub(crate) struct Table {
     live: usize,
 }
 
-/// What a new registration gets.
+/// The key for a new registration.
 pub(crate) enum KeyFor {
     Key(u32),
     /// Peers have to forget the given-up keys first.
@@ -83,7 +85,8 @@ impl Table {
         Ok(Self { rank, layout, published, own: vec![None], free, given_up, live: 0 })
     }
 
-    /// Bytes of a table with all regions that a job of this layout can have: what is published, and this rank's side of it.
+    /// Bytes of a table with all regions that a job of this layout can have: what is published, and this rank's side of
+    /// it.
     pub fn bytes(layout: Layout) -> usize {
         (layout.max_regions() as usize + 1) * (Entry::BYTES + size_of::<Option<Own>>())
     }
@@ -205,7 +208,7 @@ impl Table {
     /// `len` bytes of this rank from `address` on.
     ///
     /// # Errors
-    /// What of it is not there.
+    /// Part of the range is not registered.
     #[inline]
     pub fn range(&self, address: GlobalAddress, len: usize) -> Result<(&Registration, usize)> {
         match self.find(address) {

@@ -7,41 +7,20 @@ use std::time::Duration;
 use vervain_bootstrap::Job;
 
 use crate::address::{GlobalAddress, Layout, Parts};
-use crate::batch::Staging;
+use crate::batch::{Batch, Staging};
 use crate::command::{Ask, Notice};
 use crate::engine::{Engine, segments};
 use crate::error::{Error, Result};
+use crate::handle::{Handle, Order};
 use crate::memory::Rights;
 use crate::op::Atomic;
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::table::{KeyFor, Table};
 
 /// The key of a registration (`acp_atkey_t`): the global address of the region's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Key(pub u64);
-
-/// The number of an operation that was issued, from 1 (`acp_handle_t`). Later ones have higher numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(transparent)]
-pub struct Handle(i64);
-
-impl Handle {
-    pub(crate) fn of(seq: i64) -> Self {
-        Self(seq)
-    }
-
-    /// The handle with this number; None below 1.
-    pub fn new(number: i64) -> Option<Self> {
-        (number >= 1).then_some(Self(number))
-    }
-
-    /// Its number.
-    pub fn get(self) -> i64 {
-        self.0
-    }
-}
 
 /// The libraries above this one that have starter memory of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,21 +31,7 @@ pub enum Library {
     Data = 2,
 }
 
-/// When an operation may start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// At once (`ACP_HANDLE_NULL`).
-    Now,
-    /// When this one, and all that were issued before it, are over.
-    After(Handle),
-    /// When all that were issued before are over (`ACP_HANDLE_ALL`).
-    All,
-    /// If the operation just before has the same ranks and colors at both ends: when that one may start, and without overtaking
-    /// it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
-    Continue,
-}
-
-/// What has come of asking for a [segment](World::extend).
+/// The answer to a request for a [segment](World::extend).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extension {
     /// It begins here.
@@ -100,8 +65,8 @@ impl Ender {
 
 /// This process as a rank of its job, with global memory. Threads share it; each call is one operation.
 ///
-/// A thread of the library's own serves other ranks and goes on with operations that wait, also while the program computes or
-/// sleeps. It sleeps itself unless there is something to do.
+/// A thread of the library's own serves other ranks and goes on with operations that wait, also while the program
+/// computes or sleeps. It sleeps itself unless there is something to do.
 pub struct World {
     job: Arc<Job>,
     settings: Settings,
@@ -116,7 +81,8 @@ pub struct World {
 impl World {
     /// Joins the job that this process was started in, and returns once all ranks have.
     ///
-    /// Where ranks disagree (another version of this library, other sizes of starter memory), the job ends with a sentence.
+    /// Where ranks disagree (another version of this library, other sizes of starter memory), the job ends with a
+    /// sentence.
     ///
     /// # Errors
     /// One sentence: no launcher that can be spoken to, no RDMA device, not the resources.
@@ -127,7 +93,7 @@ impl World {
     /// As [`init`](World::init), in a job that was joined before.
     ///
     /// # Errors
-    /// As there.
+    /// As [`init`](World::init).
     pub fn join(job: Arc<Job>, settings: &Settings) -> Result<World> {
         let (rank, epoch) = (job.rank(), 0);
         let layout = Layout::of_job(job.size())?;
@@ -142,6 +108,16 @@ impl World {
 
     pub(crate) fn staging(&self) -> &Staging {
         self.progress().staging()
+    }
+
+    /// A batch without accesses.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
+    }
+
+    /// Waits of this rank's batches for accesses to other ranks: round trips, of whatever length.
+    pub fn round_trips(&self) -> u64 {
+        self.staging().round_trips()
     }
 
     #[inline]
@@ -167,19 +143,19 @@ impl World {
     fn leave(&self) -> Result<()> {
         self.complete_all()?;
         self.progress().wait(|engine| Ok(engine.have_all_looked().then_some(())))?;
-        // Nobody needs this rank's service any more when all are here: the thread that serves may wait for the store of the
-        // launcher, which some hold for the whole fence.
+        // Nobody needs this rank's service any more when all are here: the thread that serves may wait for the store of
+        // the launcher, which some hold for the whole fence.
         self.sync()?;
         self.job.fence()?;
         Ok(())
     }
 
-    /// Begins anew with `rank` as this process's number: all registrations are gone, starter memory is zero, handles begin at 1.
-    /// All ranks call it, with numbers that are a permutation. Returns once all have.
+    /// Begins anew with `rank` as this process's number: all registrations are gone, starter memory is zero, handles
+    /// begin at 1. All ranks call it, with numbers that are a permutation. Returns once all have.
     ///
     /// # Errors
-    /// There is no such rank: all is as it was. Otherwise the job is broken, as where two processes want to be the same rank, and
-    /// whoever goes on with this world ends it.
+    /// There is no such rank: all is as it was. Otherwise the job is broken, as where two processes want to be the same
+    /// rank, and the next call in this world ends it.
     pub fn reset(&mut self, rank: u32) -> Result<()> {
         if rank >= self.size() {
             return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.size())));
@@ -211,7 +187,7 @@ impl World {
     pub fn sync(&self) -> Result<()> {
         let progress = self.progress();
         let _one = progress.barrier_lock();
-        let (rank, size) = self.with(|engine| (engine.rank, engine.size));
+        let (rank, size) = (self.rank, self.size());
         let passed = progress.next_barrier();
         let mut round = 0;
         // Dissemination: after round r, 2^(r+1) ranks up to this one have come.
@@ -236,22 +212,22 @@ impl World {
 
     /// Accessing devices of this rank: colors are below.
     pub fn colors(&self) -> u32 {
-        self.with(|engine| engine.mesh.colors())
+        self.with(|engine| engine.mesh().colors())
     }
 
     /// Connections that are open at this moment, to be opened, or to be closed. At most [`Settings::connections`].
     pub fn connections(&self) -> usize {
-        self.with(|engine| engine.mesh.links().count())
+        self.with(|engine| engine.mesh().links().count())
     }
 
     /// Where the starter memory of `rank` begins; None if there is no such rank.
     pub fn starter(&self, rank: u32) -> Option<GlobalAddress> {
-        self.with(|engine| engine.starter(rank, 0))
+        self.with(|engine| engine.memory().starter(rank, 0))
     }
 
     /// Where the starter memory of a library above begins at `rank`; None if there is no such rank.
     pub fn library_starter(&self, library: Library, rank: u32) -> Option<GlobalAddress> {
-        self.with(|engine| engine.starter(rank, library as u32))
+        self.with(|engine| engine.memory().starter(rank, library as u32))
     }
 
     /// Bytes of the starter memory of a library above, of each rank.
@@ -263,8 +239,8 @@ impl World {
         self.progress().issue(|engine| engine.ask(rank, ask, dst))
     }
 
-    /// Has a thread of `rank` that is in [`wait_until`](World::wait_until) look. Returns before it does, and no later operation waits
-    /// for it.
+    /// Has a thread of `rank` that is in [`wait_until`](World::wait_until) look. Returns before it does, and no later
+    /// operation waits for it.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
@@ -272,9 +248,10 @@ impl World {
         self.progress().wake(rank)
     }
 
-    /// Waits until `ready` finds so, of memory of this rank's that others write to, or until the operation `over` and all before it are
-    /// over. It is asked over and over for a moment, then when a peer [wakes](World::wake) this rank, and every `at_least` in case
-    /// that none does. Threads of the program wait side by side. `ready` must not call ACP.
+    /// Waits until `ready` finds so, of memory of this rank's that others write to, or until the operation `over` and
+    /// all before it are over. It is asked over and over for a moment, then when a peer [wakes](World::wake) this rank,
+    /// and every `at_least` in case that none does. Threads of the program wait side by side. `ready` must not call
+    /// ACP.
     ///
     /// # Errors
     /// The job is broken.
@@ -283,10 +260,10 @@ impl World {
         self.progress().wait_looking(Some(at_least), |engine| Ok((is_over(engine) || ready()).then_some(())))
     }
 
-    /// Has `rank` map and register a segment of `len` bytes more for the heap, zeroed, and put it into its directory, in the data
-    /// library's starter memory. With `known`, how many segments for all the directory says were made, it is for all: only one of
-    /// those who ask with the same number gets it made. Without, it is for who asks, and nobody else has its address.
-    /// One round trip, in which `rank` has to act.
+    /// Has `rank` map and register a segment of `len` bytes more for the heap, zeroed, and put it into its directory,
+    /// in the data library's starter memory. With `known`, how many segments for all the directory says were made, it
+    /// is for all: only one of those who ask with the same number gets it made. Without, it is for who asks, and nobody
+    /// else has its address. One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
@@ -299,8 +276,8 @@ impl World {
         })
     }
 
-    /// Has `rank` unmap the segment at `segment`, one that was for who has asked for it, and that nobody may use any more. Returns
-    /// whether there was one. One round trip, in which `rank` has to act.
+    /// Has `rank` unmap the segment at `segment`, one that was for who has asked for it, and that nobody may use any
+    /// more. Returns whether there was one. One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// As [`extend`](World::extend).
@@ -315,132 +292,66 @@ impl World {
         Ok(batch.word(answer, 0))
     }
 
-    /// Registers memory, so that all ranks can access it by the device `color`. Memory that may not be written can be registered
-    /// too, and then only be read.
+    /// Registers memory, so that all ranks can access it by the device `color`. Memory that may not be written can be
+    /// registered too, and then only be read.
     ///
     /// # Safety
     /// The memory stays mapped until [`unregister`](World::unregister), and nobody has a Rust reference into it.
     ///
     /// # Errors
-    /// No such color; larger than global addresses of this job can name; the table is full; memory that the device cannot register.
+    /// No such color; larger than global addresses of this job can name; the table is full; memory that the device
+    /// cannot register.
     pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, color: u32) -> Result<Key> {
-        loop {
-            // SAFETY: handed on to the caller.
-            if let Some(key) = unsafe { self.register_if(start, len, color, Rights::Write, Table::key)? } {
-                return Ok(key);
-            }
-            self.progress().wait(|engine| Ok((!engine.in_round()).then_some(())))?;
-        }
+        // SAFETY: handed on to the caller.
+        Ok(Key(unsafe { self.progress().register(start, len, color)? }.0))
     }
 
-    /// As [`register_foreign`](World::register_foreign) for color 0, but it never waits for other ranks to forget what was registered
-    /// before: where it would have to, they are asked, and this is refused.
+    /// As [`register_foreign`](World::register_foreign) for color 0, but it never waits for other ranks to forget what
+    /// was registered before: where it would have to, they are asked, and this is refused.
     ///
     /// # Safety
-    /// As there.
+    /// As [`register_foreign`](World::register_foreign).
     ///
     /// # Errors
-    /// As there, and this one.
+    /// As [`register_foreign`](World::register_foreign); other ranks would have to forget a registration first.
     pub unsafe fn register_at_once(&self, start: *mut c_void, len: usize, rights: Rights) -> Result<Key> {
-        self.with(|engine| {
-            if engine.table.wants_round() {
-                engine.begin_round();
-            }
-        });
         // SAFETY: handed on to the caller.
-        let key = unsafe { self.register_if(start, len, 0, rights, Table::key_at_once)? };
-        key.ok_or_else(|| Error::refused("other ranks may remember what was registered before"))
+        Ok(Key(unsafe { self.progress().register_at_once(start, len, rights)? }.0))
     }
 
-    /// Registers memory under a key that `key` gives. None where peers have to forget others first, for which they are asked.
-    ///
-    /// # Safety
-    /// As of [`register_foreign`](World::register_foreign).
-    unsafe fn register_if(
-        &self,
-        start: *mut c_void,
-        len: usize,
-        color: u32,
-        rights: Rights,
-        key: impl FnOnce(&mut Table) -> Result<KeyFor>,
-    ) -> Result<Option<Key>> {
-        let colors = self.colors();
-        if color >= colors {
-            return Err(Error::refused(format!("there is no color {color}: this rank has {colors}")));
-        }
-        if start.is_null() || len == 0 {
-            return Err(Error::refused(format!("{len} bytes from {start:p} on are no memory")));
-        }
-        self.with(|engine| {
-            let most = engine.layout.max_region_size();
-            if len as u64 <= most {
-                return Ok(());
-            }
-            Err(Error::refused(format!(
-                "a region of {len} bytes is too large: {most} are the most in a job of this size"
-            )))
-        })?;
-        // SAFETY: handed on to the caller.
-        let registration = self.with(|engine| unsafe { engine.register(start, len, color, rights) })?;
-        let key = self.with(|engine| {
-            // A peer that remembers another region by this number must not reach the new one.
-            if engine.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { key(&mut engine.table) }
-        });
-        match key {
-            Ok(KeyFor::Key(key)) => Ok(Some(Key(self.with(|engine| engine.table.insert(key, registration, color)).0))),
-            Ok(KeyFor::AfterRound) => {
-                if !registration.deregister() {
-                    let kept = format!("the device does not let go of {len} bytes from {start:p} on");
-                    return Err(Error::refused(kept).held_unless(false));
-                }
-                self.with(Engine::begin_round);
-                Ok(None)
-            }
-            Err(error) => Err(error.held_unless(registration.deregister())),
-        }
-    }
-
-    /// Takes a registration back. Accesses to it are errors from now on, of this rank's operations that are under way too.
+    /// Takes a registration back. Accesses to it are errors from now on, of this rank's operations that are under way
+    /// too.
     ///
     /// # Errors
     /// It is no key of this rank's, or one that was taken back, or that of a starter memory.
     pub fn unregister(&self, key: Key) -> Result<()> {
-        self.with(|engine| engine.table.remove(GlobalAddress(key.0)))
+        self.with(|engine| engine.memory_mut().table.remove(GlobalAddress(key.0)))
     }
 
-    /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not there.
+    /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not
+    /// there.
     pub fn global(&self, key: Key, pointer: *const c_void) -> Option<GlobalAddress> {
-        self.with(|engine| engine.table.global(GlobalAddress(key.0), pointer as usize))
+        self.with(|engine| engine.memory().table.global(GlobalAddress(key.0), pointer as usize))
     }
 
     /// The pointer to memory of this rank; None for others'.
     pub fn address(&self, address: GlobalAddress) -> Option<*mut c_void> {
         self.with(|engine| {
-            let (registration, offset) = engine.table.find(address)?;
+            let (registration, offset) = engine.memory().table.find(address)?;
             Some(registration.at(offset).cast())
         })
     }
 
-    /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile.
-    pub(crate) fn own(&self, address: GlobalAddress, len: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
-        self.own_if(address, len, false, f)
-    }
-
-    /// As [`own`](World::own), of memory that may be written.
-    pub(crate) fn own_writable(&self, address: GlobalAddress, len: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
-        self.own_if(address, len, true, f)
-    }
-
-    fn own_if(&self, address: GlobalAddress, len: usize, writable: bool, f: impl FnOnce(*mut u8)) -> Result<()> {
-        self.with(|engine| {
-            if engine.layout.parts(address).is_none_or(|parts| parts.rank != engine.rank) {
-                return Err(Error::refused(format!("{address} is no memory of rank {}", engine.rank)));
-            }
-            let found = if writable { engine.table.writable(address, len) } else { engine.table.range(address, len) };
-            let (registration, offset) = found.map_err(Error::into_refused)?;
-            f(registration.at(offset));
-            Ok(())
-        })
+    /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile. [`Rights::Write`]:
+    /// `f` writes there.
+    pub(crate) fn own(
+        &self,
+        address: GlobalAddress,
+        len: usize,
+        rights: Rights,
+        f: impl FnOnce(*mut u8),
+    ) -> Result<()> {
+        self.with(|engine| engine.memory().place(address, len, rights).map(f))
     }
 
     /// The rank that an address is of; None for that of no rank.
@@ -458,8 +369,8 @@ impl World {
         Some(self.layout.parts(address)?.color)
     }
 
-    /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024 operations are
-    /// outstanding. Copies whose ends overlap leave anything there.
+    /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024
+    /// operations are outstanding. Copies whose ends overlap leave anything there.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): an address of no rank, or own memory outside of its region. Otherwise the job is
@@ -469,18 +380,19 @@ impl World {
         self.progress().issue(|engine| engine.copy(dst, src, len, order))
     }
 
-    /// Carries out an atomic operation on the word at `src`, of any rank's, and stores what was there before to `dst`, a word of
-    /// this rank's. Both are aligned to their size.
+    /// Carries out an atomic operation on the word at `src`, of any rank's, and stores what was there before to `dst`,
+    /// a word of this rank's. Both are aligned to their size.
     ///
     /// # Errors
-    /// [Refused](Error::is_refused): an address of no rank, a destination of another rank, one that is not aligned. Else as
-    /// [`copy`](World::copy).
+    /// [Refused](Error::is_refused): an address of no rank, a destination of another rank, one that is not aligned.
+    /// Else as [`copy`](World::copy).
     #[inline]
     pub fn atomic(&self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
         self.progress().issue(|engine| engine.atomic(dst, src, what, order))
     }
 
-    /// Waits until this operation, and all that were issued before it, are over. One that was never issued is not waited for.
+    /// Waits until this operation, and all that were issued before it, are over. One that was never issued is not
+    /// waited for.
     ///
     /// # Errors
     /// The job is broken.
@@ -518,12 +430,13 @@ impl World {
         self.progress().is_complete(last)
     }
 
-    /// What ends the job also while [`reset`](World::reset) or [`finalize`](World::finalize) has the world.
+    /// Ends the job also while [`reset`](World::reset) or [`finalize`](World::finalize) has the world.
     pub fn ender(&self) -> Ender {
         Ender(Arc::downgrade(&self.job))
     }
 
-    /// What is called once when the job is found to be broken, by whichever thread finds it. Without it the next call says so.
+    /// Sets the function that is called once when a thread finds that the job is broken. Without it the next call
+    /// returns the error.
     pub fn set_failure_hook(&self, hook: fn(&Error)) {
         self.progress().set_hook(hook);
     }

@@ -1,49 +1,42 @@
 //! Issuing: which way an operation goes, and what it has to wait for.
 
-use std::cmp::Reverse;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 use vervain_mesh::Link;
-use vervain_rdma::{AtomicCap, Qp, RemoteAddr, SendRequest};
+use vervain_rdma::{Qp, RemoteAddr, SendRequest};
 
-use super::command::Asker;
-use super::post::{SENDS, slot};
-use super::{BOUNCE, Cached, Engine, MAX_REQUEST, index, is_passive};
+use super::Engine;
+use super::buffers::BOUNCE;
+use super::connections::SENDS;
+use super::entries::Cached;
+use super::operations::index;
+use super::own_memory::{OwnMemory, check_alignment};
+use super::requester::{MAX_REQUEST, Requester};
+use super::server::Asker;
 use crate::address::{GlobalAddress, Parts};
 use crate::command::Ask;
 use crate::error::{Error, Result};
-use crate::memory;
-use crate::op::{Answer, Atomic, Op, Place, Step, Work};
-use crate::table::{STARTERS, outside};
-use crate::world::{Handle, Order};
+use crate::handle::{Handle, Order};
+use crate::op::{Atomic, Op, Place, Step, Work};
+use crate::table::STARTERS;
 
-/// Where nothing had completed when the last request had been posted, it is looked for again after as many operations.
+/// Operations until a completion is looked for again, if the last look found none just after its request was posted.
 const EAGER: i64 = 64;
 
-/// Posts the one request of an operation, and says which step that is.
+/// Posts the one request of an operation. Returns which step that is.
 #[inline(always)]
 fn post(qp: &Qp, request: SendRequest<'_, '_>, id: u64, step: Step) -> Result<Step> {
     qp.post(request.id(id).signaled())?;
     Ok(step)
 }
 
-/// The last operation that was issued, for those that continue it.
-#[derive(Default)]
-pub(super) struct Last {
-    /// Ranks and colors of its source and destination.
-    ends: (u64, u64),
-    after: i64,
-    is_single: bool,
-}
-
 impl Engine {
     /// Issues a copy; there is [room](Engine::has_room).
     #[inline]
     pub fn copy(&mut self, dst: GlobalAddress, src: GlobalAddress, len: usize, order: Order) -> Result<Handle> {
-        let (Some(to), Some(from)) = (self.layout.parts(dst), self.layout.parts(src)) else {
-            return Err(self.nobody(dst, src));
+        let memory = &self.requester.memory;
+        let (Some(to), Some(from)) = (memory.layout.parts(dst), memory.layout.parts(src)) else {
+            return Err(self.no_such_rank(dst, src));
         };
-        let work = match (to.rank == self.rank, from.rank == self.rank) {
+        let work = match (to.rank == memory.rank, from.rank == memory.rank) {
             _ if len == 0 => Work::Here,
             (false, true) => Work::Put,
             (true, false) => Work::Get,
@@ -51,24 +44,26 @@ impl Engine {
             (false, false) if len as u64 <= BOUNCE => Work::Bounce,
             (false, false) => Work::Forward,
         };
-        if let Some(handle) = self.at_once(work, dst, src, len, order)? {
+        if let Some(handle) = self.issue_fast(work, dst, src, len, order)? {
             return Ok(handle);
         }
         if len > 0 {
-            if to.rank == self.rank {
-                self.table.writable(dst, len).map_err(Error::into_refused)?;
+            let OwnMemory { rank, table, .. } = &self.requester.memory;
+            if to.rank == *rank {
+                table.writable(dst, len).map_err(Error::into_refused)?;
             }
-            if from.rank == self.rank {
-                self.table.range(src, len).map_err(Error::into_refused)?;
+            if from.rank == *rank {
+                table.range(src, len).map_err(Error::into_refused)?;
             }
         }
         Ok(self.issue(Op { work, dst, src, len: len as u64, ..Op::NONE }, order))
     }
 
-    /// The short way of what is one request: its order is met, nothing waits before it at its connection, and the entry of the
-    /// peer's region is known. None where that is not so, or something is wrong with it: [`issue`](Engine::issue) finds out what.
+    /// Posts an operation of one request whose order is met, if nothing waits before it at its connection and the entry
+    /// of the peer's region is cached. None otherwise, and for a faulty operation: [`issue`](Engine::issue) finds out
+    /// what is wrong.
     #[inline]
-    fn at_once(
+    fn issue_fast(
         &mut self,
         work: Work,
         dst: GlobalAddress,
@@ -81,32 +76,28 @@ impl Engine {
             Work::Get | Work::Device(_) => (dst, src),
             _ => return Ok(None),
         };
-        let seq = self.next;
-        let after = match order {
-            Order::Now => 0,
-            Order::After(handle) => handle.get().min(seq - 1),
-            Order::All | Order::Continue => seq - 1,
-        };
-        let (region, offset) = (self.layout.region(far), self.layout.offset(far));
-        let Cached { region: cached, stamp, link, entry } = self.cache[slot(region)];
-        let connection = &mut self.connections[link.index as usize];
+        let Requester { mesh, memory, operations, entries, connections, .. } = &mut self.requester;
+        let (seq, after) = (operations.next(), operations.after(order));
+        let (region, offset) = (memory.layout.region(far), memory.layout.offset(far));
+        let Cached { region: cached, stamp, link, entry } = *entries.at(region);
+        let connection = &mut connections[link.index];
         let is_open = cached == region
             && stamp == connection.stamp
             && connection.queue.is_empty()
             && connection.posted < SENDS
-            && self.mesh.is_open(link);
+            && mesh.is_open(link);
         let fits = len as u64 <= MAX_REQUEST && offset.checked_add(len as u64).is_some_and(|end| end <= entry.size);
-        if after >= self.head || !is_open || !fits {
+        if after >= operations.head() || !is_open || !fits {
             return Ok(None);
         }
-        let Ok((registration, at)) = self.table.range(own, len) else { return Ok(None) };
+        let Ok((registration, at)) = memory.table.range(own, len) else { return Ok(None) };
         if work != Work::Put && !registration.writable {
             return Ok(None);
         }
-        let sges = [registration.sge(self.mesh.port_of(link), at..at + len)];
+        let sges = [registration.sge(mesh.port_of(link), at..at + len)];
         let there = RemoteAddr { addr: entry.start + offset, rkey: entry.rkey };
         let i = index(seq);
-        let (data, id) = (self.mesh.data(link), i as u64);
+        let (data, id) = (mesh.data(link), u64::from(i));
         // Each request is posted where it is made: to make one of them first and post it then has the compiler copy it.
         let step = match work {
             Work::Put => post(data, SendRequest::write(&sges, there), id, Step::Write),
@@ -122,48 +113,43 @@ impl Engine {
             }
             _ => return Ok(None),
         }?;
-        self.mesh.hold(link);
-        self.next += 1;
-        self.order = Last { ends: (self.layout.owner(src), self.layout.owner(dst)), after, is_single: true };
-        // A device in memory has done it: then, being the only one, it takes no place, and who waits for it finds so without the lock.
+        mesh.hold(link);
+        operations.number_posted((memory.layout.owner(src), memory.layout.owner(dst)), after);
+        // A device in memory has completed it by now. If it is the only operation it then takes no place, and a thread
+        // that waits for it finds that without the lock.
         let looks = self.eager || seq % EAGER == 0;
-        let has_found = looks && seq == self.head && self.find_one(link);
+        let has_found = looks && seq == self.requester.operations.head() && self.find_one(link);
         if has_found && self.found[0].is_success() && self.found[0].id() == id {
-            self.mesh.release(link);
-            self.head = self.next;
-            self.published.store(self.head, Ordering::Release);
+            self.requester.mesh.release(link);
+            self.requester.operations.finish_posted();
             self.eager = true;
             return Ok(Some(Handle::of(seq)));
         }
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.requester.connections[link.index];
         connection.posted += 1;
         connection.singles += 1;
         connection.reads += u32::from(step != Step::Write);
-        let op = &mut self.ops[i];
-        // What else it has is as its predecessor has left it: nothing.
+        let op = self.requester.operations.place_posted(seq);
         (op.seq, op.work, op.step, op.place, op.link) = (seq, work, step, Place::Posted, link);
         (op.dst, op.src, op.len, op.offset, op.in_flight) = (dst, src, len as u64, len as u64, 1);
-        self.incomplete += 1;
-        self.live += 1;
-        self.passive += 1;
         if has_found {
             let completion = self.found[0];
-            self.completed(&completion);
-            self.go_on();
+            self.handle_completion(&completion);
+            self.start_waiting();
         } else if looks {
             self.eager = self.poll();
         }
         Ok(Some(Handle::of(seq)))
     }
 
-    /// Polls one completion of this rank's requests at the port of a connection, the first of `found`; whether there is one.
+    /// Polls one completion, into the first of `found`, at the port of a connection. Returns whether there is one.
     #[inline]
     fn find_one(&mut self, link: Link) -> bool {
-        let port = &self.mesh.ports()[self.mesh.port_of(link)];
+        let port = &self.requester.mesh.ports()[self.requester.mesh.port_of(link)];
         match port.data.poll(&mut self.found[..1]) {
             Ok(found) => found == 1,
             Err(error) => {
-                self.fail(error.into());
+                self.requester.fail(error.into());
                 false
             }
         }
@@ -172,260 +158,130 @@ impl Engine {
     /// Issues an atomic; as [`copy`](Engine::copy).
     #[inline]
     pub fn atomic(&mut self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
-        // Only a peer's region has its entry cached, and only own memory is found: nothing else goes the short way.
-        match self.at_once(by_device(what), dst, src, what.width(), order)? {
+        // Only a peer's region has its entry cached, and only own memory is found: nothing else goes the fast way.
+        match self.issue_fast(by_device(what), dst, src, what.width(), order)? {
             Some(handle) => Ok(handle),
-            None => self.atomic_in_steps(dst, src, what, order),
+            None => self.issue_atomic(dst, src, what, order),
         }
     }
 
-    fn atomic_in_steps(
-        &mut self,
-        dst: GlobalAddress,
-        src: GlobalAddress,
-        what: Atomic,
-        order: Order,
-    ) -> Result<Handle> {
-        let (Some(to), Some(from)) = (self.layout.parts(dst), self.layout.parts(src)) else {
-            return Err(self.nobody(dst, src));
+    fn issue_atomic(&mut self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
+        let memory = &self.requester.memory;
+        let (Some(to), Some(from)) = (memory.layout.parts(dst), memory.layout.parts(src)) else {
+            return Err(self.no_such_rank(dst, src));
         };
         let width = what.width();
-        if to.rank != self.rank {
+        if to.rank != memory.rank {
             return Err(Error::refused(format!(
                 "the destination {dst} of an atomic is of rank {}, and has to be of the caller, rank {}",
-                to.rank, self.rank
+                to.rank, memory.rank
             )));
         }
-        self.own_word(dst, width)?;
-        let work = if from.rank == self.rank {
-            self.own_word(src, width)?;
+        memory.check_word(dst, width)?;
+        let work = if from.rank == memory.rank {
+            memory.check_word(src, width)?;
             Work::HereAtomic(what)
         } else {
             if !from.offset.is_multiple_of(width as u64) {
-                self.far_aligned(from, width, src)?;
+                self.check_far_alignment(from, width, src)?;
             }
             // Like devices are assumed here: with the connection it is known.
-            if self.atomics == AtomicCap::Global { by_device(what) } else { Work::Owner(what) }
+            if memory.has_device_atomics() { by_device(what) } else { Work::Owner(what) }
         };
         Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
     }
 
     /// Asks `rank` for something; the word that it answers is stored to `dst`, a word of this rank's.
     pub fn ask(&mut self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
-        let src = self.starter(rank, 0);
-        let src = src.ok_or_else(|| Error::refused(format!("there is no rank {rank}: the job has {}", self.size)))?;
-        self.own_word(dst, size_of::<u64>())?;
-        Ok(self.issue(Op { work: Work::Ask(ask), dst, src, ..Op::NONE }, Order::Now))
+        let memory = &self.requester.memory;
+        let nobody = || Error::refused(format!("there is no rank {rank}: the job has {}", memory.layout.ranks()));
+        let src = memory.starter(rank, 0).ok_or_else(nobody)?;
+        memory.check_word(dst, size_of::<u64>())?;
+        let op = Op { work: Work::Ask(ask), dst, src, ..Op::NONE };
+        Ok(if rank == memory.rank { self.ask_here(ask, op) } else { self.issue(op, Order::Now) })
     }
 
     #[cold]
-    fn nobody(&self, dst: GlobalAddress, src: GlobalAddress) -> Error {
-        let wrong = if self.layout.parts(dst).is_none() { dst } else { src };
-        Error::refused(format!("{wrong} is the global address of no rank: the job has {}", self.size))
+    fn no_such_rank(&self, dst: GlobalAddress, src: GlobalAddress) -> Error {
+        let layout = &self.requester.memory.layout;
+        let wrong = if layout.parts(dst).is_none() { dst } else { src };
+        Error::refused(format!("{wrong} is the global address of no rank: the job has {}", layout.ranks()))
     }
 
-    /// A word of this rank's, for an atomic.
-    fn own_word(&self, address: GlobalAddress, width: usize) -> Result<()> {
-        let (registration, offset) = self.table.writable(address, width).map_err(Error::into_refused)?;
-        self.aligned(registration.at(offset) as u64, width, address)
-    }
-
-    /// Whether a peer's word is aligned, as far as it is known where its region begins: starter memory does so at a page, others
-    /// where their entry says, once it was read.
+    /// Checks that a peer's word is aligned, if the start of its region is known: that of starter memory is at a page,
+    /// that of others in their entry, once it was read.
     #[cold]
-    fn far_aligned(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
-        let read = || self.cached(address, self.mesh.find(parts.rank, parts.color)?).map(|entry| entry.start);
+    fn check_far_alignment(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
+        let requester = &self.requester;
+        let find = || requester.mesh.find(parts.rank, parts.color);
+        let read = || requester.cached(address, find()?).map(|entry| entry.start);
         let start = if parts.key <= STARTERS { Some(0) } else { read() };
-        start.map_or(Ok(()), |start| self.aligned(start + parts.offset, width, address))
+        start.map_or(Ok(()), |start| check_alignment(start + parts.offset, width, address))
     }
 
-    fn aligned(&self, at: u64, width: usize, address: GlobalAddress) -> Result<()> {
-        if at.is_multiple_of(width as u64) {
-            return Ok(());
-        }
-        Err(Error::refused(format!("the word of {width} bytes at {address} is not aligned to its size")))
+    /// Does what this rank asks itself for: its order is met.
+    fn ask_here(&mut self, ask: Ask, mut op: Op) -> Handle {
+        self.number(&mut op, Order::Now);
+        let i = index(op.seq);
+        self.requester.operations[i] = Op { place: Place::Queued, ..op };
+        self.server.begin_ask(&mut self.requester, ask, Asker::Own(i));
+        self.requester.start_ready();
+        self.poll_steps(op.seq)
     }
 
     /// Gives the operation its handle, and starts it or has it wait.
     #[inline]
     fn issue(&mut self, mut op: Op, order: Order) -> Handle {
-        let seq = self.next;
-        let ends = (self.layout.owner(op.src), self.layout.owner(op.dst));
-        let before = seq - 1;
-        op.after = match order {
-            Order::Now => 0,
-            Order::After(handle) => handle.get().min(before),
-            Order::All => before,
-            Order::Continue if self.order.is_single && op.work.is_single() && self.order.ends == ends => {
-                self.order.after
-            }
-            Order::Continue => before,
-        };
-        self.order = Last { ends, after: op.after, is_single: op.work.is_single() };
-        self.next += 1;
-        self.incomplete += 1;
-        self.live += 1;
-        op.seq = seq;
-        let i = index(seq);
-        let mut waits = op.after >= self.head && !self.is_chained(&mut op);
+        self.number(&mut op, order);
+        let seq = op.seq;
+        let mut waits = op.after >= self.requester.operations.head() && !self.is_chained(&mut op);
         if waits {
-            // What stands in the way may be over already.
+            // The operations before it may be over already.
             self.poll();
-            waits = op.after >= self.head;
+            waits = op.after >= self.requester.operations.head();
         }
         if waits {
-            op.place = Place::Ordered;
-            self.ops[i] = op;
-            self.ordered.push(Reverse((op.after, seq)));
+            self.requester.operations.wait(&mut op);
         } else {
-            self.ops[i] = op;
-            self.start(i as u32);
-            self.drain();
+            let i = index(seq);
+            self.requester.operations[i] = op;
+            self.requester.start(i);
+            self.requester.start_ready();
         }
-        // A device in memory has done at once what was posted: the next steps need not wait for somebody to look.
-        while self.is_unfinished(i, seq) && self.poll() {}
+        self.poll_steps(seq)
+    }
+
+    #[inline]
+    fn number(&mut self, op: &mut Op, order: Order) {
+        let Requester { memory, operations, .. } = &mut self.requester;
+        operations.number(op, (memory.layout.owner(op.src), memory.layout.owner(op.dst)), order);
+    }
+
+    /// Polls as long as that brings the operation further: a device in memory has done at once what was posted, so that
+    /// the next steps need not wait for somebody to look.
+    #[inline]
+    fn poll_steps(&mut self, seq: i64) -> Handle {
+        while self.requester.operations.is_unfinished(seq) && self.poll() {}
         Handle::of(seq)
     }
 
-    /// Whether the operation still has steps to go after what is under way.
-    #[inline]
-    fn is_unfinished(&self, i: usize, seq: i64) -> bool {
-        let op = &self.ops[i];
-        op.seq == seq
-            && op.place != Place::Done
-            && op.place != Place::Free
-            && !(op.place == Place::Posted && is_passive(op))
-    }
-
-    /// Whether all that is not over goes by the connection that the operation will take, where the device keeps them in order; with
-    /// a fence where Reads and atomics are among them.
+    /// Whether all that is not over goes by the connection that the operation will take, where the device keeps them in
+    /// order; with a fence where Reads and atomics are among them.
     #[inline]
     fn is_chained(&mut self, op: &mut Op) -> bool {
         if !op.work.is_single() {
             return false;
         }
         let address = if op.work == Work::Put { op.dst } else { op.src };
-        let Some(parts) = self.layout.parts(address) else { return false };
-        let Some(link) = self.mesh.find(parts.rank, parts.color) else { return false };
-        let connection = &self.connections[link.index as usize];
-        if connection.link != Some(link) || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics) {
+        let Requester { mesh, memory, operations, connections, .. } = &self.requester;
+        let Some(parts) = memory.layout.parts(address) else { return false };
+        let Some(link) = mesh.find(parts.rank, parts.color) else { return false };
+        let connection = &connections[link.index];
+        if !connections.is_open(link) || (op.work != Work::Put && op.work != Work::Get && !connection.peer.atomics) {
             return false;
         }
-        // The operation itself is counted already.
         op.fenced = connection.reads > 0;
-        self.incomplete - 1 == connection.singles
-    }
-
-    /// Starts an operation whose order is met.
-    pub(super) fn start(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
-        op.offset = 0;
-        op.step = match op.work {
-            Work::Put | Work::Serve => Step::Write,
-            Work::Get | Work::Bounce | Work::Loop(_) => Step::Read,
-            Work::Device(_) => Step::Atomic,
-            Work::Ask(ask) if self.layout.parts(op.src).is_some_and(|parts| parts.rank == self.rank) => {
-                op.place = Place::Queued;
-                return self.begin_ask(ask, Asker::Own(i));
-            }
-            Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard => Step::Command,
-            Work::Notify(_) => Step::Notify,
-            Work::Answer => Step::Answer,
-            Work::Here | Work::HereAtomic(_) => return self.here(i),
-            Work::ServeHere => {
-                op.place = Place::Queued;
-                return self.here.push_back(i);
-            }
-        };
-        if op.work == Work::Bounce && op.buffer == crate::op::NO_BUFFER {
-            match self.free_buffers.pop() {
-                Some(buffer) => op.buffer = buffer,
-                None => {
-                    op.place = Place::Buffer;
-                    return self.for_buffers.push_back(i);
-                }
-            }
-        }
-        self.route(i);
-    }
-
-    /// Carries out what stays inside this rank.
-    fn here(&mut self, i: u32) {
-        let op = self.ops[i as usize];
-        let done = match op.work {
-            Work::HereAtomic(what) => {
-                self.carry_out(op.src, what).and_then(|old| self.store(op.dst, old, what.width()))
-            }
-            _ if op.len == 0 => Ok(()),
-            _ => self.copy_here(op.dst, op.src, op.len as usize),
-        };
-        match done {
-            Ok(()) => self.finish(i),
-            Err(error) => self.fail(error),
-        }
-    }
-
-    pub(super) fn copy_here(&self, dst: GlobalAddress, src: GlobalAddress, len: usize) -> Result<()> {
-        let (to, at) = self.table.writable(dst, len)?;
-        let (from, offset) = self.table.range(src, len)?;
-        // SAFETY: both are inside registered memory, which whoever has registered it keeps mapped.
-        unsafe { memory::copy(from.at(offset), to.at(at), len) };
-        Ok(())
-    }
-
-    /// Carries out an atomic on a word of this rank's by the processor, and says what was there.
-    pub(super) fn carry_out(&self, at: GlobalAddress, what: Atomic) -> Result<u64> {
-        let width = what.width();
-        let (registration, offset) = self.table.writable(at, width)?;
-        let word = registration.at(offset);
-        self.aligned(word as u64, width, at)?;
-        if width == 8 {
-            // SAFETY: aligned, and inside registered memory, which whoever has registered it keeps mapped.
-            let word = unsafe { AtomicU64::from_ptr(word.cast()) };
-            let all = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| what.apply(old));
-            Ok(all.unwrap_or_else(|old| old))
-        } else {
-            // SAFETY: as above.
-            let word = unsafe { AtomicU32::from_ptr(word.cast()) };
-            let update = |old: u32| what.apply(old.into()).map(|new| new as u32);
-            let all = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
-            Ok(all.unwrap_or_else(|old| old).into())
-        }
-    }
-
-    /// Stores what an atomic has found to its destination, a word of this rank's.
-    pub(super) fn store(&self, dst: GlobalAddress, value: u64, width: usize) -> Result<()> {
-        let (registration, offset) = self.table.writable(dst, width)?;
-        let word = registration.at(offset);
-        if width == 8 {
-            // SAFETY: aligned, as was checked when it was issued, and inside registered memory.
-            unsafe { AtomicU64::from_ptr(word.cast()) }.store(value, Ordering::Release);
-        } else {
-            // SAFETY: as above.
-            unsafe { AtomicU32::from_ptr(word.cast()) }.store(value as u32, Ordering::Release);
-        }
-        Ok(())
-    }
-
-    /// The sentence about an access outside of a peer's region.
-    #[cold]
-    pub(super) fn outside(&self, address: GlobalAddress, len: u64, size: Option<u64>) -> Error {
-        let rank = self.layout.parts(address).map_or(0, |parts| parts.rank);
-        Error::broken(outside(rank, self.layout.offset(address), len, address, size))
-    }
-
-    /// Sends a notice to `rank`, which has a receive for it.
-    pub fn notify(&mut self, rank: u32, immediate: u32) {
-        let Some(dst) = self.starter(rank, 0) else { return };
-        let i = self.internal(Op { work: Work::Notify(immediate), dst, ..Op::NONE });
-        self.start(i);
-        self.drain();
-    }
-
-    /// Begins the answer to a command that has not been served by an operation.
-    pub(super) fn answer(&mut self, answer: Answer) {
-        let i = self.internal(Op { work: Work::Answer, answer, ..Op::NONE });
-        self.start(i);
+        operations.are_all_others(connection.singles)
     }
 }
 

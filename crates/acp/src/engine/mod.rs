@@ -1,8 +1,8 @@
-//! The engine: operations of this rank, what it does for others, and the connections that both go by. It is a value behind one
-//! lock, which threads of the program and the progress thread take in turn; none of its functions waits.
+//! The engine: operations of this rank, what it does for others, and the connections that both go by. It is a value
+//! behind one lock, which threads of the program and the progress thread take in turn; none of its functions waits.
 //!
-//! An operation goes through a few steps, each of which is one request to the device (or several of at most [`MAX_REQUEST`] bytes)
-//! on one connection:
+//! An operation goes through a few steps, each of which is one request to the device (or several of at most
+//! [`MAX_REQUEST`](requester::MAX_REQUEST) bytes) on one connection:
 //!
 //! | operation | steps |
 //! |---|---|
@@ -14,181 +14,74 @@
 //! | another one | Read, then compare and swap until it fits |
 //! | one that the device must not do | command to the owner, its answer |
 //!
-//! A connection has a queue of operations that wait for room or for an entry of the peer's table. What is posted is over when its
-//! completion says so. Operations are over in any order; handles are a prefix of those that are.
+//! The engine issues an operation and goes on when its requests complete. Its parts own the state:
+//!
+//! | part | owns |
+//! |---|---|
+//! | [`Requester`] | an operation from its start to the device: the mesh and the five below |
+//! | [`Operations`] | handles and order; the words, staged bytes and [`Buffers`] that operations use |
+//! | [`OwnMemory`] | the table of registrations, starter memories, [`segments`] |
+//! | [`Entries`] | the cached entries of peers' tables |
+//! | [`Connections`](connections::Connections) | of each connection, operations that wait for room or for an entry |
+//! | [`Contacts`](contacts::Contacts) | operations that wait for a connection |
+//! | [`Server`] | commands of peers, and rounds in which peers forget keys |
+//! | [`Wakes`] | ranks that are asked to look |
+//!
+//! The server and the wakes make requests too, so they get the requester as an argument. No part calls the engine.
+//!
+//! A connection has a queue of operations that wait for room or for an entry of the peer's table. A posted request is
+//! over when its completion says so. Operations are over in any order; handles are a prefix of those that are.
 
-mod command;
-mod contact;
+mod buffers;
+mod completions;
+mod connections;
+mod contacts;
+mod entries;
 mod issue;
-mod post;
+mod operations;
+mod own_memory;
+mod peer;
+mod requester;
 pub(crate) mod segments;
-mod step;
+mod server;
 mod wakes;
 
-pub(crate) use post::SENDS;
+pub(crate) use connections::SENDS;
+pub(crate) use own_memory::{OwnMemory, by_device};
+pub(crate) use peer::{Peer, hello};
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::time::Instant;
 
-use vervain_mesh::{Link, Mesh};
-use vervain_rdma::{AtomicCap, Completion};
+use vervain_mesh::{Event, Mesh};
+use vervain_rdma::Completion;
 
-use crate::address::{GlobalAddress, Layout, Parts};
+use self::buffers::Buffers;
+use self::connections::Connection;
+use self::entries::Entries;
+use self::operations::Operations;
+use self::requester::Requester;
+use self::server::Server;
+use self::wakes::Wakes;
 use crate::error::{Error, Result};
-use crate::memory::{Domain, Mapped, Pages, Registration, Rights};
-use crate::op::{NO_BUFFER, Op, Place};
+use crate::memory::{Registration, Rights};
 use crate::settings::Settings;
-use crate::table::{Entry, KeyFor, STARTERS, Table};
-
-/// Operations of the program that can be outstanding. The original has 1,024 too.
-pub(crate) const RING: usize = 1024;
-/// Operations of the library's own: commands served, notices, entries to be forgotten, wakes.
-const INTERNAL: usize = 512;
-/// Commands that are served at a time; others wait in the SRQ.
-const MAX_SERVED: u32 = 64;
-/// A longer request is posted in parts. Devices take at least 2^31 bytes.
-const MAX_REQUEST: u64 = 1 << 30;
-/// Entries of peers' tables that are remembered.
-const CACHED: usize = 4096;
-/// Bytes of a buffer that a copy between two others goes through, and the longest copy that does so: see docs/acp.md.
-pub(crate) const BOUNCE: u64 = 128 << 10;
-/// As many such copies are under way at a time.
-const BUFFERS: u16 = 16;
-/// Bytes of an operation's place in `staged`: a command, or an answer's value.
-const STAGED: usize = 32;
-
-/// An entry of a peer's table.
-#[derive(Clone, Copy)]
-struct Cached {
-    region: u64,
-    /// Of the connection by which it was read; 0: nothing here.
-    stamp: u64,
-    link: Link,
-    entry: Entry,
-}
-
-/// What the peer of a connection has told.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Peer {
-    pub table: u64,
-    scratch: u64,
-    pub table_key: u32,
-    scratch_key: u32,
-    /// Its device does the atomics on its words; else its processor does.
-    atomics: bool,
-}
-
-/// A Read of an entry that is under way: of which region, and when it began.
-struct Fetch {
-    region: u64,
-    stamp: u64,
-    link: Link,
-}
-
-/// A connection's side that the mesh does not know.
-#[derive(Default)]
-struct Connection {
-    /// Which connection it is, once that is open.
-    link: Option<Link>,
-    /// Anew when it opens, and when the peer has asked to forget its entries; never twice the same.
-    stamp: u64,
-    peer: Peer,
-    /// Operations that wait for room in the send queue of the data lane, or for an entry.
-    queue: VecDeque<u32>,
-    /// Operations that wait until they can send their command. Nothing else waits behind them, since they wait for the peer.
-    commands: VecDeque<u32>,
-    /// Words that loops are at, and loops that wait for one of these. Two loops of a rank at one word would mostly undo each
-    /// other's guess; with a whole queue of them none would ever succeed.
-    looping: Vec<u64>,
-    loops: VecDeque<u32>,
-    /// An entry is being read.
-    fetching: Option<Fetch>,
-    /// Requests with the device on the data lane, and on that of commands.
-    posted: u32,
-    sent: u32,
-    /// Commands without an answer yet.
-    unanswered: u32,
-    /// The program's operations here that are a single step, and Reads and atomics among them.
-    singles: u32,
-    reads: u32,
-}
-
-impl Connection {
-    #[inline]
-    fn queue_of(&mut self, command: bool) -> &mut VecDeque<u32> {
-        if command { &mut self.commands } else { &mut self.queue }
-    }
-
-    #[inline]
-    fn has_waiting(&self) -> bool {
-        !self.queue.is_empty() || !self.commands.is_empty()
-    }
-}
+use crate::table::Entry;
 
 pub(crate) struct Engine {
-    pub layout: Layout,
-    pub rank: u32,
-    pub size: u32,
-    pub mesh: Mesh,
-    pub table: Table,
-    starters: Vec<Pages>,
-    /// What atomics find: 8 bytes for each operation.
-    scratch: Mapped,
-    /// Commands and values of answers.
-    staged: Mapped,
-    /// Entries as they are read, for each connection.
-    fetched: Mapped,
-    buffers: Mapped,
-    free_buffers: Vec<u16>,
-    ops: Vec<Op>,
-    free: Vec<u32>,
-    /// The handle of the next operation, and the first that is not over.
-    next: i64,
-    head: i64,
-    published: Arc<AtomicI64>,
-    /// The program's operations that are not over.
-    incomplete: u32,
-    /// All operations that are not over, and those of them that need nothing but their completion.
-    live: u32,
-    passive: u32,
-    connections: Vec<Connection>,
-    stamps: u64,
-    cache: Vec<Cached>,
-    /// Operations whose order is not met, by what they wait for.
-    ordered: BinaryHeap<Reverse<(i64, i64)>>,
-    ready: VecDeque<u32>,
-    contacts: HashMap<(u32, u32), VecDeque<u32>>,
-    for_buffers: VecDeque<u32>,
-    commands: VecDeque<command::Received>,
-    arrivals: Vec<vervain_mesh::Command>,
-    served: u32,
-    /// Served copies that wait for a connection, and since when.
-    served_since: VecDeque<(Instant, u32)>,
-    /// When the mesh wants to be called again.
-    due: Option<Instant>,
-    /// Copies of peers' inside this rank's memory, a part at a time.
-    here: VecDeque<u32>,
+    requester: Requester,
+    server: Server,
+    wakes: Wakes,
     /// Notices of each round of the barrier that have come, since the beginning.
     pub barrier: [u64; 32],
-    round: Option<command::Round>,
-    segments: segments::Segments,
-    wakes: wakes::Wakes,
-    /// What waits for a round before it can have a segment.
-    extensions: Vec<(u64, u64, command::Asker)>,
-    /// How often peers have asked this rank to look.
-    pub looks: u64,
-    atomics: AtomicCap,
-    pub failure: Option<Error>,
+    /// Completions as they are polled.
     found: Vec<Completion>,
-    order: issue::Last,
     /// Requests complete while they are posted.
     eager: bool,
 }
 
-/// What an engine holds, in bytes.
+/// Bytes of an engine's parts.
 pub(crate) struct EngineBytes {
     pub operations: usize,
     pub entries: usize,
@@ -197,229 +90,217 @@ pub(crate) struct EngineBytes {
 }
 
 impl EngineBytes {
-    pub const OPERATIONS: usize = RING + INTERNAL;
-    pub const ENTRIES: usize = CACHED;
+    pub const OPERATIONS: usize = Operations::COUNT;
+    pub const ENTRIES: usize = Entries::COUNT;
 
     pub fn of(connections: usize) -> Self {
         Self {
-            operations: Self::OPERATIONS * (size_of::<Op>() + size_of::<u64>() + STAGED),
-            entries: CACHED * size_of::<Cached>(),
+            operations: Operations::BYTES,
+            entries: Entries::BYTES,
             connections: connections * (size_of::<Connection>() + Entry::BYTES),
-            buffers: usize::from(BUFFERS) * BOUNCE as usize,
+            buffers: Buffers::BYTES,
         }
     }
-}
-
-/// The ranks' ports as domains to register with.
-fn domains(mesh: &Mesh, atomics: AtomicCap) -> Vec<Domain<'_>> {
-    mesh.ports().iter().map(|port| Domain { pd: &port.pd, atomics }).collect()
 }
 
 impl Engine {
-    /// An engine on an open mesh. `starter` are the sizes of the three starter memories.
-    pub fn new(mesh: Mesh, memory: OwnMemory, connections: usize, published: Arc<AtomicI64>) -> Self {
-        let OwnMemory { layout, table, starters, scratch, staged, fetched, buffers, segments, atomics } = memory;
-        let (rank, size) = (mesh.rank(), mesh.size());
-        published.store(1, Ordering::Relaxed);
-        let nothing = Cached {
-            region: 0,
-            stamp: 0,
-            link: Link { index: 0, life: 0 },
-            entry: Entry { start: 0, size: 0, rkey: 0 },
-        };
-        Self {
-            layout,
-            rank,
-            size,
-            mesh,
-            table,
-            starters,
-            scratch,
-            staged,
-            fetched,
-            buffers,
-            free_buffers: (0..BUFFERS).rev().collect(),
-            ops: vec![Op::NONE; RING],
-            free: vec![],
-            next: 1,
-            head: 1,
-            published,
-            incomplete: 0,
-            live: 0,
-            passive: 0,
-            connections: (0..connections).map(|_| Connection::default()).collect(),
-            stamps: 0,
-            cache: vec![nothing; CACHED],
-            ordered: BinaryHeap::new(),
-            ready: VecDeque::new(),
-            contacts: HashMap::new(),
-            for_buffers: VecDeque::new(),
-            commands: VecDeque::new(),
-            arrivals: vec![],
-            served: 0,
-            served_since: VecDeque::new(),
-            due: None,
-            here: VecDeque::new(),
+    /// An engine on an open mesh.
+    pub fn new(mesh: Mesh, settings: &Settings, published: Arc<AtomicI64>) -> Result<Self> {
+        Ok(Self {
+            requester: Requester::new(mesh, settings, published)?,
+            server: Server::default(),
+            wakes: Wakes::default(),
             barrier: [0; 32],
-            round: None,
-            segments,
-            wakes: wakes::Wakes::default(),
-            extensions: vec![],
-            looks: 0,
-            atomics,
-            failure: None,
             found: vec![Completion::default(); 16],
-            order: issue::Last::default(),
             eager: true,
-        }
+        })
+    }
+
+    /// The connections to other ranks.
+    #[inline]
+    pub fn mesh(&self) -> &Mesh {
+        &self.requester.mesh
+    }
+
+    #[inline]
+    pub fn mesh_mut(&mut self) -> &mut Mesh {
+        &mut self.requester.mesh
+    }
+
+    /// This rank's memory.
+    #[inline]
+    pub fn memory(&self) -> &OwnMemory {
+        &self.requester.memory
+    }
+
+    #[inline]
+    pub fn memory_mut(&mut self) -> &mut OwnMemory {
+        &mut self.requester.memory
     }
 
     /// The first handle that is not over.
+    #[inline]
     pub fn head(&self) -> i64 {
-        self.head
+        self.requester.operations.head()
     }
 
     /// The handle that the next operation will have.
+    #[inline]
     pub fn next(&self) -> i64 {
-        self.next
+        self.requester.operations.next()
     }
 
     /// Whether another operation can be issued.
+    #[inline]
     pub fn has_room(&self) -> bool {
-        self.next - self.head < RING as i64
+        self.requester.operations.has_room()
     }
 
-    /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer waits for this
-    /// side of a connection.
-    pub fn needs_care(&self) -> bool {
-        self.live > self.passive || self.mesh.is_draining()
+    /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer
+    /// waits for this side of a connection.
+    #[inline]
+    pub fn needs_polling(&self) -> bool {
+        self.requester.operations.has_active() || self.requester.mesh.is_draining()
     }
 
     /// Whether there is work that waits for nothing.
+    #[inline]
     pub fn is_busy(&self) -> bool {
-        !self.here.is_empty() || (self.served < MAX_SERVED && !self.commands.is_empty())
+        self.server.is_busy()
     }
 
     /// Whether a copy or an atomic of a peer's is under way.
     pub fn is_serving(&self) -> bool {
-        self.served > 0
+        self.server.is_serving()
+    }
+
+    /// How often this rank was asked to look.
+    pub fn looks(&self) -> u64 {
+        self.server.looks
+    }
+
+    /// Whether all ranks that were asked to look have answered.
+    pub fn have_all_looked(&self) -> bool {
+        self.wakes.have_all_looked()
+    }
+
+    /// Why the job is broken; None while it is not.
+    #[inline]
+    pub fn failure(&self) -> Option<&Error> {
+        self.requester.failure.as_ref()
     }
 
     /// The job is broken; the first reason counts.
     pub fn fail(&mut self, error: Error) {
-        self.failure.get_or_insert(error);
+        self.requester.fail(error);
     }
 
-    /// Looks at what has completed of this rank's requests, and goes on with what that allows. Says whether there was something.
+    /// When [`serve`](Engine::serve) is to be called again, if nothing comes before.
+    pub fn due(&self) -> Option<Instant> {
+        self.requester.due()
+    }
+
+    /// Polls completions of this rank's requests, and goes on with what they allow. Returns whether there were any.
     #[inline]
     pub fn poll(&mut self) -> bool {
         let mut any = false;
-        for port in 0..self.mesh.ports().len() {
-            let found = match self.mesh.ports()[port].data.poll(&mut self.found) {
+        for port in 0..self.requester.mesh.ports().len() {
+            let found = match self.requester.mesh.ports()[port].data.poll(&mut self.found) {
                 Ok(0) => continue,
                 Ok(found) => found,
                 Err(error) => {
-                    self.fail(error.into());
+                    self.requester.fail(error.into());
                     continue;
                 }
             };
             any = true;
             for i in 0..found {
                 let completion = self.found[i];
-                self.completed(&completion);
+                self.handle_completion(&completion);
             }
         }
         if any {
-            self.go_on();
+            self.start_waiting();
         }
         any
     }
 
-    /// Goes on with what completions allow.
-    fn go_on(&mut self) {
-        self.take_events();
-        if !self.commands.is_empty() {
+    /// Starts what has waited for completions.
+    fn start_waiting(&mut self) {
+        self.handle_events();
+        if self.server.has_commands() {
             // Some may have waited for what is over now.
-            self.begin_commands();
+            self.server.begin_commands(&mut self.requester);
         }
-        self.drain();
+        self.requester.start_ready();
     }
 
-    /// Looks at what peers want: commands, connections. Says whether there was something.
+    /// Looks at what peers want: commands, connections. Returns whether there was something.
     pub fn serve(&mut self) -> bool {
-        let any = self.receive() | self.attend();
-        self.begin_commands();
-        self.drain();
+        let received = self.server.receive_commands(&mut self.requester);
+        self.requester.progress_mesh();
+        let any = received | self.handle_events();
+        self.server.begin_commands(&mut self.requester);
+        self.requester.start_ready();
         any
     }
 
-    /// Starts operations whose order is met.
+    /// Copies the next part of a copy of a peer's inside this rank's memory. Returns whether there was one.
+    pub fn copy_part(&mut self) -> bool {
+        self.server.copy_part(&mut self.requester)
+    }
+
+    /// Handles what has happened to connections. Returns whether something has.
     #[inline]
-    fn drain(&mut self) {
-        while let Some(op) = self.ready.pop_front() {
-            self.start(op);
-        }
-    }
-
-    fn domains(&self) -> Vec<Domain<'_>> {
-        domains(&self.mesh, self.atomics)
-    }
-
-    /// A place for an operation of the library's own.
-    fn internal(&mut self, op: Op) -> u32 {
-        self.live += 1;
-        match self.free.pop() {
-            Some(i) => {
-                self.ops[i as usize] = op;
-                i
-            }
-            None => {
-                self.ops.push(op);
-                assert!(self.ops.len() <= RING + INTERNAL, "one for each command served and each connection");
-                (self.ops.len() - 1) as u32
+    fn handle_events(&mut self) -> bool {
+        let Self { requester, server, .. } = self;
+        let mut any = false;
+        while let Some(event) = requester.mesh.next_event() {
+            any = true;
+            match event {
+                Event::Opened(link) => {
+                    requester.handle_opened(link);
+                    server.handle_opened(requester);
+                }
+                Event::Closed { link, rank, color } => {
+                    requester.connections.close(link);
+                    server.handle_closed(requester, link);
+                    requester.want_again(rank, color);
+                }
+                Event::Failed { error, .. } => requester.fail(error.into()),
             }
         }
+        any
     }
 
-    /// An operation is over.
-    fn finish(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
-        if op.place == Place::Posted && is_passive(op) {
-            self.passive -= 1;
-        }
-        self.live -= 1;
-        if op.buffer != NO_BUFFER {
-            self.free_buffers.push(op.buffer);
-            op.buffer = NO_BUFFER;
-            self.ready.extend(self.for_buffers.pop_front());
-        }
-        let op = &mut self.ops[i as usize];
-        op.fenced = false;
-        if op.seq == 0 {
-            op.place = Place::Free;
-            self.free.push(i);
-            return;
-        }
-        op.place = Place::Done;
-        self.incomplete -= 1;
-        if op.seq == self.head {
-            self.advance();
-        }
+    /// Whether a round is under way, in which peers forget keys.
+    pub fn in_round(&self) -> bool {
+        self.server.in_round()
     }
 
-    /// The first that is not over is another one now.
-    fn advance(&mut self) {
-        while self.head < self.next && self.ops[index(self.head)].place == Place::Done {
-            self.ops[index(self.head)].place = Place::Free;
-            self.head += 1;
+    /// Asks all peers that may have read this rank's table to forget it, so that the keys given up until now can be
+    /// used again.
+    pub fn begin_round(&mut self) {
+        self.server.begin_round(&mut self.requester);
+    }
+
+    /// Sends a notice to `rank`, which has a receive for it.
+    pub fn notify(&mut self, rank: u32, immediate: u32) {
+        self.requester.notify(rank, immediate);
+    }
+
+    /// Has a thread of `rank` that waits look. Returns before it does.
+    pub fn wake(&mut self, rank: u32) -> Result<()> {
+        let size = self.requester.memory.layout.ranks();
+        if rank >= size {
+            return Err(Error::refused(format!("there is no rank {rank}: the job has {size}")));
         }
-        self.published.store(self.head, Ordering::Release);
-        while let Some(&Reverse((after, seq))) = self.ordered.peek()
-            && after < self.head
-        {
-            self.ordered.pop();
-            self.ready.push_back(index(seq) as u32);
+        if rank == self.requester.memory.rank {
+            self.server.looks += 1;
+        } else {
+            self.wakes.wake(&mut self.requester, rank);
         }
+        Ok(())
     }
 
     /// Registers memory of the program's; peers do not know it before it has its key.
@@ -434,137 +315,12 @@ impl Engine {
         rights: Rights,
     ) -> Result<Registration> {
         // SAFETY: handed on to the caller.
-        unsafe { Registration::new(&self.domains(), start, len, color as usize, rights) }
-    }
-
-    /// The starter memory of a rank; None for a rank that is none.
-    pub fn starter(&self, rank: u32, which: u32) -> Option<GlobalAddress> {
-        debug_assert!(which < STARTERS);
-        (rank < self.size).then(|| self.layout.address(Parts { rank, color: 0, key: which + 1, offset: 0 }))
-    }
-}
-
-/// Where an operation of the program's is.
-#[inline]
-fn index(seq: i64) -> usize {
-    seq as usize & (RING - 1)
-}
-
-/// Whether it needs nothing but its completion once it is posted.
-fn is_passive(op: &Op) -> bool {
-    op.work.is_single()
-}
-
-impl Engine {
-    /// Deregisters all, for good. False where the device did not let go of something: the engine's own memory stays mapped then.
-    pub fn close(&mut self) -> bool {
-        let closed = self.table.close();
-        if !closed {
-            self.starters.drain(..).for_each(std::mem::forget);
-            self.segments.forget();
-        }
-        closed
+        unsafe { self.requester.memory.register(&self.requester.mesh, start, len, color, rights) }
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// What a rank registers for itself.
-pub(crate) struct OwnMemory {
-    pub layout: Layout,
-    table: Table,
-    starters: Vec<Pages>,
-    scratch: Mapped,
-    staged: Mapped,
-    fetched: Mapped,
-    buffers: Mapped,
-    segments: segments::Segments,
-    atomics: AtomicCap,
-}
-
-impl OwnMemory {
-    pub fn new(mesh: &Mesh, settings: &Settings) -> Result<Self> {
-        let Settings { starter, connections, owner_atomics, .. } = *settings;
-        let layout = Layout::of_job(mesh.size())?;
-        let caps = mesh.ports().iter().map(|port| Ok(port.context.attr()?.atomics)).collect::<Result<Vec<_>>>()?;
-        // One engine for all words.
-        let all = |least: AtomicCap| caps.iter().all(|cap| *cap == least);
-        let atomics = if all(AtomicCap::Global) && !owner_atomics { AtomicCap::Global } else { AtomicCap::None };
-        let domains = domains(mesh, atomics);
-        let mut table = Table::new(&domains, mesh.rank(), layout)?;
-        let mut starters = vec![];
-        for size in starter {
-            let len = usize::try_from(size).map_err(|_| Error::broken("the starter memory is too large"))?;
-            let pages = Pages::new(len)?;
-            // SAFETY: the pages live as long as the engine, which deregisters them first.
-            let registration = unsafe { Registration::new(&domains, pages.start(), len, 0, Rights::Write)? };
-            if let KeyFor::Key(key) = table.key()? {
-                table.insert(key, registration, 0);
-            }
-            starters.push(pages);
-        }
-        Ok(Self {
-            layout,
-            table,
-            starters,
-            scratch: Mapped::new(&domains, (RING + INTERNAL) * 8)?,
-            staged: Mapped::new(&domains, (RING + INTERNAL) * STAGED)?,
-            fetched: Mapped::new(&domains, connections * Entry::BYTES)?,
-            buffers: Mapped::new(&domains, usize::from(BUFFERS) * BOUNCE as usize)?,
-            segments: segments::Segments::new(settings.heap),
-            atomics,
-        })
-    }
-
-    /// What peers have to know, for the handshake of connections.
-    pub fn hello(&self, ports: usize) -> Vec<u8> {
-        let keys = |port: usize| (self.table.published(port).1, self.scratch.rkey(port));
-        hello(self.table.published(0).0, self.scratch.start(), keys, ports, by_device(self.atomics))
-    }
-}
-
-/// What peers have to know: where a rank's table is, and the words for answers; the keys of both at each port; whether its device does
-/// the atomics.
-pub(crate) fn hello(
-    table: u64,
-    scratch: u64,
-    keys: impl Fn(usize) -> (u32, u32),
-    ports: usize,
-    atomics: bool,
-) -> Vec<u8> {
-    let mut bytes = vec![];
-    bytes.extend(table.to_le_bytes());
-    bytes.extend(scratch.to_le_bytes());
-    for port in 0..vervain_mesh::MAX_DEVICES {
-        // Connections of a color that this rank has not got are its last port's.
-        let (table, scratch) = keys(port.min(ports - 1));
-        bytes.extend(table.to_le_bytes());
-        bytes.extend(scratch.to_le_bytes());
-    }
-    bytes.push(atomics.into());
-    bytes
-}
-
-/// Whether the device does the atomics, as peers are told. One that is atomic only among its own operations does not: of words of
-/// 4 bytes it would change the neighbour too, and those that the processor does instead would meet its own.
-pub(crate) fn by_device(cap: AtomicCap) -> bool {
-    cap == AtomicCap::Global
-}
-
-impl Peer {
-    const BYTES: usize = 17 + 8 * vervain_mesh::MAX_DEVICES;
-
-    /// What [`OwnMemory::hello`] of the peer says for connections of a color.
-    pub fn decode(bytes: &[u8], color: u32) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let keys = 16 + 8 * color as usize;
-        let (table, scratch, atomics) = (long(0), long(8), bytes[Self::BYTES - 1] == 1);
-        Some(Self { table, scratch, table_key: short(keys), scratch_key: short(keys + 4), atomics })
+        self.requester.memory.close();
     }
 }

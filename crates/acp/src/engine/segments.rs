@@ -1,5 +1,5 @@
-//! Segments: memory of the libraries above that this rank maps and registers because some rank has asked for it. Their directory
-//! lies in the starter memory of the data library, for all ranks to read:
+//! Segments: memory of the libraries above that this rank maps and registers because some rank has asked for it. Their
+//! directory lies in the starter memory of the data library, for all ranks to read:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -8,13 +8,16 @@
 //! | 16 n + 16 to 16 n + 23 | the global address of segment n; 0: it was given up |
 //! | 16 n + 24 to 16 n + 31 | its length; bit 63 ([`ALONE`]): it is for who has asked for it, else for all |
 //!
-//! Who asks for a segment for all says how many it has seen made, so that of many that miss memory at once one makes it.
-//! A place stays with its kind, so that an address that is read beside the length of its successor never passes for one of the other
-//! kind. A segment for all is never given up, and what peers have once read of it stays true. So memory that is freed in two of them
-//! never becomes one block, and a heap with a limit has as few of them as can be: see [`Segments::whole`].
+//! Who asks for a segment for all says how many it has seen made, so that of many that miss memory at once one makes
+//! it. A place stays with its kind, so that an address that is read beside the length of its successor never passes for
+//! one of the other kind. A segment for all is never given up, and what peers have once read of it stays true. So
+//! memory that is freed in two of them never becomes one block, and a heap with a limit has as few of them as can be:
+//! see [`Segments::whole`].
 
+use vervain_mesh::Mesh;
+
+use super::own_memory::OwnMemory;
 use crate::address::GlobalAddress;
-use crate::engine::Engine;
 use crate::memory::{Pages, Registration, Rights};
 use crate::table::{KeyFor, STARTERS};
 
@@ -32,8 +35,8 @@ pub(crate) const NO_MEMORY: u64 = 0;
 pub(crate) const OTHERS: u64 = 1;
 /// The most bytes of a segment for all that is longer than was asked for. A device may pin all of it.
 const WHOLE: u64 = 64 << 20;
-/// The same of a heap's first one. What few small blocks need is to leave room for large ones, which have segments of their own: one
-/// of [`WHOLE`] has a single block of 17 to 48 MiB.
+/// The same of a heap's first one. What few small blocks need is to leave room for large ones, which have segments of
+/// their own: one of [`WHOLE`] has a single block of 17 to 48 MiB.
 const FIRST_WHOLE: u64 = 16 << 20;
 
 /// This rank's side of its segments.
@@ -62,10 +65,10 @@ impl Segments {
         self.places.drain(..).for_each(std::mem::forget);
     }
 
-    /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the largest power of
-    /// two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it doubled by segments of 512 KiB,
-    /// 512 KiB, 1 MiB … instead, a heap of 16 MiB that small blocks have filled would have no more than 8 MiB in a row for good,
-    /// whatever is freed.
+    /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the
+    /// largest power of two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it
+    /// doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of 16 MiB that small blocks have filled would
+    /// have no more than 8 MiB in a row for good, whatever is freed.
     fn whole(&self, len: u64) -> u64 {
         if self.limit == u64::MAX {
             return len;
@@ -76,13 +79,13 @@ impl Segments {
     }
 }
 
-impl Engine {
+impl OwnMemory {
     /// Maps and registers `len` bytes for a segment.
-    fn map_segment(&mut self, len: u64) -> Option<(Pages, Registration)> {
+    fn map_segment(&self, mesh: &Mesh, len: u64) -> Option<(Pages, Registration)> {
         let len = usize::try_from(len).ok()?;
         let pages = Pages::new(len).ok()?;
         // SAFETY: the pages stay until the registration is gone.
-        match unsafe { self.register(pages.start(), len, 0, Rights::Write) } {
+        match unsafe { self.register(mesh, pages.start(), len, 0, Rights::Write) } {
             Ok(registration) => Some((pages, registration)),
             Err(error) => {
                 pages.unregistered(&error);
@@ -91,9 +94,9 @@ impl Engine {
         }
     }
 
-    /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one, whose length the
-    /// directory has. Its address, or why there is none. None if peers have to forget keys first.
-    pub(super) fn extend(&mut self, known: u64, len: u64) -> Option<u64> {
+    /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one,
+    /// whose length the directory has. Its address, or why there is none. None if peers have to forget keys first.
+    pub fn extend(&mut self, mesh: &Mesh, known: u64, len: u64) -> Option<u64> {
         let alone = known == FOR_ITSELF;
         if !alone && known != self.segments.made {
             return Some(OTHERS);
@@ -113,7 +116,8 @@ impl Engine {
         }
         let wanted = if alone { len } else { self.segments.whole(len) };
         // A device that cannot have the longer one may have what was asked for.
-        let mapped = self.map_segment(wanted).or_else(|| if wanted > len { self.map_segment(len) } else { None });
+        let mapped =
+            self.map_segment(mesh, wanted).or_else(|| if wanted > len { self.map_segment(mesh, len) } else { None });
         let Some((pages, registration)) = mapped else { return Some(NO_MEMORY) };
         let len = registration.len() as u64;
         let key = if self.table.remembers(registration.rkey) { Ok(KeyFor::AfterRound) } else { self.table.key() };
@@ -133,20 +137,20 @@ impl Engine {
             }
         };
         self.segments.bytes += len;
-        self.tell(place as u64 * PLACE + 24, if alone { len | ALONE } else { len });
-        self.tell(place as u64 * PLACE + 16, address.0);
+        self.write_directory(place as u64 * PLACE + 24, if alone { len | ALONE } else { len });
+        self.write_directory(place as u64 * PLACE + 16, address.0);
         match freed {
             Some(place) => self.segments.places[place].pages = Some(pages),
             None => self.segments.places.push(Place { alone, pages: Some(pages) }),
         }
-        self.tell(0, self.segments.places.len() as u64);
+        self.write_directory(0, self.segments.places.len() as u64);
         self.segments.made += u64::from(!alone);
-        self.tell(8, self.segments.made);
+        self.write_directory(8, self.segments.made);
         Some(address.0)
     }
 
     /// Gives a segment up that was for one, and that nobody uses any more.
-    pub(super) fn retract(&mut self, segment: GlobalAddress) -> bool {
+    pub fn retract(&mut self, segment: GlobalAddress) -> bool {
         let found = self.table.find(segment).filter(|(_, offset)| *offset == 0);
         let Some((start, len)) = found.map(|(registration, _)| (registration.start(), registration.len())) else {
             return false;
@@ -154,7 +158,7 @@ impl Engine {
         let is_it = |pages: &Pages| pages.start().cast() == start;
         let is_it = |place: &Place| place.alone && place.pages.as_ref().is_some_and(is_it);
         let Some(place) = self.segments.places.iter().position(is_it) else { return false };
-        self.tell(place as u64 * PLACE + 16, 0);
+        self.write_directory(place as u64 * PLACE + 16, 0);
         let pages = self.segments.places[place].pages.take();
         self.segments.bytes -= len as u64;
         if self.table.remove(segment).is_err() {
@@ -165,7 +169,7 @@ impl Engine {
     }
 
     /// Stores a word of the directory.
-    fn tell(&self, at: u64, value: u64) {
+    fn write_directory(&self, at: u64, value: u64) {
         if let Some(starter) = self.starter(self.rank, DIRECTORY) {
             // It is this rank's own, and long enough: `extend` has looked.
             let _ = self.store(starter.add(at), value, size_of::<u64>());

@@ -1,8 +1,9 @@
-//! A model of peers that remember entries: whatever they do, and however late their requests arrive, an rkey that one has read
-//! never leads to another region than the one that it was read for.
+//! A model of peers that remember entries: whatever they do, and however late their requests arrive, an rkey that one
+//! has read never leads to another region than the one that it was read for.
 //!
-//! The table is the real one. Of the device the model has keys, which it uses again as soon as it may, and of the peers what the
-//! engine does: they read entries, keep them for their connection, forget them when they are asked, and answer behind their requests.
+//! The table is the real one. Of the device the model has keys, which it uses again as soon as it may, and of the peers
+//! what the engine does: they read entries, keep them for their connection, forget them when they are asked, and answer
+//! behind their requests.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -35,7 +36,7 @@ enum Act {
     Disconnect(usize),
 }
 
-/// What a peer has under way, in the order of its connection.
+/// A request of a peer under way; each connection keeps their order.
 enum Request {
     ReadEntry { key: u32, stamp: u64 },
     Access(Entry),
@@ -67,7 +68,8 @@ struct Model {
     /// Keys that the device can give, the last one first, and regions by the keys that they have.
     rkeys: Vec<u32>,
     device: BTreeMap<u32, u64>,
-    /// The addresses of all regions that there have been, and which are there: by where they begin, which is never twice the same.
+    /// The addresses of all regions that there have been, and which are there: by where they begin, which is never
+    /// twice the same.
     regions: Vec<GlobalAddress>,
     live: Vec<(GlobalAddress, u32)>,
     reused: u64,

@@ -1,34 +1,32 @@
 //! Posting: an operation's next request, on the connection that it belongs to.
 
-use std::sync::atomic::Ordering;
-
 use vervain_mesh::Link;
 use vervain_rdma::{RemoteAddr, SendRequest};
 
-use super::step::{FETCH, SENT, with_half};
-use super::{BOUNCE, CACHED, Cached, Engine, Fetch, MAX_REQUEST, STAGED};
+use super::Requester;
 use crate::address::GlobalAddress;
 use crate::command::{Command, NOTHING, Notice, Status};
+use crate::engine::buffers::BOUNCE;
+use crate::engine::connections::{Fetch, SENDS};
+use crate::engine::entries::Cached;
 use crate::error::{Error, Result};
-use crate::op::{Answer, Atomic, Place, Step, Work};
-use crate::table::{Entry, read_entry};
+use crate::op::{Answer, Atomic, Place, Step, Work, with_half};
+use crate::table::Entry;
 
-/// Where the entry of a region is cached.
-#[inline]
-pub(super) fn slot(region: u64) -> usize {
-    (region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - CACHED.trailing_zeros())) as usize
-}
+/// A longer request is posted in parts. Devices take at least 2^31 bytes.
+pub const MAX_REQUEST: u64 = 1 << 30;
+/// In the id of a request: not an operation's, but the Read of an entry for the connection with this index.
+pub const FETCH: u64 = 1 << 40;
+/// In the id of a request: it is a command.
+pub const SENT: u64 = 1 << 41;
 
-/// Requests of a connection on each lane; receives for notices are reserved for as many answers.
-pub(crate) const SENDS: u32 = 16;
-
-/// What came of posting.
+/// The result of posting.
 enum Posted {
     /// All of the step is with the device.
     All,
     /// The rest when there is room, or the entry is there.
     Blocked,
-    /// The operation does something else now: it has missed its region, and says so to who has asked for it.
+    /// Not posted: its region is gone, and the asker is being told.
     Elsewhere,
 }
 
@@ -38,53 +36,53 @@ enum Found {
     Not(Posted),
 }
 
-impl Engine {
+impl Requester {
     /// The entry of the region of `address`, as read by the connection `link`.
     #[inline]
-    pub(super) fn cached(&self, address: GlobalAddress, link: Link) -> Option<Entry> {
-        let region = self.layout.region(address);
-        let cached = &self.cache[slot(region)];
+    pub fn cached(&self, address: GlobalAddress, link: Link) -> Option<Entry> {
+        let region = self.memory.layout.region(address);
+        let cached = self.entries.at(region);
         let fits = cached.region == region && cached.link == link;
-        (fits && cached.stamp == self.connections[link.index as usize].stamp).then_some(cached.entry)
+        (fits && cached.stamp == self.connections[link.index].stamp).then_some(cached.entry)
     }
 
     /// Hands an operation to the connection, which it holds.
     #[inline]
-    pub(super) fn enqueue(&mut self, i: u32, link: Link) {
-        let op = &mut self.ops[i as usize];
+    pub fn enqueue(&mut self, i: u32, link: Link) {
+        let op = &mut self.operations[i];
         op.link = link;
         op.place = Place::Queued;
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.connections[link.index];
         if op.work.is_single() {
             connection.singles += 1;
             connection.reads += u32::from(op.work != Work::Put);
         }
         let command = op.step == Step::Command;
         if !connection.queue_of(command).is_empty() || matches!(self.post_or_fail(i), Posted::Blocked) {
-            self.connections[link.index as usize].queue_of(command).push_back(i);
+            self.connections[link.index].queue_of(command).push_back(i);
         }
     }
 
     /// Posts the next step of an operation before those that wait.
-    pub(super) fn repost(&mut self, i: u32) {
-        let op = &mut self.ops[i as usize];
+    pub fn repost(&mut self, i: u32) {
+        let op = &mut self.operations[i];
         op.place = Place::Queued;
         let link = op.link;
         if let Posted::Blocked = self.post_or_fail(i) {
-            self.connections[link.index as usize].queue.push_front(i);
+            self.connections[link.index].queue.push_front(i);
         }
     }
 
     /// Posts what waits at a connection, as far as there is room.
-    pub(super) fn pump(&mut self, link: Link) {
-        // What has failed the job is still at the head: it would read the same entry again without end.
+    pub fn pump(&mut self, link: Link) {
+        // The operation that has failed the job is still at the head: it would read the same entry again without end.
         if self.failure.is_some() {
             return;
         }
         for command in [false, true] {
-            while let Some(i) = self.connections[link.index as usize].queue_of(command).pop_front() {
+            while let Some(i) = self.connections[link.index].queue_of(command).pop_front() {
                 if let Posted::Blocked = self.post_or_fail(i) {
-                    self.connections[link.index as usize].queue_of(command).push_front(i);
+                    self.connections[link.index].queue_of(command).push_front(i);
                     break;
                 }
             }
@@ -105,7 +103,7 @@ impl Engine {
     /// Posts an operation's step, as much of it as fits.
     #[inline]
     fn post(&mut self, i: u32) -> Result<Posted> {
-        let step = self.ops[i as usize].step;
+        let step = self.operations[i].step;
         match step {
             Step::Write | Step::Read => self.post_copy(i, step == Step::Write),
             Step::Atomic => self.post_atomic(i),
@@ -118,7 +116,7 @@ impl Engine {
     #[inline]
     fn entry(&mut self, i: u32, address: GlobalAddress, len: u64, link: Link) -> Result<Found> {
         match self.cached(address, link) {
-            Some(entry) if self.layout.offset(address).checked_add(len).is_some_and(|end| end <= entry.size) => {
+            Some(entry) if self.memory.layout.offset(address).checked_add(len).is_some_and(|end| end <= entry.size) => {
                 Ok(Found::Entry(entry))
             }
             Some(entry) => Ok(Found::Not(self.missed(i, address, Some(entry.size)))),
@@ -132,11 +130,11 @@ impl Engine {
     /// The access of an operation lies outside of the peer's region, whose size is known if there is one.
     #[cold]
     fn missed(&mut self, i: u32, address: GlobalAddress, size: Option<u64>) -> Posted {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         if op.work == Work::Serve {
-            // Its issuer says it.
+            // The rank of the issuer reports it.
             self.mesh.release(op.link);
-            self.served_op(i, Status::DestinationOutside, size.unwrap_or(NOTHING));
+            self.answer_served(i, Status::DestinationOutside, size.unwrap_or(NOTHING));
             return Posted::Elsewhere;
         }
         let error = self.outside(address, op.len, size);
@@ -145,25 +143,23 @@ impl Engine {
     }
 
     /// An entry has been read, for the first operation of the queue.
-    pub(super) fn fetched(&mut self, index: u32) {
-        let connection = &mut self.connections[index as usize];
+    pub fn handle_entry(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
         connection.posted -= 1;
         let Some(Fetch { region, stamp, link }) = connection.fetching.take() else { return };
-        let at = index as usize * Entry::BYTES;
-        let words = [0, 8, 16, 24].map(|word| self.fetched.word(at + word));
-        match read_entry(words) {
-            // What was read before the peer said that it is to be forgotten, or while it changed, is read again.
+        match self.entries.fetched(index) {
+            // Read before the peer asked to forget it, or while it changed: it is read again.
             _ if stamp != connection.stamp => {}
             Err(()) => {}
-            Ok(Some(entry)) => self.cache[slot(region)] = Cached { region, stamp, link, entry },
+            Ok(Some(entry)) => self.entries.keep(Cached { region, stamp, link, entry }),
             Ok(None) => {
-                let connection = &mut self.connections[index as usize];
-                let first = connection.queue.front().map(|i| (*i, &self.ops[*i as usize]));
+                let connection = &mut self.connections[index];
+                let first = connection.queue.front().map(|i| (*i, &self.operations[*i]));
                 let first = first.map(|(i, op)| (i, if op.step == Step::Write { op.dst } else { op.src }));
-                if let Some((i, address)) = first.filter(|(_, address)| self.layout.region(*address) == region) {
+                if let Some((i, address)) = first.filter(|(_, address)| self.memory.layout.region(*address) == region) {
                     connection.queue.pop_front();
                     if let Posted::Blocked = self.missed(i, address, None) {
-                        self.connections[index as usize].queue.push_front(i);
+                        self.connections[index].queue.push_front(i);
                     }
                 }
             }
@@ -173,26 +169,25 @@ impl Engine {
 
     /// Reads the entry of the region of `address` from the peer's table.
     fn fetch(&mut self, address: GlobalAddress, link: Link) -> Result<()> {
-        let Some(parts) = self.layout.parts(address) else { return Ok(()) };
-        let connection = &mut self.connections[link.index as usize];
+        let Some(parts) = self.memory.layout.parts(address) else { return Ok(()) };
+        let connection = &mut self.connections[link.index];
         if connection.fetching.is_some() || connection.posted >= SENDS {
             return Ok(());
         }
-        connection.fetching = Some(Fetch { region: self.layout.region(address), stamp: connection.stamp, link });
+        connection.fetching = Some(Fetch { region: self.memory.layout.region(address), stamp: connection.stamp, link });
         let port = self.mesh.port_of(link);
-        let at = link.index as usize * Entry::BYTES;
         let from = RemoteAddr {
             addr: connection.peer.table + u64::from(parts.key) * Entry::BYTES as u64,
             rkey: connection.peer.table_key,
         };
-        let sges = [self.fetched.sge(port, at..at + Entry::BYTES)];
+        let sges = [self.entries.fetch_sge(port, link.index)];
         self.mesh.data(link).post(SendRequest::read(&sges, from).id(FETCH | u64::from(link.index)).signaled())?;
         connection.posted += 1;
         Ok(())
     }
 
     fn post_copy(&mut self, i: u32, write: bool) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
         let (remote, local) = if write { (op.dst, op.src) } else { (op.src, op.dst) };
         let word = matches!(op.work, Work::Loop(_));
@@ -200,27 +195,26 @@ impl Engine {
             Found::Entry(entry) => entry,
             Found::Not(posted) => return Ok(posted),
         };
-        let far = entry.start + self.layout.offset(remote);
+        let far = entry.start + self.memory.layout.offset(remote);
         if word && !far.is_multiple_of(op.len) {
             return Err(misaligned(remote, op.len));
         }
-        self.ops[i as usize].upper = far & 4 != 0;
+        self.operations[i].upper = far & 4 != 0;
         let port = self.mesh.port_of(link);
         let mut offset = op.offset;
         loop {
-            if self.connections[link.index as usize].posted >= SENDS {
+            if self.connections[link.index].posted >= SENDS {
                 return Ok(Posted::Blocked);
             }
             let (bytes, far, sges) = match op.work {
-                Work::Loop(_) => (8, far & !7, [self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)]),
+                Work::Loop(_) => (8, far & !7, [self.operations.word_sge(port, i)]),
                 Work::Bounce => {
                     let bytes = (op.len - offset).min(BOUNCE);
-                    let at = usize::from(op.buffer) * BOUNCE as usize;
-                    (bytes, far + offset, [self.buffers.sge(port, at..at + bytes as usize)])
+                    (bytes, far + offset, [self.operations.buffers.sge(port, op.buffer, bytes)])
                 }
                 _ => {
                     let bytes = (op.len - offset).min(MAX_REQUEST);
-                    let (registration, at) = self.table.range(local, op.len as usize)?;
+                    let (registration, at) = self.memory.table.range(local, op.len as usize)?;
                     let at = at + offset as usize;
                     (bytes, far + offset, [registration.sge(port, at..at + bytes as usize)])
                 }
@@ -231,43 +225,43 @@ impl Engine {
                 request = request.fence();
             }
             self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
-            self.connections[link.index as usize].posted += 1;
-            let op = &mut self.ops[i as usize];
+            self.connections[link.index].posted += 1;
+            let op = &mut self.operations[i];
             op.in_flight += 1;
-            // Of a bounce and of a loop a step is one request.
+            // A step of a bounce or of a loop is one request.
             let all = !matches!(op.work, Work::Put | Work::Get | Work::Serve) || {
                 offset += bytes;
                 op.offset = offset;
                 offset == op.len
             };
             if all {
-                self.now_posted(i);
+                self.operations.now_posted(i);
                 return Ok(Posted::All);
             }
         }
     }
 
     fn post_atomic(&mut self, i: u32) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
         let entry = match self.entry(i, op.src, op.len, link)? {
             Found::Entry(entry) => entry,
             Found::Not(posted) => return Ok(posted),
         };
-        if self.connections[link.index as usize].posted >= SENDS {
+        if self.connections[link.index].posted >= SENDS {
             return Ok(Posted::Blocked);
         }
-        let far = entry.start + self.layout.offset(op.src);
+        let far = entry.start + self.memory.layout.offset(op.src);
         if !far.is_multiple_of(op.len) {
             return Err(misaligned(op.src, op.len));
         }
         let port = self.mesh.port_of(link);
         let sges = if let Work::Device(_) = op.work {
             // Right to its destination: what is posted behind it may use that.
-            let (registration, at) = self.table.range(op.dst, 8)?;
+            let (registration, at) = self.memory.table.range(op.dst, 8)?;
             [registration.sge(port, at..at + 8)]
         } else {
-            [self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)]
+            [self.operations.word_sge(port, i)]
         };
         let at = RemoteAddr { addr: far & !7, rkey: entry.rkey };
         let request = match op.work {
@@ -283,27 +277,16 @@ impl Engine {
         };
         let request = if op.fenced { request.fence() } else { request };
         self.mesh.data(link).post(request.id(u64::from(i)).signaled())?;
-        self.connections[link.index as usize].posted += 1;
-        self.ops[i as usize].in_flight += 1;
-        self.now_posted(i);
+        self.connections[link.index].posted += 1;
+        self.operations[i].in_flight += 1;
+        self.operations.now_posted(i);
         Ok(Posted::All)
     }
 
-    /// Puts bytes for a request of operation `i` where the device finds them.
-    fn stage(&self, i: u32, bytes: &[u8]) -> std::ops::Range<usize> {
-        let at = i as usize * STAGED;
-        for (word, bytes) in bytes.chunks(8).enumerate() {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            self.staged.word(at + 8 * word).store(u64::from_ne_bytes(whole), Ordering::Relaxed);
-        }
-        at..at + bytes.len()
-    }
-
     fn post_command(&mut self, i: u32) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.connections[link.index];
         if connection.sent >= SENDS || connection.unanswered >= SENDS {
             return Ok(Posted::Blocked);
         }
@@ -316,19 +299,18 @@ impl Engine {
         connection.sent += 1;
         connection.unanswered += 1;
         let index = u16::try_from(i).map_err(|_| Error::broken("an operation has a number above 65535"))?;
-        let bytes = self.stage(i, &command.encode(index));
-        let sges = [self.staged.sge(self.mesh.port_of(link), bytes)];
+        let sges = [self.operations.stage(self.mesh.port_of(link), i, &command.encode(index))];
         self.mesh.commands(link).post(SendRequest::send(&sges).id(SENT | u64::from(i)).signaled())?;
         self.mesh.sent(link);
-        self.ops[i as usize].in_flight += 1;
-        self.now_posted(i);
+        self.operations[i].in_flight += 1;
+        self.operations.now_posted(i);
         Ok(Posted::All)
     }
 
     fn post_notice(&mut self, i: u32) -> Result<Posted> {
-        let op = self.ops[i as usize];
+        let op = self.operations[i];
         let link = op.link;
-        let connection = &mut self.connections[link.index as usize];
+        let connection = &mut self.connections[link.index];
         if connection.posted >= SENDS {
             return Ok(Posted::Blocked);
         }
@@ -342,16 +324,15 @@ impl Engine {
             }
             _ => {
                 let Answer { index, status, value, .. } = op.answer;
-                let bytes = self.stage(i, &value.to_ne_bytes());
-                let sges = [self.staged.sge(port, bytes)];
+                let sges = [self.operations.stage(port, i, &value.to_ne_bytes())];
                 let at = RemoteAddr { addr: peer.scratch + u64::from(index) * 8, rkey: peer.scratch_key };
                 let immediate = Notice::Answer(index, Status::ALL[usize::from(status)]).encode();
                 self.mesh.data(link).post(SendRequest::write_imm(&sges, at, immediate).id(id).signaled())?;
             }
         }
         self.mesh.sent(link);
-        self.ops[i as usize].in_flight += 1;
-        self.now_posted(i);
+        self.operations[i].in_flight += 1;
+        self.operations.now_posted(i);
         Ok(Posted::All)
     }
 }
