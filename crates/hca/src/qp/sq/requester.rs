@@ -270,8 +270,14 @@ impl SendQueue {
             return Ok(());
         }
         let mut mark = target.enter()?;
-        if opcode == Opcode::Read {
-            target.answers()?;
+        match direction {
+            Direction::Write => self.fast.note_store(),
+            Direction::Read => {
+                target.answers()?;
+                // Whatever way it takes: a request to the owner would order it as well, but process_vm_readv would not.
+                // A system call promises no order, though its locks and the pages that it pins give one today.
+                self.fast.show_stores();
+            }
         }
         // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
         let mut known = None;
@@ -359,6 +365,7 @@ impl SendQueue {
     ) -> Result<(), Stop> {
         let total = self.wq[i].length;
         let mut mark = target.enter()?;
+        self.fast.note_store();
         let wqe = match self.exec.claimed {
             Some(wqe) => wqe,
             None => {
