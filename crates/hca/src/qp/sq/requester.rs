@@ -552,14 +552,15 @@ impl SendQueue {
         target.leave_done(mark).map_err(Stop::from)
     }
 
-    /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
-    /// (IBA annex A19.4.2).
+    /// Flush to global visibility: memory here is coherent, so everything before it is visible once the checks pass and
+    /// the stores of this queue have left their processor (IBA annex A19.4.2).
     #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
         let w = &self.wq[i];
         let mark = target.enter()?;
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
         target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
+        self.fast.show_stores();
         target.leave_done(mark).map_err(Stop::from)
     }
 
