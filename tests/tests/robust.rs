@@ -84,6 +84,13 @@ fn an_owner_that_copies_shows_no_torn_tail_and_keeps_no_revoked_key() {
     Runs { program: "wake", cases, ways: &["owner", "vm", "auto"], ..Runs::default() }.must_hold();
 }
 
+/// By the CPU, the kernel, the owner and in packets. `tests/clients/tests/multicore.rs` has the other ways, for longer.
+#[test]
+fn of_two_that_write_and_then_read_one_sees_the_other() {
+    let ways = &["auto", "vm", "owner", "roce"];
+    Runs { program: "store_buffering", ways, vars: &[("VT_LIMIT_MS", "100")], ..Runs::default() }.must_hold();
+}
+
 #[test]
 fn a_peer_becomes_another_program() {
     run("kill", &["exec_while_connected"]);

@@ -19,6 +19,12 @@ fn who_sees_a_completion_sees_all_of_its_message() {
 }
 
 #[test]
+fn of_two_that_write_and_then_read_one_sees_the_other() {
+    let ways = &["auto", "vm", "owner", "shared", "adopt", "roce"];
+    Runs { program: "store_buffering", ways, seconds: 60, ..Runs::default() }.must_hold();
+}
+
+#[test]
 fn sixteen_processes_talk_all_to_all_on_few_processors() {
     on_each_way("crowd", &["all_to_all"], &["auto", "vm", "owner"]);
 }

@@ -28,6 +28,11 @@ fn who_sees_the_end_of_a_message_sees_all_of_it() {
 }
 
 #[test]
+fn of_two_that_write_and_then_read_one_sees_the_other() {
+    Runs { program: "store_buffering", vars: &[("VT_LIMIT_MS", "100")], ..RUNS }.must_hold();
+}
+
+#[test]
 fn many_processes_send_into_one_queue() {
     Runs { program: "fan_in", vars: &[], ..RUNS }.must_hold();
 }

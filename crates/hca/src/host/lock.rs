@@ -29,7 +29,9 @@ pub struct RawLock {
 }
 
 impl RawLock {
-    /// Takes the lock. Returns true when it was taken from a thread that no longer exists, so that what it guards may be torn.
+    /// Takes the lock. Returns true when it was taken from a thread that no longer exists, so that what it guards may
+    /// be torn. The exchange that takes it comes last: where it is a full barrier (`EXCHANGES_ARE_BARRIERS`), a Read
+    /// relies on it to come behind what was stored in earlier calls.
     #[inline]
     pub fn lock(&self) -> bool {
         if self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok() {

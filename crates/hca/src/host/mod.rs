@@ -25,4 +25,4 @@ pub(crate) mod sysv;
 pub mod tid;
 pub(crate) mod yield_policy;
 
-pub(crate) use arch::STORES_IN_ORDER;
+pub(crate) use arch::{EXCHANGES_ARE_BARRIERS, STORES_IN_ORDER};

@@ -3,7 +3,7 @@
 use crate::mr::transfer::Pieces;
 use crate::process::peer::Location;
 use crate::responder::{Nak, Reached, Responder};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use vervain_iba::access;
 
 impl Responder {
@@ -28,6 +28,8 @@ impl Responder {
     pub fn read(&self, rkey: u32, addr: u64, len: u64) -> Result<Pieces, Nak> {
         match self.reach_read(rkey, addr, len)?.location {
             Location::Mapped(p) => {
+                // Behind what this thread has written for packets before (IBA 9.5): a load may pass a store.
+                fence(Ordering::SeqCst);
                 let mut pieces = Pieces::new();
                 pieces.push(p, len);
                 Ok(pieces)

@@ -5,7 +5,7 @@
 //! - `guarded`: accesses to memory that may be gone, for [`super::guarded`];
 //! - `word`: the calling thread's own words, for [`super::tid`];
 //! - [`prefetch`] and [`prefetch_to_read`];
-//! - [`STORES_IN_ORDER`].
+//! - [`STORES_IN_ORDER`] and [`EXCHANGES_ARE_BARRIERS`].
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("Vervain knows x86-64 and AArch64 only");
@@ -33,10 +33,10 @@ mod aarch64;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub(crate) use aarch64::STORES_IN_ORDER;
+pub(crate) use aarch64::{EXCHANGES_ARE_BARRIERS, STORES_IN_ORDER};
 #[cfg(target_arch = "aarch64")]
 pub(super) use aarch64::{guarded, prefetch, prefetch_to_read, word};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::STORES_IN_ORDER;
+pub(crate) use x86_64::{EXCHANGES_ARE_BARRIERS, STORES_IN_ORDER};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86_64::{guarded, prefetch, prefetch_to_read, word};

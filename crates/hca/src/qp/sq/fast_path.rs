@@ -6,7 +6,7 @@
 //! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
 
 use crate::arena::layout::Inline;
-use crate::host::guarded;
+use crate::host::{EXCHANGES_ARE_BARRIERS, guarded};
 use crate::mr::transfer::{self, DIRECT_CHUNK};
 use crate::process::gate;
 use crate::process::peer::{Location, plain_region};
@@ -15,7 +15,7 @@ use crate::qp::sq::SendQueue;
 use crate::qp::sq::wqe::WorkRequest;
 use crate::responder::{InFlight, Responder, WakeCall};
 use crate::rq::Receipt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use vervain_iba::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
 
 /// Bytes that one call moves the short way.
@@ -38,18 +38,40 @@ pub(crate) struct FastPath {
     room: u32,
     /// Bytes that the call in hand may still move by it.
     left: u32,
+    /// 1 if stores of this queue, fast or not, may not be seen by others yet: no full barrier has followed them. A
+    /// word, as it is set together with `left`.
+    unseen: u32,
 }
 
 impl FastPath {
     /// That of a QP which has taken no request. It reads one piece of data, and asks nobody whether the QP takes any.
     pub(crate) fn new(qp_type: QpType, max_send_sge: u32) -> FastPath {
-        FastPath { opcodes: if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 }, room: 0, left: 0 }
+        let opcodes = if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 };
+        FastPath { opcodes, room: 0, left: 0, unseen: 1 }
     }
 
-    /// A call of the program begins.
+    /// A call of the program begins. Where the exchange that took the queue's lock is no full barrier, what the program
+    /// itself has stored may be unseen, too.
     #[inline(always)]
     pub(crate) fn begin_call(&mut self) {
         self.left = FAST_MAX_BYTES;
+        self.unseen = u32::from(!EXCHANGES_ARE_BARRIERS);
+    }
+
+    /// A Write or a message stores next. Not so an atomic, which is a full barrier itself.
+    #[inline(always)]
+    pub(crate) fn note_store(&mut self) {
+        self.unseen = 1;
+    }
+
+    /// Waits until others see what this queue has stored, before a Read loads (IBA 9.5): a processor lets a load pass a
+    /// store. A Read behind a Read finds nothing to wait for.
+    #[inline(always)]
+    pub(crate) fn show_stores(&mut self) {
+        if self.unseen != 0 {
+            fence(Ordering::SeqCst);
+            self.unseen = 0;
+        }
     }
 
     /// A request waits in the queue.
@@ -109,6 +131,7 @@ impl SendQueue {
     #[inline(always)]
     fn post_write(&mut self, qp: &QpBase, w: &impl WorkRequest) -> bool {
         let data = w.data();
+        self.fast.note_store();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
             Some(_) => None,
@@ -134,6 +157,7 @@ impl SendQueue {
     #[inline(never)]
     fn post_read(&mut self, qp: &QpBase, w: &impl WorkRequest) -> bool {
         let data = w.data();
+        self.fast.show_stores();
         let done = match self.begin_short(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
             Some(_) => None,
@@ -202,6 +226,7 @@ impl SendQueue {
     #[inline(never)]
     fn post_message(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode) -> bool {
         let data = w.data();
+        self.fast.note_store();
         let mut receive = Receive::default();
         let done = match self.begin_short(qp, &data, None) {
             Some((sq, target, Some(_mark))) => {
@@ -312,9 +337,16 @@ impl SendQueue {
             // A Send names what it fills when it has its receive.
             let Ok(_mark) = target.enter_at(w.rkey, w.remote_addr) else { return false };
             match opcode {
-                Opcode::Write => self.write(target, &w, &data),
-                Opcode::Read => self.read(target, &w, &data),
+                Opcode::Write => {
+                    self.fast.note_store();
+                    self.write(target, &w, &data)
+                }
+                Opcode::Read => {
+                    self.fast.show_stores();
+                    self.read(target, &w, &data)
+                }
                 Opcode::Send | Opcode::SendImm => {
+                    self.fast.note_store();
                     self.message(target, qp, &w, &data, opcode == Opcode::SendImm, &mut receive)
                 }
                 _ => self.atomic(target, &w, &data, opcode == Opcode::CompareSwap, &mut unanswered),

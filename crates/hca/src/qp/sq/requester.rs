@@ -270,8 +270,14 @@ impl SendQueue {
             return Ok(());
         }
         let mut mark = target.enter()?;
-        if opcode == Opcode::Read {
-            target.answers()?;
+        match direction {
+            Direction::Write => self.fast.note_store(),
+            Direction::Read => {
+                target.answers()?;
+                // Whatever way it takes: a request to the owner would order it as well, but process_vm_readv would not.
+                // A system call promises no order, though its locks and the pages that it pins give one today.
+                self.fast.show_stores();
+            }
         }
         // A length of zero touches no memory, and its key is not looked at (IBA 9.7.4.1.5).
         let mut known = None;
@@ -359,6 +365,7 @@ impl SendQueue {
     ) -> Result<(), Stop> {
         let total = self.wq[i].length;
         let mut mark = target.enter()?;
+        self.fast.note_store();
         let wqe = match self.exec.claimed {
             Some(wqe) => wqe,
             None => {
@@ -545,14 +552,15 @@ impl SendQueue {
         target.leave_done(mark).map_err(Stop::from)
     }
 
-    /// Flush to global visibility: memory here is coherent, so once the checks pass everything before it is visible
-    /// (IBA annex A19.4.2).
+    /// Flush to global visibility: memory here is coherent, so everything before it is visible once the checks pass and
+    /// the stores of this queue have left their processor (IBA annex A19.4.2).
     #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
         let w = &self.wq[i];
         let mark = target.enter()?;
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
         target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
+        self.fast.show_stores();
         target.leave_done(mark).map_err(Stop::from)
     }
 

@@ -375,7 +375,8 @@ pub(in crate::host) unsafe fn fetch_add(at: *mut u8, add: u64) -> (usize, u64) {
     (fault, old)
 }
 
-/// Puts `swap` in the place of `compare`, as a full barrier: 0 or the address that faulted, and the word before.
+/// Puts `swap` in the place of `compare`, as a full barrier: 0 or the address that faulted, and the word before. If
+/// that is another word it is only loaded, which may pass what was stored before; so a barrier comes first.
 ///
 /// # Safety
 /// As for [`fetch_add`].
@@ -387,8 +388,9 @@ pub(in crate::host) unsafe fn compare_swap(at: *mut u8, compare: u64, swap: u64)
         if std::arch::is_aarch64_feature_detected!("lse") {
             asm!(
                 ".arch_extension lse",
+                "dmb ish",
                 "2: casal {old}, {swap}, [{at}]",
-                "3: dmb ish",
+                "3:",
                 guarded!("2b", "3b", "3b"),
                 old = inout(reg) compare => old,
                 swap = in(reg) swap,
@@ -398,11 +400,13 @@ pub(in crate::host) unsafe fn compare_swap(at: *mut u8, compare: u64, swap: u64)
             );
         } else {
             asm!(
+                "dmb ish",
                 "2: ldaxr {old}, [{at}]",
                 "cmp {old}, {compare}",
                 "b.ne 3f",
                 "stlxr {failed:w}, {swap}, [{at}]",
                 "cbnz {failed:w}, 2b",
+                // What follows may not pass the store, which STLXR alone allows.
                 "3: dmb ish",
                 guarded!("2b", "3b", "3b"),
                 old = out(reg) old,

@@ -9,6 +9,9 @@ pub(in crate::host) mod word;
 /// between them.
 pub(crate) const STORES_IN_ORDER: bool = false;
 
+/// Whether an exchange is a full barrier, whatever order it was asked for: no load behind it passes a store before it.
+pub(crate) const EXCHANGES_ARE_BARRIERS: bool = false;
+
 /// Asks for a cache line to write to.
 #[inline]
 pub(in crate::host) fn prefetch(line: *const i8) {
