@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vervain_hca::arena::layout::{INDEX_BITS, Lane};
 use vervain_hca::device::LinkChoice;
-use vervain_hca::process::Ways;
 use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::peer::PeerProcess;
 use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Member, Peer, Rendezvous};
+use vervain_hca::process::{Identity, Ways};
 use vervain_hca::qp::router::Router;
 use vervain_hca::qp::table;
 use vervain_hca::responder::{QpIncarnation, Responder};
@@ -87,17 +87,16 @@ impl Rendezvous for Nobody {
 /// The process of this test program; memory that a test makes by [`fake_share`] is shared.
 pub fn process() -> &'static Process {
     fake_share::install();
-    table::start(|identity| {
-        ARENA_FD.store(identity.arena_fd, Ordering::Relaxed);
-        // SAFETY: a fresh descriptor, owned at once.
-        let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-        let rendezvous = Arc::new(Nobody { slot: AtomicU32::new(3), event });
-        Ok((
-            Ways { rendezvous, pollers: Vec::new(), handlers: Vec::new() },
-            Router::new(LinkChoice::Local, devices()?, Vec::new()),
-        ))
-    })
-    .unwrap()
+    table::start(|identity| Ok((ways(identity), Router::new(LinkChoice::Local, devices()?, Vec::new())))).unwrap()
+}
+
+/// The ways of a process that reaches nobody else.
+pub fn ways(identity: &Identity) -> Ways {
+    ARENA_FD.store(identity.arena_fd, Ordering::Relaxed);
+    // SAFETY: a fresh descriptor, owned at once.
+    let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    let rendezvous = Arc::new(Nobody { slot: AtomicU32::new(3), event });
+    Ways { rendezvous, pollers: Vec::new(), handlers: Vec::new() }
 }
 
 /// The first device, opened.

@@ -1,7 +1,7 @@
 //! The short way of a request: posted while nothing waits, for one peer, with one piece of local memory, and mapped at both
-//! ends. It is carried out from the program's own work request, without becoming a WQE. Whatever is not like that, and
-//! whatever is refused, has had no effect here and takes the long way (`send_queue`, `requester`), which does it again from
-//! the start and finds out why; a receive that was claimed goes along.
+//! ends. It is carried out from the program's own work request, without becoming a WQE. Any other request, and one that is
+//! refused, has had no effect here and takes the long way (`qp::sq`, `requester`), which does it again from the start and
+//! finds out why; a receive that was claimed goes along. A QP whose messages a carrier has takes no request this way.
 //!
 //! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
 
@@ -32,8 +32,10 @@ struct Receive {
 
 /// What the fast path knows of its queue.
 pub(crate) struct FastPath {
-    /// Operations that may take it, one bit each.
+    /// Operations that may take it, one bit each; 0 while a carrier has the messages.
     opcodes: u32,
+    /// Those that may take it where memory reaches the peer.
+    by_memory: u32,
     /// How many requests may take it before the next look at the queue; 0 while anything waits.
     room: u32,
     /// Bytes that the call in hand may still move by it.
@@ -43,7 +45,19 @@ pub(crate) struct FastPath {
 impl FastPath {
     /// That of a QP which has taken no request. It reads one piece of data, and asks nobody whether the QP takes any.
     pub(crate) fn new(qp_type: QpType, max_send_sge: u32) -> FastPath {
-        FastPath { opcodes: if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 }, room: 0, left: 0 }
+        let by_memory = if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 };
+        FastPath { opcodes: by_memory, by_memory, room: 0, left: 0 }
+    }
+
+    /// A carrier has the messages until the QP is reset: no request takes the fast path, nor is it looked at for that.
+    pub(crate) fn go_remote(&mut self) {
+        self.opcodes = 0;
+    }
+
+    /// Back to the state after creation: memory may reach the next peer.
+    pub(crate) fn reset(&mut self) {
+        self.opcodes = self.by_memory;
+        self.close();
     }
 
     /// A call of the program begins.

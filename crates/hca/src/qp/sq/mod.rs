@@ -411,6 +411,7 @@ impl SendQueue {
     /// A carrier has the messages from now on.
     pub(crate) fn go_remote(&mut self) {
         self.path = Path::Remote;
+        self.fast.go_remote();
     }
 
     /// The carrier has them no longer.
@@ -494,7 +495,7 @@ impl SendQueue {
     /// Back to the state after creation (RESET), after [`SendQueue::abandon`] and [`SendQueue::disconnect`].
     pub(crate) fn reset(&mut self) {
         self.wq.reset();
-        self.fast.close();
+        self.fast.reset();
         if self.path.is_remote() {
             self.path = Path::Unconnected;
         }
