@@ -13,7 +13,7 @@ use vervain_hca::qp::router::Router;
 use vervain_hca::qp::table;
 use vervain_hca::{
     AhAttr, Context, Cq, Data, Device, Gid, Grh, Mr, Opcode, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result,
-    SendRequest, Sge, WorkRequest, access, attr, devices, send_flags, wc,
+    SendRequest, Sge, Status, WorkRequest, access, attr, devices, send_flags,
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -159,10 +159,10 @@ fn the_fast_path_is_closed_while_a_carrier_has_the_messages_and_open_after_a_res
         let flags = send_flags::SIGNALED;
         let first = SendRequest { flags, opcode: Opcode::Write, remote_addr, rkey, ..SendRequest::default() };
         qp.post_send(|poster| poster.push(&SendRequest { data: Data::Sges(&[data]), ..first })).unwrap();
-        assert_eq!(poll(&cq, 1)[0].status, wc::SUCCESS);
+        assert_eq!(poll(&cq, 1)[0].status, Status::Success.to_verbs());
         assert!(qp.post_send(|poster| poster.short_write(&work)) && work.reads.get() > 0);
         assert!(qp.post_send(|poster| poster.short(Opcode::Read, &work)));
-        assert_eq!(poll(&cq, 2).iter().map(|c| c.status).collect::<Vec<_>>(), [wc::SUCCESS; 2]);
+        assert_eq!(poll(&cq, 2).iter().map(|c| c.status).collect::<Vec<_>>(), [Status::Success.to_verbs(); 2]);
         qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
         work.reads.set(0);
     }

@@ -12,7 +12,7 @@ use vervain_hca::qp::sq::wqe::UdDest;
 use vervain_hca::responder::Nak;
 use vervain_hca::{
     Ah, AhAttr, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, Sge,
-    WorkRequest, access, attr, event, send_flags, wc,
+    Status, WorkRequest, access, attr, event, send_flags, wc,
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -268,7 +268,7 @@ fn what_is_posted_to_a_stopped_context_is_done_when_it_goes_on() {
     world.register(&memory).deregister().unwrap();
     world.context.go().unwrap();
     for _ in 0..64 {
-        assert_eq!(completion(&world.cq).status, wc::SUCCESS);
+        assert_eq!(completion(&world.cq).status, Status::Success.to_verbs());
     }
     assert_eq!(memory[1].load(Ordering::SeqCst), 7);
 }
@@ -299,7 +299,7 @@ fn a_stopped_peer_is_no_silent_peer_and_does_nothing() {
         assert_eq!((poll(&here.cq, 1).len(), memory[1].load(Ordering::SeqCst)), (0, 0));
     }
     there.context.go().unwrap();
-    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (wc::SUCCESS, 3));
+    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (Status::Success.to_verbs(), 3));
     // Nor does anything come from one that is stopped.
     memory[0].store(4, Ordering::Relaxed);
     here.context.stop(None).unwrap();
@@ -309,7 +309,7 @@ fn a_stopped_peer_is_no_silent_peer_and_does_nothing() {
         assert_eq!((poll(&here.cq, 1).len(), memory[1].load(Ordering::SeqCst)), (0, 3));
     }
     here.context.go().unwrap();
-    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (wc::SUCCESS, 4));
+    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (Status::Success.to_verbs(), 4));
     // Nor at once, when nothing waits before it.
     let data = Sge { addr: memory[0].as_ptr() as u64, length: 8, lkey: mine.lkey() };
     let now = Write { data, remote: (memory[1].as_ptr() as u64, theirs.rkey()) };
@@ -322,12 +322,12 @@ fn a_stopped_peer_is_no_silent_peer_and_does_nothing() {
         stopped.context.go().unwrap();
     }
     assert!(at_once());
-    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (wc::SUCCESS, 5));
+    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (Status::Success.to_verbs(), 5));
     // One that is destroyed meanwhile is silent, and will be.
     there.context.stop(None).unwrap();
     post();
     to.destroy().unwrap();
-    assert_eq!(completion(&here.cq).status, wc::RETRY_EXC_ERR);
+    assert_eq!(completion(&here.cq).status, Status::RetryExceeded.to_verbs());
     there.context.go().unwrap();
 }
 
@@ -351,7 +351,7 @@ fn time_that_a_qp_stands_does_not_count_against_its_peer() {
         assert_eq!(poll(&world.cq, 1).len(), 0);
     }
     stood.fetch_sub(STOOD, Ordering::SeqCst);
-    assert_eq!(completion(&world.cq).status, wc::RETRY_EXC_ERR);
+    assert_eq!(completion(&world.cq).status, Status::RetryExceeded.to_verbs());
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn datagrams_to_a_stopped_qp_arrive_when_it_goes_on() {
     let mut arrived = Vec::new();
     for _ in 0..6 {
         let c = completion(&here.cq);
-        assert_eq!(c.status, wc::SUCCESS);
+        assert_eq!(c.status, Status::Success.to_verbs());
         arrived.extend((c.opcode == wc::OP_RECV).then_some(c.imm_or_rkey));
     }
     assert_eq!(arrived, [9]);
@@ -479,7 +479,7 @@ fn nothing_moves_while_it_is_stopped() {
                             posted += u64::from(add(qp, place));
                         }
                         for c in poll(cq, 16) {
-                            assert_eq!(c.status, wc::SUCCESS);
+                            assert_eq!(c.status, Status::Success.to_verbs());
                             completed += 1;
                         }
                     }
@@ -531,7 +531,7 @@ fn who_sends_has_ended_the_piece_in_hand() {
                 let (opcode, data) = (Opcode::Write, Data::Sges(&sges));
                 let request = SendRequest { opcode, remote_addr, rkey, data, ..Default::default() };
                 from.post_send(|poster| poster.push(&request)).unwrap();
-                assert_eq!(completion(&here.cq).status, wc::SUCCESS);
+                assert_eq!(completion(&here.cq).status, Status::Success.to_verbs());
             }
             n
         });

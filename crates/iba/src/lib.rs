@@ -216,48 +216,58 @@ impl Opcode {
     }
 }
 
-/// Completion statuses (`enum ibv_wc_status`).
-pub mod wc {
-    macro_rules! statuses {
-        ($($(#[$doc:meta])+ $name:ident = $value:literal),+ $(,)?) => {
-            $($(#[$doc])+ pub const $name: u32 = $value;)+
-
-            /// The name that a program knows the status by: `IBV_WC_SUCCESS`.
-            pub fn status_name(status: u32) -> String {
-                let known = [$(($name, concat!("IBV_WC_", stringify!($name)))),+];
-                let name = known.iter().find(|(value, _)| *value == status);
-                name.map_or_else(|| format!("status {status}"), |(_, name)| (*name).to_owned())
-            }
-        };
-    }
-
-    statuses! {
+verbs_enum! {
+    /// How a request ended (`enum ibv_wc_status`). Images of a context name a variant by its place here: a new one goes last.
+    Status {
         /// Success.
-        SUCCESS = 0,
+        Success = 0,
         /// Local length error.
-        LOC_LEN_ERR = 1,
+        LocalLength = 1,
         /// Local QP operation error.
-        LOC_QP_OP_ERR = 2,
+        LocalQpOperation = 2,
         /// Local protection error.
-        LOC_PROT_ERR = 4,
-        /// Flushed.
-        WR_FLUSH_ERR = 5,
-        /// Memory window bind error.
-        MW_BIND_ERR = 6,
+        LocalProtection = 4,
         /// Bad response error.
-        BAD_RESP_ERR = 7,
+        BadResponse = 7,
         /// Remote invalid request error.
-        REM_INV_REQ_ERR = 9,
+        RemoteInvalidRequest = 9,
         /// Remote access error.
-        REM_ACCESS_ERR = 10,
+        RemoteAccess = 10,
         /// Remote operation error.
-        REM_OP_ERR = 11,
+        RemoteOperation = 11,
         /// Transport retry counter exceeded.
-        RETRY_EXC_ERR = 12,
+        RetryExceeded = 12,
         /// RNR retry counter exceeded.
-        RNR_RETRY_EXC_ERR = 13,
+        RnrRetryExceeded = 13,
+        /// Work request flushed error.
+        Flushed = 5,
+        /// Memory management operation error, which the verbs call `MW_BIND_ERR`.
+        MwBind = 6,
     }
+}
 
+/// The name that a program knows it by: `IBV_WC_SUCCESS`.
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Status::Success => "IBV_WC_SUCCESS",
+            Status::LocalLength => "IBV_WC_LOC_LEN_ERR",
+            Status::LocalQpOperation => "IBV_WC_LOC_QP_OP_ERR",
+            Status::LocalProtection => "IBV_WC_LOC_PROT_ERR",
+            Status::BadResponse => "IBV_WC_BAD_RESP_ERR",
+            Status::RemoteInvalidRequest => "IBV_WC_REM_INV_REQ_ERR",
+            Status::RemoteAccess => "IBV_WC_REM_ACCESS_ERR",
+            Status::RemoteOperation => "IBV_WC_REM_OP_ERR",
+            Status::RetryExceeded => "IBV_WC_RETRY_EXC_ERR",
+            Status::RnrRetryExceeded => "IBV_WC_RNR_RETRY_EXC_ERR",
+            Status::Flushed => "IBV_WC_WR_FLUSH_ERR",
+            Status::MwBind => "IBV_WC_MW_BIND_ERR",
+        })
+    }
+}
+
+/// Completions: `enum ibv_wc_opcode` of receives, and `enum ibv_wc_flags`.
+pub mod wc {
     /// `IBV_WC_RECV`.
     pub const OP_RECV: u32 = 128;
     /// `IBV_WC_RECV_RDMA_WITH_IMM`.
@@ -505,7 +515,7 @@ impl Default for QpAttr {
 pub struct Completion {
     /// The program's cookie.
     pub wr_id: u64,
-    /// `enum ibv_wc_status`.
+    /// [`Status`] as a number. That of a receive comes from memory that peers write: it may be any byte.
     pub status: u32,
     /// `enum ibv_wc_opcode`.
     pub opcode: u32,

@@ -2,6 +2,7 @@
 //! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
+use vervain_iba::Status;
 use vervain_wire::Headers;
 
 /// Nanoseconds of a monotonic clock.
@@ -146,22 +147,6 @@ pub trait RequesterHost {
     /// Request `n` is done. Called once for each request, in order; after one that did not succeed the requester does
     /// nothing more until it is made anew.
     fn complete(&mut self, n: u32, status: Status);
-}
-
-/// How a request ended (subset of `enum ibv_wc_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum Status {
-    Success,
-    LocalLength,
-    LocalQpOperation,
-    LocalProtection,
-    BadResponse,
-    RemoteInvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
-    RetryExceeded,
-    RnrRetryExceeded,
 }
 
 /// Why the responder refuses (IBA 9.7.5.2.8).

@@ -23,8 +23,8 @@ mod window;
 pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
 pub use counters::{RequesterCounters, ResponderCounters};
 pub use host::{
-    Access, Data, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status,
-    Target, Transmit,
+    Access, Data, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Target,
+    Transmit,
 };
 pub use pacer::Pacer;
 pub use requester::{Requester, SavedRequester, Sent};
@@ -32,6 +32,8 @@ pub use responder::{Answer, Body, Message, Refusal, Resource, Responder, SavedRe
 pub use rtt::Rtt;
 pub use saved::Unusable;
 pub use window::Window;
+
+pub use vervain_iba::Status;
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use crate::responder::{Nak, QpIncarnation, Responder, Spoilt};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vervain_iba::{QpState, QpType, access, wc};
+use vervain_iba::{QpState, QpType, Status, access};
 
 /// `Request::status` for each refusal; 0 is success.
 pub fn status_of(result: Result<(), Nak>) -> u32 {
@@ -295,7 +295,7 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
         return Err(Nak::InvalidRequest);
     }
     let receipt = lane.rq.receipt(wqe);
-    let spoilt = Spoilt { status: wc::LOC_PROT_ERR, length: total, whole: true };
+    let spoilt = Spoilt { status: Status::LocalProtection, length: total, whole: true };
     let mut done = 0;
     while done < total {
         let Ok(Some((place, n, ..))) = target.receive_memory(wqe, done, total - done) else {

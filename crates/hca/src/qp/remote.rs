@@ -20,7 +20,7 @@ use crate::responder::{Nak, QpIncarnation, Responder};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
+use vervain_iba::{Opcode, QpAttr, QpState, QpType, Status, event, send_flags};
 
 /// How often a send queue that another thread has is tried.
 const SOON_TRIES: u32 = 200;
@@ -113,16 +113,16 @@ impl<'a> Sends<'a> {
 
     /// The status that request `n` fails with before anything of it is sent, if it does (IBA 10.10.2.2).
     #[inline(always)]
-    pub fn check(&self, n: u32) -> std::result::Result<(), u32> {
+    pub fn check(&self, n: u32) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
         let w = &self.sq.wq[i];
         if w.length > u64::from(LIMITS.max_msg_sz) {
-            return Err(wc::LOC_LEN_ERR);
+            return Err(Status::LocalLength);
         }
         self.sq.check_local(i, local_need(w.opcode))?;
         match w.opcode {
-            Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite if w.length != 8 => Err(wc::LOC_LEN_ERR),
-            opcode if opcode.answers() && self.sq.params.max_rd_atomic == 0 => Err(wc::LOC_QP_OP_ERR),
+            Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite if w.length != 8 => Err(Status::LocalLength),
+            opcode if opcode.answers() && self.sq.params.max_rd_atomic == 0 => Err(Status::LocalQpOperation),
             _ => Ok(()),
         }
     }
@@ -130,12 +130,12 @@ impl<'a> Sends<'a> {
     /// Adds the local memory of bytes `[from, from + len)` of request `n`, checked against its keys, to `pieces`. It stays
     /// valid until the sender returns.
     #[inline]
-    pub fn gather(&self, n: u32, from: u64, len: u64, pieces: &mut Pieces) -> std::result::Result<(), u32> {
+    pub fn gather(&self, n: u32, from: u64, len: u64, pieces: &mut Pieces) -> std::result::Result<(), Status> {
         self.sq.collect(self.sq.wq.place(n), from, len, 0, pieces)
     }
 
     /// Puts fetched data where request `n` wants it, from byte `from` on. The data is read once, and may change meanwhile.
-    pub fn scatter(&mut self, n: u32, mut from: u64, data: &Pieces) -> std::result::Result<(), u32> {
+    pub fn scatter(&mut self, n: u32, mut from: u64, data: &Pieces) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
         let need = local_need(self.sq.wq[i].opcode);
         for (at, len) in data.iter() {
@@ -144,7 +144,7 @@ impl<'a> Sends<'a> {
             // SAFETY: `collect` has checked the pieces, `len` bytes in all, against this process's keys, inside the mark of
             // send work; the data is only read.
             unsafe { transfer::copy_direct(Direction::Read, at.cast_mut(), &pieces, true) }
-                .map_err(|_| wc::LOC_PROT_ERR)?;
+                .map_err(|_| Status::LocalProtection)?;
             from += len as u64;
         }
         Ok(())
@@ -171,7 +171,7 @@ impl<'a> Sends<'a> {
     }
 
     /// Whether the keys still allow what was put at the [`Sends::destination`] of these bytes.
-    pub fn check_destination(&self, n: u32, from: u64, len: u64) -> std::result::Result<(), u32> {
+    pub fn check_destination(&self, n: u32, from: u64, len: u64) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
         self.sq.each_piece(i, from, len, local_need(self.sq.wq[i].opcode), |_, _| {})
     }
@@ -193,7 +193,7 @@ impl<'a> Sends<'a> {
     /// The request at the head is done. Unless it succeeded, everything else is flushed and the QP disconnected when the sender
     /// returns.
     #[inline]
-    pub fn finish(&mut self, status: u32) {
+    pub fn finish(&mut self, status: Status) {
         self.sq.finish(&self.qp.base, status);
     }
 }

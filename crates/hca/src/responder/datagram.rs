@@ -8,7 +8,7 @@ use crate::reasons;
 use crate::responder::{Nak, Refusal, Responder, Spoilt, WakeCall};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::wc;
+use vervain_iba::Status;
 
 /// What became of one delivery.
 pub(crate) enum Outcome {
@@ -67,7 +67,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
     let wqe = target.claim()?;
     let total = d.total();
     if total > target.receive_room(wqe) {
-        target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_LEN_ERR));
+        target.spoil_receive(wqe, &d.receipt, d.spoils(Status::LocalLength));
         return Ok(Outcome::Over(None));
     }
     let reachable = target.space.is_own() || transfer::by_vm(&target.space, policy);
@@ -80,7 +80,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
             Ok(Some(to)) => to,
             Err(Nak::Silence) => return Err(Nak::Silence),
             _ => {
-                target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_PROT_ERR));
+                target.spoil_receive(wqe, &d.receipt, d.spoils(Status::LocalProtection));
                 return Ok(Outcome::Over(None));
             }
         };
@@ -105,7 +105,7 @@ impl Arriving<'_> {
     }
 
     /// It makes its receive end with `status`.
-    fn spoils(&self, status: u32) -> Spoilt {
+    fn spoils(&self, status: Status) -> Spoilt {
         Spoilt { status, length: self.total(), whole: true }
     }
 
@@ -128,7 +128,7 @@ fn not_received(target: &Responder, wqe: u32, d: &Arriving<'_>, fault: Fault) ->
     if fault == Fault::Gone {
         return Err(Nak::Silence);
     }
-    target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_PROT_ERR));
+    target.spoil_receive(wqe, &d.receipt, d.spoils(Status::LocalProtection));
     Ok(Outcome::Over(None))
 }
 

@@ -1,13 +1,13 @@
 //! The requester's end of a connection: the requester itself, and its host, a send queue in hand.
 
-use super::{AsPieces, PacketOut, wc_status};
+use super::{AsPieces, PacketOut};
 use std::cell::Cell;
-use vervain_hca::Opcode;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::Sends;
+use vervain_hca::{Opcode, Status};
 use vervain_transport::{
-    Data, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, SavedRequester, Status,
-    Transmit, Unusable,
+    Data, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, SavedRequester, Transmit,
+    Unusable,
 };
 use vervain_wire::opcode;
 
@@ -124,7 +124,7 @@ impl RequesterEnd {
     /// Has `execute` carry out the request at the head, before which nothing is under way, without the requester; whether it did,
     /// and said with which status.
     #[inline]
-    pub fn do_alone(&mut self, sends: &mut Sends<'_>, execute: impl FnOnce(&Sends<'_>, u32) -> Option<u32>) -> bool {
+    pub fn do_alone(&mut self, sends: &mut Sends<'_>, execute: impl FnOnce(&Sends<'_>, u32) -> Option<Status>) -> bool {
         if !self.has_turn(sends) {
             return false;
         }
@@ -157,7 +157,7 @@ pub struct SendQueueHost<'a, 's, O> {
     /// Where packets leave.
     pub out: O,
     /// Why the request that was refused last was refused.
-    reason: Option<u32>,
+    reason: Option<Status>,
 }
 
 impl<O> SendQueueHost<'_, '_, O> {
@@ -256,11 +256,8 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
 
     fn complete(&mut self, n: u32, status: Status) {
         debug_assert_eq!(n.wrapping_add(self.skipped), self.sends.head());
-        let status = match status {
-            Status::LocalProtection => self.reason.take().unwrap_or(wc_status(status)),
-            status => wc_status(status),
-        };
-        self.sends.finish(status);
+        let reason = if status == Status::LocalProtection { self.reason.take() } else { None };
+        self.sends.finish(reason.unwrap_or(status));
     }
 }
 

@@ -1,15 +1,15 @@
 //! The responder's end of a connection: what packets ask for is done by the device model's one responder, through a lane of the
 //! QP's own, with the checks that every initiator meets. The lane is entered once for a packet.
 
-use super::{AsPieces, PacketOut, wc_status};
+use super::{AsPieces, PacketOut};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::responder::{self, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
-use vervain_hca::{Qp, access, wc};
-use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Status, Target, Transmit};
+use vervain_hca::{Qp, Status, access, wc};
+use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Target, Transmit};
 use vervain_wire::opcode;
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
@@ -133,7 +133,7 @@ impl<'a, O: PacketOut> Inbound<'a, O> {
             (None, None) => (0, 0),
         };
         Receipt {
-            status: wc::SUCCESS,
+            status: Status::Success.to_verbs(),
             opcode: if received.write { wc::OP_RECV_RDMA_WITH_IMM } else { wc::OP_RECV },
             byte_len: received.length,
             imm,
@@ -207,7 +207,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
 
     fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, _nak: Nak) {
         let receipt = self.receipt(received);
-        let spoilt = Spoilt { status: wc_status(status), length: received.length.into(), whole: !received.partial };
+        let spoilt = Spoilt { status, length: received.length.into(), whole: !received.partial };
         if let Ok(inside) = self.inside(srqn) {
             inside.spoil_receive(receive, &receipt, spoilt);
         }

@@ -1,9 +1,10 @@
 //! What answers do (IBA 9.7.5, 9.7.6): they acknowledge all before them, bring data, refuse, and grant credits.
 
+use vervain_iba::Status;
 use vervain_wire::aeth::{self, NakCode, Syndrome};
 use vervain_wire::{Aeth, Packet, opcode};
 
-use crate::host::{Data, Nanos, Operation, Refused, RequesterHost, Status};
+use crate::host::{Data, Nanos, Operation, Refused, RequesterHost};
 use crate::psn;
 use crate::window::Window;
 

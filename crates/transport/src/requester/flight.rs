@@ -1,9 +1,10 @@
 //! A request under way: its PSNs, packets, opcodes and what it counts for in the window.
 
+use vervain_iba::Status;
 use vervain_wire::opcode;
 
 use crate::config::Service;
-use crate::host::{Operation, Request, Status};
+use crate::host::{Operation, Request};
 use crate::psn;
 use crate::window::PACKET_OVERHEAD;
 

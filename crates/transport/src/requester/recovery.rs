@@ -1,8 +1,10 @@
 //! When an answer is missing: the ACK timeout of IBA 9.7.6.1.3, which takes a retry; the probe after a few round trip times,
 //! which does not; the wait that an RNR NAK asks for; and going back.
 
+use vervain_iba::Status;
+
 use crate::config::RequesterConfig;
-use crate::host::{Nanos, RequesterHost, Status};
+use crate::host::{Nanos, RequesterHost};
 use crate::psn;
 use crate::window::Window;
 

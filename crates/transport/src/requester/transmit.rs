@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use vervain_iba::Status;
 use vervain_wire::{AtomicEth, Headers, Reth, opcode};
 
-use crate::host::{Nanos, Operation, Payload, Refused, Request, RequesterHost, Status, Transmit};
+use crate::host::{Nanos, Operation, Payload, Refused, Request, RequesterHost, Transmit};
 use crate::psn;
 use crate::window::{PACKET_OVERHEAD, Window};
 

@@ -16,7 +16,7 @@ use crate::qp::sq::wqe::WorkRequest;
 use crate::responder::{InFlight, Responder, WakeCall};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
+use vervain_iba::{Opcode, QpState, QpType, Sge, Status, access, send_flags, wc};
 
 /// Bytes that one call moves the short way.
 const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
@@ -401,7 +401,7 @@ impl SendQueue {
         self.count_psns(length.into());
         if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
             && let Some(cq) = qp.send_cq()
-            && self.completions.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, tail)
+            && self.completions.push(cq.shared, w.wr_id(), Status::Success, opcode.wc_opcode(), fetched, tail)
         {
             cq.tell(false);
         }

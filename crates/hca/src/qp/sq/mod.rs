@@ -32,7 +32,7 @@ use crate::qp::sq::wqe::{BindWork, SendRequest};
 use crate::responder::{LaneGuard, Responder, WakeCall};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, access, send_flags, wc};
+use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, Status, access, send_flags};
 
 /// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
 pub const POST_BUDGET: u64 = 256 << 10;
@@ -260,7 +260,7 @@ impl SendQueue {
             let i = self.wq.place(self.wq.head());
             if self.advance_short(qp, i) {
                 budget = budget.saturating_sub(self.wq[i].length);
-                self.finish(qp, wc::SUCCESS);
+                self.finish(qp, Status::Success);
                 continue;
             }
             match self.step(qp, &mut budget) {
@@ -308,23 +308,23 @@ impl SendQueue {
     /// The WQE at the head is done: completes it. After an error the QP stops the queue (IBA 10.10.2.2), see
     /// [`SendQueue::take_failure`].
     #[inline(always)]
-    pub(crate) fn finish(&mut self, qp: &QpBase, status: u32) {
+    pub(crate) fn finish(&mut self, qp: &QpBase, status: Status) {
         let i = self.wq.place(self.wq.head());
         let w = &mut self.wq[i];
         let opcode = w.opcode;
-        let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != wc::SUCCESS;
+        let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != Status::Success;
         if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
             w.bind = None;
             self.psn_ahead = self.psn_ahead.wrapping_sub(1);
         }
-        if status == wc::SUCCESS && self.goes_by_memory(opcode) {
+        if status == Status::Success && self.goes_by_memory(opcode) {
             qp.count_by_memory(opcode, self.wq[i].length);
             if self.exec.by_vm | self.exec.by_owner != 0 {
                 qp.count_ways(self.exec.by_vm, self.exec.by_owner);
             }
             self.count_psns(self.wq[i].length);
         }
-        if status == wc::SUCCESS {
+        if status == Status::Success {
             self.wq.done();
             self.tell_psn();
         } else {
@@ -444,24 +444,24 @@ impl SendQueue {
 
     /// Puts the completion of WQE `i`, the one before the head, where the program polls.
     #[inline(always)]
-    fn complete(&mut self, qp: &QpBase, i: usize, status: u32, byte_len: u32) {
+    fn complete(&mut self, qp: &QpBase, i: usize, status: Status, byte_len: u32) {
         let Some(cq) = qp.send_cq() else { return };
         let (wr_id, opcode) = (self.wq[i].wr_id, self.wq[i].opcode.wc_opcode());
         if self.completions.push(cq.shared, wr_id, status, opcode, byte_len, self.wq.head()) {
-            cq.tell(status != wc::SUCCESS);
+            cq.tell(status != Status::Success);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, qp: &QpBase, i: usize, status: u32) {
+    fn failed(&mut self, qp: &QpBase, i: usize, status: Status) {
         qp.stop_sends();
         self.has_failed = true;
         self.explain(qp, i, status);
         qp.tally.add(Word::Errors, 1);
         match status {
-            wc::REM_ACCESS_ERR => qp.tally.add(Word::RemoteAccess, 1),
-            wc::REM_INV_REQ_ERR => qp.tally.add(Word::RemoteInvalid, 1),
+            Status::RemoteAccess => qp.tally.add(Word::RemoteAccess, 1),
+            Status::RemoteInvalidRequest => qp.tally.add(Word::RemoteInvalid, 1),
             _ => {}
         }
     }
@@ -477,7 +477,7 @@ impl SendQueue {
             let i = self.wq.place(self.wq.head());
             self.wq.done();
             self.wq[i].bind = None;
-            self.complete(qp, i, wc::WR_FLUSH_ERR, 0);
+            self.complete(qp, i, Status::Flushed, 0);
         }
         drop(counted);
         self.exec = Exec::default();
@@ -543,12 +543,12 @@ impl SendQueue {
         len: u64,
         need: u32,
         to: &mut Pieces,
-    ) -> std::result::Result<(), u32> {
+    ) -> std::result::Result<(), Status> {
         self.each_piece(i, from, len, need, |p, n| to.push(p, n))
     }
 
     /// Checks the local memory of the whole of WQE `i` as [`SendQueue::collect`] does, and nothing else.
-    pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), u32> {
+    pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), Status> {
         self.each_piece(i, 0, self.wq[i].length, need, |_, _| {})
     }
 
@@ -561,7 +561,7 @@ impl SendQueue {
         len: u64,
         need: u32,
         mut each: impl FnMut(*mut u8, u64),
-    ) -> std::result::Result<(), u32> {
+    ) -> std::result::Result<(), Status> {
         if let Some(data) = self.wq.inline_data(i) {
             each(data[from as usize..][..len as usize].as_ptr().cast_mut(), len);
             return Ok(());
@@ -579,7 +579,7 @@ impl SendQueue {
             let take = (n - skip).min(left);
             let addr = sge.addr.wrapping_add(skip);
             let found = crate::mr::local_memory(self.process, sge.lkey, addr, take, need, self.pd);
-            each(found.ok_or(wc::LOC_PROT_ERR)?, take);
+            each(found.ok_or(Status::LocalProtection)?, take);
             left -= take;
             skip = 0;
         }

@@ -13,7 +13,7 @@ use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::{Step, Stop};
 use crate::responder::{Nak, Responder};
 use std::sync::atomic::Ordering;
-use vervain_iba::{access, wc};
+use vervain_iba::{Status, access};
 
 /// How soon a request is looked at again.
 const FIRST_LOOK_NS: u64 = 20_000;
@@ -287,7 +287,7 @@ impl SendQueue {
         if self.deadline_passed() {
             // What was asked is not forgotten: the answer may have come since it was looked for.
             target.withdraw();
-            return Step::Done(wc::RETRY_EXC_ERR);
+            return Step::Done(Status::RetryExceeded);
         }
         // Where the program does not poll, the progress thread looks: soon at first, since an owner takes some 30 µs.
         self.exec.looks += 1;

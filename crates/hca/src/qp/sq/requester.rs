@@ -13,7 +13,7 @@ use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{Atomic, InFlight, Nak, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, QpType, access, send_flags, wc};
+use vervain_iba::{Opcode, QpType, Status, access, send_flags, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -29,7 +29,7 @@ const SMALL: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The request is done, with this status.
-    Done(u32),
+    Done(Status),
     /// The budget is spent.
     Again,
     /// Nothing can be done before this time.
@@ -94,7 +94,7 @@ impl Exec {
 pub(crate) enum Stop {
     Step(Step),
     Nak(Nak),
-    Local(u32),
+    Local(Status),
 }
 
 impl From<Nak> for Stop {
@@ -106,7 +106,7 @@ impl From<Nak> for Stop {
 impl From<Fault> for Stop {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Local => Stop::Local(wc::LOC_PROT_ERR),
+            Fault::Local => Stop::Local(Status::LocalProtection),
             Fault::Remote | Fault::Refused => Stop::Nak(Nak::RemoteOperation),
             Fault::Gone => Stop::Nak(Nak::Silence),
         }
@@ -197,7 +197,7 @@ impl SendQueue {
             target.unclaim(wqe);
         }
         let result = match outcome {
-            Ok(()) => (Step::Done(wc::SUCCESS), true),
+            Ok(()) => (Step::Done(Status::Success), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
             Err(Stop::Nak(Nak::Stopped)) if target.is_over(self.process) => (self.look_anew(target), false),
@@ -231,7 +231,7 @@ impl SendQueue {
                 self.check_long(i, total, opcode).map_err(Stop::Local)?;
             }
             if opcode.answers() && self.params.max_rd_atomic == 0 {
-                return Err(Stop::Local(wc::LOC_QP_OP_ERR));
+                return Err(Stop::Local(Status::LocalQpOperation));
             }
         }
         match opcode {
@@ -245,9 +245,9 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn check_long(&self, i: usize, total: u64, opcode: Opcode) -> Result<(), u32> {
+    fn check_long(&self, i: usize, total: u64, opcode: Opcode) -> Result<(), Status> {
         if total > MAX_MESSAGE {
-            return Err(wc::LOC_LEN_ERR);
+            return Err(Status::LocalLength);
         }
         self.check_local(i, local_need(opcode))
     }
@@ -377,7 +377,7 @@ impl SendQueue {
         let first = !self.exec.checked;
         if first {
             if total > target.receive_room(wqe) {
-                return Err(self.spoil(target, wqe, &receipt, wc::LOC_LEN_ERR, Nak::InvalidRequest));
+                return Err(self.spoil(target, wqe, &receipt, Status::LocalLength, Nak::InvalidRequest));
             }
             self.exec.checked = true;
         }
@@ -404,7 +404,9 @@ impl SendQueue {
                     Ok(()) => {}
                     Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                     // The receive was used; it completes with what was wrong with the message (IBA 9.9.3, class J).
-                    Err(_) => return Err(self.spoil(target, wqe, &receipt, wc::REM_INV_REQ_ERR, Nak::RemoteAccess)),
+                    Err(_) => {
+                        return Err(self.spoil(target, wqe, &receipt, Status::RemoteInvalidRequest, Nak::RemoteAccess));
+                    }
                 }
             }
             _ => {}
@@ -431,7 +433,7 @@ impl SendQueue {
                 Ok(Some(far)) => far,
                 Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                 Ok(None) | Err(_) => {
-                    return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
+                    return Err(self.spoil(target, wqe, receipt, Status::LocalProtection, Nak::RemoteOperation));
                 }
             };
             let ends = done + far.len >= total;
@@ -452,14 +454,16 @@ impl SendQueue {
     #[cold]
     fn not_filled(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
         match stop {
-            Stop::Nak(Nak::RemoteOperation) => self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation),
+            Stop::Nak(Nak::RemoteOperation) => {
+                self.spoil(target, wqe, receipt, Status::LocalProtection, Nak::RemoteOperation)
+            }
             stop => stop,
         }
     }
 
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
-    fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
+    fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: Status, nak: Nak) -> Stop {
         let length = self.wq[self.wq.place(self.wq.head())].length;
         target.spoil_receive(wqe, receipt, Spoilt { status, length, whole: true });
         self.exec.claimed = None;
@@ -471,10 +475,10 @@ impl SendQueue {
     fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Responder, whole: &Pieces) -> Result<(), Stop> {
         let total = self.wq[i].length;
         if total != 8 {
-            return Err(Stop::Local(wc::LOC_LEN_ERR));
+            return Err(Stop::Local(Status::LocalLength));
         }
         if self.exec.unanswered {
-            return Err(Stop::Local(wc::LOC_PROT_ERR));
+            return Err(Stop::Local(Status::LocalProtection));
         }
         let old = if self.exec.asked.is_some() && self.takes_answer(i, target) {
             target.lane.request.result.load(Ordering::Relaxed)
@@ -526,7 +530,7 @@ impl SendQueue {
     ) -> Result<(), Stop> {
         let (rkey, addr, total) = (self.wq[i].rkey, self.wq[i].remote_addr, self.wq[i].length);
         if total != 8 {
-            return Err(Stop::Local(wc::LOC_LEN_ERR));
+            return Err(Stop::Local(Status::LocalLength));
         }
         if !addr.is_multiple_of(8) {
             return Err(Stop::Nak(Nak::InvalidRequest));
@@ -603,12 +607,12 @@ impl SendQueue {
         let process = self.process;
         let done = qp.pausing(|| crate::mr::mw::local_invalidate(process, key, qp.qp_num()));
         // Memory management operation error (IBA 11.6.2), which the verbs call MW_BIND_ERR.
-        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
+        Step::Done(if done.is_ok() { Status::Success } else { Status::MwBind })
     }
 
     fn bind_window(&mut self, qp: &QpBase, i: usize) -> Step {
         let Some(b) = self.wq[i].bind.take() else {
-            return Step::Done(wc::LOC_QP_OP_ERR);
+            return Step::Done(Status::LocalQpOperation);
         };
         let done = qp.pausing(|| {
             if b.mw.pd().number != self.pd {
@@ -616,7 +620,7 @@ impl SendQueue {
             }
             b.mw.bind(b.new_rkey, b.mr.as_ref(), b.addr, b.length, b.access, qp.qp_num())
         });
-        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
+        Step::Done(if done.is_ok() { Status::Success } else { Status::MwBind })
     }
 }
 

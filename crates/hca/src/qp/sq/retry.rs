@@ -9,7 +9,7 @@ use crate::qp::sq::requester::Step;
 use crate::responder::{Nak, Responder};
 use std::sync::atomic::Ordering;
 use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
-use vervain_iba::{QpType, wc};
+use vervain_iba::{QpType, Status};
 
 /// How soon a process that lets nobody in is asked again.
 const PAUSED_NS: u64 = 20_000;
@@ -57,22 +57,22 @@ impl SendQueue {
             Nak::Stopped => self.stopped(),
             Nak::Silence => {
                 self.start_over(target);
-                if reliable { self.silence() } else { Step::Done(wc::SUCCESS) }
+                if reliable { self.silence() } else { Step::Done(Status::Success) }
             }
             // Unreliable services never hear of it (IBA 9.8.2.2.6).
             Nak::ReceiverNotReady(_) => {
                 qp.tally.add(Word::OutOfBuffer, 1);
-                Step::Done(wc::SUCCESS)
+                Step::Done(Status::Success)
             }
-            _ if !reliable => Step::Done(wc::SUCCESS),
+            _ if !reliable => Step::Done(Status::Success),
             // The request is tried again from the start when the pause is over, and refused then.
             _ if !target.refuse(nak, note) => {
                 self.forget_progress(target);
                 Step::Wait(now_ns() + PAUSED_NS)
             }
-            Nak::InvalidRequest => Step::Done(wc::REM_INV_REQ_ERR),
-            Nak::RemoteAccess => Step::Done(wc::REM_ACCESS_ERR),
-            Nak::RemoteOperation => Step::Done(wc::REM_OP_ERR),
+            Nak::InvalidRequest => Step::Done(Status::RemoteInvalidRequest),
+            Nak::RemoteAccess => Step::Done(Status::RemoteAccess),
+            Nak::RemoteOperation => Step::Done(Status::RemoteOperation),
         }
     }
 
@@ -91,7 +91,7 @@ impl SendQueue {
         qp.tally.add(Word::OutOfBuffer, 1);
         qp.tally.add(Word::RnrNaks, 1);
         if e.rnr_left == 0 {
-            return Step::Done(wc::RNR_RETRY_EXC_ERR);
+            return Step::Done(Status::RnrRetryExceeded);
         }
         if e.rnr_left != 7 || self.params.rnr_retry != 7 {
             e.rnr_left -= 1;
@@ -138,7 +138,7 @@ impl SendQueue {
     /// Nobody answers: retry until `retry_cnt` timeouts have passed (IBA 9.7.6.1.3).
     #[cold]
     pub(crate) fn silence(&mut self) -> Step {
-        if self.deadline_passed() { Step::Done(wc::RETRY_EXC_ERR) } else { Step::Wait(self.exec.next_look()) }
+        if self.deadline_passed() { Step::Done(Status::RetryExceeded) } else { Step::Wait(self.exec.next_look()) }
     }
 
     /// The handshake with the peer process is under way; that is no silence yet.
@@ -158,7 +158,7 @@ impl SendQueue {
             self.exec.handshake_until = now.saturating_add(HANDSHAKE_NS);
             return Step::Wait(self.exec.next_look());
         }
-        Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
+        Step::Done(if reliable { Status::RetryExceeded } else { Status::Success })
     }
 
     /// The responder takes another PSN than the one that it expects for one lost before, or for an old one (IBA 9.7.2):
@@ -200,8 +200,8 @@ impl SendQueue {
                 self.exec.handshake_until = 0;
                 Err(self.silence())
             }
-            Resolved::Nobody => Err(Step::Done(wc::SUCCESS)),
-            Resolved::NoSuchSrq => Err(Step::Done(wc::REM_INV_REQ_ERR)),
+            Resolved::Nobody => Err(Step::Done(Status::Success)),
+            Resolved::NoSuchSrq => Err(Step::Done(Status::RemoteInvalidRequest)),
         }
     }
 }

@@ -22,7 +22,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use vervain_iba::{AhAttr, Opcode, send_flags, wc};
+use vervain_iba::{AhAttr, Opcode, Status, send_flags, wc};
 
 /// How long a message is kept for a process that does not answer, at least. For one that lives and has had no CPU it is kept
 /// longer, while no more than [`KEEP_LONGER`] wait: an adapter receives for such a process.
@@ -148,7 +148,7 @@ impl SendQueue {
     pub(crate) fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
         let total = self.wq[i].length;
         if total > u64::from(self.params.mtu_bytes) {
-            return Step::Done(wc::LOC_LEN_ERR);
+            return Step::Done(Status::LocalLength);
         }
         let mut pieces = Pieces::new();
         if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
@@ -156,7 +156,7 @@ impl SendQueue {
         }
         // Before anybody's receive is taken for it.
         if !pieces.are_readable() {
-            return Step::Done(wc::LOC_PROT_ERR);
+            return Step::Done(Status::LocalProtection);
         }
         let w = &self.wq[i];
         let to = self.wq.ud_address(i);
@@ -188,12 +188,12 @@ impl SendQueue {
             let later = waits || self.deliver(qp, &to, &pieces, imm, solicited) != Delivery::Over;
             if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
                 let kept = self.keep(to, &pieces, (imm, solicited), false, self.clock() + KEEP_NS);
-                if !matches!(kept, Step::Done(wc::SUCCESS)) {
+                if !matches!(kept, Step::Done(Status::Success)) {
                     return kept;
                 }
             }
         }
-        Step::Done(wc::SUCCESS)
+        Step::Done(Status::Success)
     }
 
     /// Keeps a message that cannot leave now.
@@ -208,13 +208,13 @@ impl SendQueue {
         let mut data = vec![0u8; pieces.len() as usize];
         // SAFETY: the vector has as many bytes as the pieces, checked local memory, name.
         if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), pieces, false) }.is_err() {
-            return Step::Done(wc::LOC_PROT_ERR);
+            return Step::Done(Status::LocalProtection);
         }
         if let Some(peers) = self.path.datagrams_mut() {
             peers.waiting.push_back(Kept { to, message: Message { data, imm, solicited }, is_carried, until });
             peers.all_stand = false;
         }
-        Step::Done(wc::SUCCESS)
+        Step::Done(Status::Success)
     }
 
     /// Gives a message to its carrier. A time if it is to be tried again then.
