@@ -11,7 +11,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vervain_hca::responder::{Nak, Responder};
+use vervain_hca::Nak;
+use vervain_hca::responder::Responder;
 use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, Srq, SrqInit, Status, attr, event};
 
 /// More than are kept hot.

@@ -6,8 +6,9 @@ use common::{INITIATORS_LIVE, TURN, bind, context, enter, foreign, poll, process
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use vervain_hca::Nak;
 use vervain_hca::arena::layout::found;
-use vervain_hca::responder::Nak;
+use vervain_hca::responder::Barred;
 use vervain_hca::{Context, Cq, Mr, Mw, Pd, QpAttr, QpState, Sge, Srq, SrqInit, Status, access, attr};
 
 /// What every test has of its own, and its turn.
@@ -111,8 +112,8 @@ fn what_ends_after_its_initiator_was_cut_off_does_not_count() {
     publish(&stopped, wqe, 2);
     assert!(!stopped.counts());
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
-    assert!(matches!(stopped.enter(), Err(Nak::Silence)));
-    assert!(matches!(stopped.enter_at(mr.rkey(), mr.addr()), Err(Nak::Silence)));
+    assert!(matches!(stopped.enter(), Err(Barred::Silence)));
+    assert!(matches!(stopped.enter_at(mr.rkey(), mr.addr()), Err(Barred::Silence)));
     assert!(poll(&cq, 8).is_empty(), "the receive was flushed once");
     stopped.release();
     qp.destroy().unwrap();

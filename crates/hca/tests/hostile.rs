@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use vervain_hca::Nak;
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::{
     CqShared, CqeRing, Header, IS_INLINE, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared,
@@ -18,7 +19,7 @@ use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
 use vervain_hca::process::imports::{SLACK, Wanted};
 use vervain_hca::process::peer::{Location, PeerProcess};
 use vervain_hca::process::rendezvous::LaneRequest;
-use vervain_hca::responder::{Nak, QpIncarnation, Responder, Spoilt};
+use vervain_hca::responder::{QpIncarnation, Responder, Spoilt};
 use vervain_hca::rq::{Receipt, RqView};
 use vervain_hca::{
     Cq, Dm, Mr, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Sge, Srq, SrqInit, Status, Xrcd, access, attr, event,

@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vervain_hca::arena::layout::{Switch, request};
 use vervain_hca::qp::sq::wqe::UdDest;
-use vervain_hca::responder::Nak;
+use vervain_hca::responder::Barred;
 use vervain_hca::{
     Ah, AhAttr, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, Sge,
     Status, WorkRequest, access, attr, event, send_flags, wc,
@@ -142,16 +142,16 @@ fn a_stopped_context_lets_nobody_in_and_another_does() {
     let (there, elsewhere) = (bind(&stopped, foreign(1)), bind(&free, foreign(2)));
     one.context.stop(None).unwrap();
     assert_eq!(one.context.stop(None).unwrap_err().errno(), libc::EALREADY);
-    assert_eq!(there.enter().err(), Some(Nak::Stopped));
+    assert_eq!(there.enter().err(), Some(Barred::Stopped));
     assert!(elsewhere.enter().is_ok());
     // Of the process as a whole, and of both: one that is stopped twice goes on when both are over.
     process().stop_all(None).unwrap();
     assert_eq!(process().stop_all(None).unwrap_err().errno(), libc::EALREADY);
-    assert_eq!(elsewhere.enter().err(), Some(Nak::Stopped));
+    assert_eq!(elsewhere.enter().err(), Some(Barred::Stopped));
     assert!(process().is_stopped() && process().handle_packets(|| ()).is_none());
     one.context.go().unwrap();
     assert_eq!(one.context.go().unwrap_err().errno(), libc::EALREADY);
-    assert_eq!(there.enter().err(), Some(Nak::Stopped));
+    assert_eq!(there.enter().err(), Some(Barred::Stopped));
     process().go_all().unwrap();
     assert_eq!(process().go_all().unwrap_err().errno(), libc::EALREADY);
     assert!(there.enter().is_ok() && elsewhere.enter().is_ok());
@@ -176,7 +176,7 @@ fn a_parked_process_does_not_go_on_by_itself_and_its_program_notices_nothing() {
         }
         process.park().unwrap();
         process.park().unwrap();
-        assert_eq!(there.enter().err(), Some(Nak::Stopped));
+        assert_eq!(there.enter().err(), Some(Barred::Stopped));
         process.leave().unwrap();
         process.leave().unwrap();
         if stops {
@@ -187,13 +187,13 @@ fn a_parked_process_does_not_go_on_by_itself_and_its_program_notices_nothing() {
             process.go_all().unwrap();
             assert_eq!(process.go_all().unwrap_err().errno(), libc::EALREADY);
         }
-        assert_eq!(there.enter().err(), Some(Nak::Stopped), "it is parked still");
+        assert_eq!(there.enter().err(), Some(Barred::Stopped), "it is parked still");
         assert_eq!(process.unpark().unwrap_err().errno(), libc::EBUSY);
         process.rejoin(&[], || ()).unwrap();
         process.unpark().unwrap();
         process.unpark().unwrap();
         let is_stopped = (stops_before || stops) && !goes;
-        assert_eq!(there.enter().err(), is_stopped.then_some(Nak::Stopped));
+        assert_eq!(there.enter().err(), is_stopped.then_some(Barred::Stopped));
         if is_stopped {
             process.go_all().unwrap();
         }

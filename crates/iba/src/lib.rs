@@ -266,6 +266,34 @@ impl std::fmt::Display for Status {
     }
 }
 
+/// Why a responder refuses a request (IBA 9.7.5.2.8, 9.9.3). Images of a context name a variant by its place: a new one goes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Nak {
+    /// No answer: the QP is gone, not ready, in error, or connected elsewhere. A packet counts as lost.
+    Silence,
+    /// Receiver not ready; the encoded timer (IBA table 45).
+    ReceiverNotReady(u8),
+    /// Invalid request.
+    InvalidRequest,
+    /// Remote access error.
+    RemoteAccess,
+    /// Remote operational error.
+    RemoteOperation,
+}
+
+impl Nak {
+    /// The affiliated asynchronous event with which it ends the QP of a reliable service (IBA 9.9.3, class C; 11.6.3.2). None if the
+    /// QP goes on.
+    pub fn event(self) -> Option<u32> {
+        match self {
+            Nak::RemoteAccess => Some(event::QP_ACCESS_ERR),
+            Nak::InvalidRequest => Some(event::QP_REQ_ERR),
+            Nak::RemoteOperation => Some(event::QP_FATAL),
+            Nak::Silence | Nak::ReceiverNotReady(_) => None,
+        }
+    }
+}
+
 /// Completions: `enum ibv_wc_opcode` of receives, and `enum ibv_wc_flags`.
 pub mod wc {
     /// `IBV_WC_RECV`.

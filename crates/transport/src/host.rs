@@ -2,7 +2,7 @@
 //! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
-use vervain_iba::Status;
+use vervain_iba::{Nak, Status};
 use vervain_wire::Headers;
 
 /// Nanoseconds of a monotonic clock.
@@ -147,19 +147,6 @@ pub trait RequesterHost {
     /// Request `n` is done. Called once for each request, in order; after one that did not succeed the requester does
     /// nothing more until it is made anew.
     fn complete(&mut self, n: u32, status: Status);
-}
-
-/// Why the responder refuses (IBA 9.7.5.2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum Nak {
-    /// The QP takes nothing now: the packet counts as lost.
-    Silence,
-    /// The encoded RNR timer (IBA table 45).
-    ReceiverNotReady(u8),
-    InvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
 }
 
 /// Rights that an RDMA operation needs.

@@ -576,7 +576,7 @@ pub struct Request {
     pub taken: AtomicU64,
     /// The word before an atomic. Owner.
     pub result: AtomicU64,
-    /// 0, or [`crate::responder::Nak`] as a number. Owner.
+    /// 0, or [`vervain_iba::Nak`] as a number. Owner.
     pub status: AtomicU32,
     _line1: [AtomicU32; 11],
 }

@@ -13,11 +13,11 @@ use crate::owner_copy::bounce::Stream;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::Location;
 use crate::process::{Process, gate};
-use crate::responder::{Nak, QpIncarnation, Responder, Spoilt};
+use crate::responder::{QpIncarnation, Responder, Spoilt};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vervain_iba::{QpState, QpType, Status, access};
+use vervain_iba::{Nak, QpState, QpType, Status, access};
 
 /// `Request::status` for each refusal; 0 is success.
 pub fn status_of(result: Result<(), Nak>) -> u32 {
@@ -26,7 +26,7 @@ pub fn status_of(result: Result<(), Nak>) -> u32 {
         Err(Nak::InvalidRequest) => 1,
         Err(Nak::RemoteAccess) => 2,
         Err(Nak::RemoteOperation) => 3,
-        Err(Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped) => 4,
+        Err(Nak::Silence | Nak::ReceiverNotReady(_)) => 4,
     }
 }
 

@@ -16,11 +16,11 @@ use crate::qp::sq::ud::{Datagram, DatagramOut};
 use crate::qp::sq::wqe::Flush;
 use crate::qp::sq::{LOOK_BUDGET, SendQueue, local_need};
 use crate::qp::{Qp, SendSide};
-use crate::responder::{Nak, QpIncarnation, Responder};
+use crate::responder::{QpIncarnation, Responder};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, QpAttr, QpState, QpType, Status, event, send_flags};
+use vervain_iba::{Nak, Opcode, QpAttr, QpState, QpType, Status, send_flags};
 
 /// How often a send queue that another thread has is tried.
 const SOON_TRIES: u32 = 200;
@@ -269,12 +269,7 @@ impl Qp {
 
     /// The responder has refused a packet in a way that ends the QP (IBA 9.9.3, class C).
     pub fn refused(&self, nak: Nak) {
-        let event = match nak {
-            Nak::RemoteAccess => event::QP_ACCESS_ERR,
-            Nak::InvalidRequest => event::QP_REQ_ERR,
-            Nak::RemoteOperation => event::QP_FATAL,
-            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped => return,
-        };
+        let Some(event) = nak.event() else { return };
         if self.qp_type.is_reliable() && self.shared.fail(Some(event)) {
             self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
         }

@@ -2,8 +2,8 @@
 
 use crate::mr::transfer;
 use crate::process::peer::Location;
-use crate::responder::{Nak, Responder};
-use vervain_iba::access;
+use crate::responder::Responder;
+use vervain_iba::{Nak, access};
 
 /// Compare and swap, or fetch and add.
 #[derive(Clone, Copy)]

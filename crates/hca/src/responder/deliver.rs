@@ -8,12 +8,12 @@ use crate::host::guarded;
 use crate::host::prefetch::prefetch;
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::{Location, PeerProcess, plain_region};
-use crate::responder::{Nak, Responder, Spoilt, write};
+use crate::responder::{Responder, Spoilt, write};
 use crate::rq::{Receipt, RqView};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Status, access};
+use vervain_iba::{Nak, Status, access};
 
 /// A completion was published for a program that may wait for an event of its CQ.
 #[must_use]

@@ -4,10 +4,10 @@
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::process::gate;
 use crate::process::peer::{Location, plain_region};
-use crate::responder::{Nak, Responder};
+use crate::responder::Responder;
 use crate::rq::RqView;
 use std::sync::atomic::Ordering;
-use vervain_iba::{QpType, access};
+use vervain_iba::{Nak, QpType, access};
 
 /// Memory at the far side that an initiator has reached inside its mark.
 pub(crate) struct Reached<'a> {

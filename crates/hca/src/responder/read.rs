@@ -2,9 +2,9 @@
 
 use crate::mr::transfer::Pieces;
 use crate::process::peer::Location;
-use crate::responder::{Nak, Reached, Responder};
+use crate::responder::{Reached, Responder};
 use std::sync::atomic::Ordering;
-use vervain_iba::access;
+use vervain_iba::{Nak, access};
 
 impl Responder {
     /// Whether the QP has room for the answer to a Read or an atomic at all (IBA 9.7.4.1.2). Inside the mark:

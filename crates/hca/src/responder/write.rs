@@ -2,9 +2,9 @@
 
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::Location;
-use crate::responder::{Nak, Reached, Refusal, Responder};
+use crate::responder::{Reached, Refusal, Responder};
 use std::ops::Range;
-use vervain_iba::access;
+use vervain_iba::{Nak, access};
 
 impl Responder {
     /// Reaches what a Write goes to.

@@ -14,7 +14,7 @@ use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Member, Peer, Ren
 use vervain_hca::process::{Identity, Ways};
 use vervain_hca::qp::router::Router;
 use vervain_hca::qp::table;
-use vervain_hca::responder::{QpIncarnation, Responder};
+use vervain_hca::responder::{Barred, QpIncarnation, Responder};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
@@ -205,8 +205,8 @@ pub fn enter(target: &Responder) -> vervain_hca::responder::InFlight<'_> {
     loop {
         match target.enter() {
             Ok(mark) => return mark,
-            Err(vervain_hca::responder::Nak::Paused) => std::thread::yield_now(),
-            Err(nak) => panic!("refused: {nak:?}"),
+            Err(Barred::Paused) => std::thread::yield_now(),
+            Err(barred) => panic!("refused: {barred:?}"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::responder::{self, Responder, Spoilt, Visit};
+use vervain_hca::responder::{Barred, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Qp, Status, access, wc};
 use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Target, Transmit};
@@ -46,7 +46,7 @@ impl Lanes {
             Some(closed) => closed.release(),
             None => {}
         }
-        qp.way_in(srqn).map(Box::new).map_err(nak)
+        qp.way_in(srqn).map(Box::new)
     }
 
     /// Enters the way into the QP by `enter`, if it is not entered for the packet in hand already.
@@ -55,9 +55,9 @@ impl Lanes {
             self.leave();
             match enter(self.take(qp, srqn)?) {
                 Ok(visit) => self.visit = Some((srqn, visit)),
-                Err((lane, refused)) => {
+                Err((lane, barred)) => {
                     self.put_back(srqn, lane);
-                    return Err(nak(refused));
+                    return Err(barred.into());
                 }
             }
         }
@@ -79,7 +79,7 @@ impl Lanes {
 }
 
 /// How a lane is entered.
-type Enter = fn(Box<Responder>) -> Result<Visit, (Box<Responder>, responder::Nak)>;
+type Enter = fn(Box<Responder>) -> Result<Visit, (Box<Responder>, Barred)>;
 
 /// A QP while a packet for it is handled. The lane that was entered is left when this is dropped.
 pub struct Inbound<'a, O> {
@@ -180,22 +180,22 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
 
     fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak> {
         let inside = self.inside(srqn)?;
-        let wqe = inside.claim().map_err(nak)?;
+        let wqe = inside.claim()?;
         let room = inside.receive_room(wqe);
         Ok((wqe, room))
     }
 
     fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
         if data.has_landed() {
-            return self.inside(srqn)?.check_fill(receive, offset, data.length() as u64).map_err(nak);
+            return self.inside(srqn)?.check_fill(receive, offset, data.length() as u64);
         }
         let mut from = Pieces::new();
         data.add_to(&mut from);
-        self.inside(srqn)?.fill(receive, offset, &from, last).map_err(nak)
+        self.inside(srqn)?.fill(receive, offset, &from, last)
     }
 
     fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak> {
-        self.inside(srqn)?.invalidate(rkey).map_err(nak)
+        self.inside(srqn)?.invalidate(rkey)
     }
 
     fn complete(&mut self, srqn: u32, receive: u32, received: &Received) {
@@ -220,11 +220,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 
     fn fail(&mut self, nak: Nak) {
-        self.qp.refused(match nak {
-            Nak::InvalidRequest => responder::Nak::InvalidRequest,
-            Nak::RemoteAccess => responder::Nak::RemoteAccess,
-            _ => responder::Nak::RemoteOperation,
-        });
+        self.qp.refused(nak);
     }
 
     #[inline]
@@ -250,24 +246,13 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 }
 
-/// [`nak`] against an operation that needs the right `need` to memory: rkey, address, length. The QP keeps for its owner what
+/// `refused`, against an operation that needs the right `need` to memory: rkey, address, length. The QP keeps for its owner what
 /// was refused.
 #[cold]
-fn noted(inside: &Responder, refused: responder::Nak, memory: (u32, u64, u64), need: u32) -> Nak {
-    if matches!(refused, responder::Nak::RemoteAccess | responder::Nak::InvalidRequest) {
+fn noted(inside: &Responder, refused: Nak, memory: (u32, u64, u64), need: u32) -> Nak {
+    if matches!(refused, Nak::RemoteAccess | Nak::InvalidRequest) {
         let (rkey, addr, len) = memory;
         inside.note_access(rkey, addr, len, need);
     }
-    nak(refused)
-}
-
-/// What the device model says against a request, in the protocol's words.
-pub fn nak(nak: responder::Nak) -> Nak {
-    match nak {
-        responder::Nak::Silence | responder::Nak::Paused | responder::Nak::Stopped => Nak::Silence,
-        responder::Nak::ReceiverNotReady(code) => Nak::ReceiverNotReady(code),
-        responder::Nak::InvalidRequest => Nak::InvalidRequest,
-        responder::Nak::RemoteAccess => Nak::RemoteAccess,
-        responder::Nak::RemoteOperation => Nak::RemoteOperation,
-    }
+    refused
 }

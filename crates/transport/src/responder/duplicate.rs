@@ -1,10 +1,11 @@
 //! Requests that have been executed before (IBA 9.7.5.1): SENDs and WRITEs are acknowledged again, READs read again, atomics
 //! answered with what they found the first time.
 
+use vervain_iba::Nak;
 use vervain_wire::aeth::{NakCode, Syndrome};
 use vervain_wire::{Headers, Packet, opcode};
 
-use crate::host::{Access, Nak, ResponderHost};
+use crate::host::{Access, ResponderHost};
 use crate::psn;
 
 use super::answer::{Answer, Body, Resource};

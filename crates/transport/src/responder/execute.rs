@@ -1,10 +1,10 @@
 //! Executes a request packet that comes in sequence (IBA 9.7.4.1): opcode sequence, lengths, keys, receives, in that order.
 
 use serde::{Deserialize, Serialize};
-use vervain_iba::Status;
+use vervain_iba::{Nak, Status};
 use vervain_wire::{Headers, Packet, opcode};
 
-use crate::host::{Access, Data, Nak, Received, ResponderHost, Target};
+use crate::host::{Access, Data, Received, ResponderHost, Target};
 
 use super::answer::{Answer, Body, Resource};
 use super::{Responder, Stop};

@@ -1,10 +1,11 @@
 //! What the responder sends: READ responses and atomic answers in PSN order, with the acknowledgements of what has come again
 //! among them; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand for many).
 
+use vervain_iba::Nak;
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
 use vervain_wire::{Aeth, Headers, Packet, opcode};
 
-use crate::host::{Access, Nak, Payload, Refused, ResponderHost, Transmit};
+use crate::host::{Access, Payload, Refused, ResponderHost, Transmit};
 use crate::psn;
 
 use super::answer::{Answer, Body};

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::host::Host;
 use super::pair::{FIRST_PSN, Pair, requester_config, responder_config};
 use crate::*;
+use vervain_wire::aeth::{NakCode, Syndrome};
 
 const OPERATIONS: [Operation; 6] = [
     Operation::Send,
@@ -190,4 +191,15 @@ fn a_record_for_other_requests_is_refused() {
     );
     let mut others = posted(&[(1, 10), (1, 10)]);
     assert!(resume(&saved, &mut others).is_err());
+}
+
+#[test]
+fn a_record_of_a_refusal_that_ends_the_qp_has_one_that_does() {
+    let syndrome = Syndrome::Nak(NakCode::RemoteOperation);
+    for (nak, is_good) in [(Nak::RemoteOperation, true), (Nak::Silence, false), (Nak::ReceiverNotReady(1), false)] {
+        let refusal = Some(Refusal { psn: FIRST_PSN, syndrome, then: Then::Fail(nak) });
+        let saved = SavedResponder { expected: FIRST_PSN, refusal, ..SavedResponder::default() };
+        let resumed = Responder::resume(&responder_config(Service::Rc), &saved);
+        assert_eq!(resumed.is_ok(), is_good, "{nak:?}");
+    }
 }

@@ -11,9 +11,9 @@ use crate::process::send_work::Settled;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::{Step, Stop};
-use crate::responder::{Nak, Responder};
+use crate::responder::Responder;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Status, access};
+use vervain_iba::{Nak, Status, access};
 
 /// How soon a request is looked at again.
 const FIRST_LOOK_NS: u64 = 20_000;

@@ -9,11 +9,12 @@ use crate::process::peer::Location;
 use crate::qp::base::QpBase;
 use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::path::Path;
+use crate::qp::sq::retry::PAUSED_NS;
 use crate::qp::sq::{SendQueue, local_need};
-use crate::responder::{Atomic, InFlight, Nak, Reached, Refusal, Responder, Spoilt};
+use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, QpType, Status, access, send_flags, wc};
+use vervain_iba::{Nak, Opcode, QpType, Status, access, send_flags, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -95,6 +96,20 @@ pub(crate) enum Stop {
     Step(Step),
     Nak(Nak),
     Local(Status),
+    /// The peer's process lets nobody in for a moment.
+    Paused,
+    /// The peer's QP is stopped.
+    Stopped,
+}
+
+impl From<Barred> for Stop {
+    fn from(barred: Barred) -> Self {
+        match barred {
+            Barred::Silence => Stop::Nak(Nak::Silence),
+            Barred::Paused => Stop::Paused,
+            Barred::Stopped => Stop::Stopped,
+        }
+    }
 }
 
 impl From<Nak> for Stop {
@@ -190,7 +205,7 @@ impl SendQueue {
         }
         let dropped = match &outcome {
             Err(Stop::Local(_)) => true,
-            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::Paused | Nak::Stopped | Nak::ReceiverNotReady(_)),
+            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::ReceiverNotReady(_)),
             _ => false,
         };
         if dropped && let Some(wqe) = self.exec.claimed.take() {
@@ -200,7 +215,9 @@ impl SendQueue {
             Ok(()) => (Step::Done(Status::Success), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
-            Err(Stop::Nak(Nak::Stopped)) if target.is_over(self.process) => (self.look_anew(target), false),
+            Err(Stop::Paused) => (Step::Wait(now_ns() + PAUSED_NS), true),
+            Err(Stop::Stopped) if target.is_over(self.process) => (self.look_anew(target), false),
+            Err(Stop::Stopped) => (self.stopped(), true),
             Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),
         };
         if !matches!(result.0, Step::Done(_)) {

@@ -6,13 +6,13 @@ use crate::host::clock::now_ns;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
-use crate::responder::{Nak, Responder};
+use crate::responder::Responder;
 use std::sync::atomic::Ordering;
 use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
-use vervain_iba::{QpType, Status};
+use vervain_iba::{Nak, QpType, Status};
 
 /// How soon a process that lets nobody in is asked again.
-const PAUSED_NS: u64 = 20_000;
+pub(crate) const PAUSED_NS: u64 = 20_000;
 /// How long a handshake may take on top of the QP's own timeout; with a process that is slow, how much longer each time.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 
@@ -53,8 +53,6 @@ impl SendQueue {
         };
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
-            Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
-            Nak::Stopped => self.stopped(),
             Nak::Silence => {
                 self.start_over(target);
                 if reliable { self.silence() } else { Step::Done(Status::Success) }
@@ -104,7 +102,7 @@ impl SendQueue {
     }
 
     /// The peer is there, and no timer of ours runs.
-    fn stopped(&mut self) -> Step {
+    pub(crate) fn stopped(&mut self) -> Step {
         (self.exec.deadline, self.exec.handshake_until) = (0, 0);
         Step::Wait(self.exec.next_look_at_stopped())
     }

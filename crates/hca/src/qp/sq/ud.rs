@@ -16,13 +16,13 @@ use crate::qp::sq::requester::Step;
 use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::wqe::UdAddress;
 use crate::responder::datagram::{self, Arriving, Outcome};
-use crate::responder::{Nak, Responder};
+use crate::responder::{Barred, Responder};
 use crate::rq::Receipt;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use vervain_iba::{AhAttr, Opcode, Status, send_flags, wc};
+use vervain_iba::{AhAttr, Nak, Opcode, Status, send_flags, wc};
 
 /// How long a message is kept for a process that does not answer, at least. For one that lives and has had no CPU it is kept
 /// longer, while no more than [`KEEP_LONGER`] wait: an adapter receives for such a process.
@@ -339,13 +339,13 @@ impl SendQueue {
         };
         let arriving = Arriving { header: &header, payload: pieces, receipt, qkey, solicited };
         let arrives = |_mark| datagram::receive(target, &arriving, self.process.policy);
-        match target.enter().and_then(arrives) {
-            Ok(Outcome::Over(call)) => {
+        match target.enter().map(arrives) {
+            Ok(Ok(Outcome::Over(call))) => {
                 self.owed.extend(call);
                 qp.count_by_memory(Opcode::Send, pieces.len());
             }
-            Ok(Outcome::Later) | Err(Nak::Paused) => return Delivery::Later,
-            Err(Nak::Stopped) => {
+            Ok(Ok(Outcome::Later)) | Err(Barred::Paused) => return Delivery::Later,
+            Err(Barred::Stopped) => {
                 if target.is_over(self.process) {
                     // It is looked for anew.
                     target.release();
@@ -353,12 +353,12 @@ impl SendQueue {
                 }
                 return Delivery::Stopped;
             }
-            Err(Nak::Silence) => {
+            Ok(Err(Nak::Silence)) | Err(Barred::Silence) => {
                 target.release();
                 peers.known.remove(&to.qpn);
             }
             // Dropped: no receive, wrong Q_Key, or memory that was not there.
-            Err(nak) => {
+            Ok(Err(nak)) => {
                 let has_no_receive = matches!(nak, Nak::ReceiverNotReady(_));
                 qp.tally.add(Word::OutOfBuffer, u64::from(has_no_receive));
                 let theirs = target.qp.qkey.load(Ordering::Relaxed);
