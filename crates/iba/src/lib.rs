@@ -203,6 +203,12 @@ impl Opcode {
         }
     }
 
+    /// Operations that this process does alone: nothing of them goes to the peer.
+    #[inline]
+    pub fn is_local(self) -> bool {
+        matches!(self, Opcode::LocalInv | Opcode::BindMw)
+    }
+
     /// Operations that hand a message to a receive WQE.
     #[inline]
     pub fn is_send(self) -> bool {

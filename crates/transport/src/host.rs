@@ -2,7 +2,7 @@
 //! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
-use vervain_iba::{Nak, Status};
+use vervain_iba::{Nak, Opcode, Status};
 use vervain_wire::Headers;
 
 /// Nanoseconds of a monotonic clock.
@@ -45,27 +45,11 @@ pub enum Refused {
     Memory,
 }
 
-/// What a requester does (subset of `enum ibv_wr_opcode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Operation {
-    Send,
-    SendImm,
-    SendInvalidate,
-    Write,
-    WriteImm,
-    Read,
-    CompareSwap,
-    FetchAdd,
-    Flush,
-    AtomicWrite,
-}
-
 /// A posted request, as the protocol needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// The operation.
-    pub operation: Operation,
+    pub opcode: Opcode,
     /// Bytes of payload, or of the answer.
     pub length: u64,
     /// Remote address and key.
@@ -119,7 +103,7 @@ impl Data for [u8] {
 pub trait RequesterHost {
     /// Payload of the answers that come in.
     type Data: Data + ?Sized;
-    /// Request `n`, if it has been posted.
+    /// Request `n`, if it has been posted and leaves this process.
     fn request(&self, n: u32) -> Option<Request>;
     /// Sends a packet.
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;

@@ -23,7 +23,7 @@ mod window;
 pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
 pub use counters::{RequesterCounters, ResponderCounters};
 pub use host::{
-    Access, Data, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Target, Transmit,
+    Access, Data, Nanos, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Target, Transmit,
 };
 pub use pacer::Pacer;
 pub use requester::{Requester, SavedRequester, Sent};
@@ -32,7 +32,7 @@ pub use rtt::Rtt;
 pub use saved::Unusable;
 pub use window::Window;
 
-pub use vervain_iba::{Nak, Status};
+pub use vervain_iba::{Nak, Opcode, Status};
 
 #[cfg(test)]
 mod tests;

@@ -178,7 +178,7 @@ impl<'a> Sends<'a> {
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.
     pub fn is_local(&self, n: u32) -> bool {
-        matches!(self.sq.wq[self.sq.wq.place(n)].opcode, Opcode::LocalInv | Opcode::BindMw)
+        self.sq.wq[self.sq.wq.place(n)].opcode.is_local()
     }
 
     /// Carries out the request at the head, which is local.

@@ -6,8 +6,7 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::Sends;
 use vervain_hca::{Opcode, Status};
 use vervain_transport::{
-    Data, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, SavedRequester, Transmit,
-    Unusable,
+    Data, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, SavedRequester, Transmit, Unusable,
 };
 use vervain_wire::opcode;
 
@@ -176,7 +175,9 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
     fn request(&self, n: u32) -> Option<Request> {
         let at = n.wrapping_add(self.skipped);
         let posted = self.sends.get(at)?;
-        let operation = operation(posted.opcode)?;
+        if posted.opcode.is_local() {
+            return None;
+        }
         let is_new = at.wrapping_sub(self.begun.get()) as i32 >= 0;
         if is_new {
             if !self.sends.may_begin() || O::HAS_SHORTCUTS && self.out.holds(&posted) {
@@ -185,8 +186,8 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
             self.begun.set(at.wrapping_add(1));
         }
         Some(Request {
-            operation,
-            length: if operation == Operation::Flush { posted.flush.length } else { posted.length },
+            opcode: posted.opcode,
+            length: if posted.opcode == Opcode::Flush { posted.flush.length } else { posted.length },
             remote_addr: posted.remote_addr,
             rkey: posted.rkey,
             imm_or_rkey: posted.imm_or_rkey,
@@ -259,22 +260,4 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         let reason = if status == Status::LocalProtection { self.reason.take() } else { None };
         self.sends.finish(reason.unwrap_or(status));
     }
-}
-
-/// What the protocol calls an operation; none for those that do not leave this process.
-#[inline]
-fn operation(opcode: Opcode) -> Option<Operation> {
-    Some(match opcode {
-        Opcode::Send => Operation::Send,
-        Opcode::SendImm => Operation::SendImm,
-        Opcode::SendInv => Operation::SendInvalidate,
-        Opcode::Write => Operation::Write,
-        Opcode::WriteImm => Operation::WriteImm,
-        Opcode::Read => Operation::Read,
-        Opcode::CompareSwap => Operation::CompareSwap,
-        Opcode::FetchAdd => Operation::FetchAdd,
-        Opcode::Flush => Operation::Flush,
-        Opcode::AtomicWrite => Operation::AtomicWrite,
-        Opcode::LocalInv | Opcode::BindMw => return None,
-    })
 }

@@ -348,7 +348,7 @@ impl Requester {
         }
         let last = self.before_cursor();
         let oldest = Cursor { index: 0, packet: psn::distance(self.flights[0].first_psn, self.unacknowledged) };
-        let answered = |at: Cursor| is_answered(self.flights[at.index].request.operation);
+        let answered = |at: Cursor| is_answered(self.flights[at.index].request.opcode);
         let at = if probes == 0 && !answered(last) { last } else { oldest };
         if answered(at) {
             window.lost(now);

@@ -109,7 +109,7 @@ fn posted(requests: &[Vec<u8>]) -> Vec<(Request, Vec<u8>)> {
                 _ => (0, 0),
             };
             let request = Request {
-                operation: Operation::Send,
+                opcode: Opcode::Send,
                 length: 0,
                 remote_addr: addr,
                 rkey,
@@ -127,22 +127,22 @@ fn posted(requests: &[Vec<u8>]) -> Vec<(Request, Vec<u8>)> {
         data.extend_from_slice(payload);
         request.length = data.len() as u64;
         request.solicited |= headers.bth.solicited;
-        request.operation = match opcode::operation(headers.bth.opcode) {
-            opcode::READ_REQUEST => Operation::Read,
-            opcode::COMPARE_SWAP => Operation::CompareSwap,
-            opcode::FETCH_ADD => Operation::FetchAdd,
-            code if opcode::has_imm(code) && opcode::is_write(code) => Operation::WriteImm,
-            code if opcode::has_imm(code) => Operation::SendImm,
-            code if opcode::has_invalidate(code) => Operation::SendInvalidate,
-            code if opcode::is_write(code) => Operation::Write,
-            _ => Operation::Send,
+        request.opcode = match opcode::operation(headers.bth.opcode) {
+            opcode::READ_REQUEST => Opcode::Read,
+            opcode::COMPARE_SWAP => Opcode::CompareSwap,
+            opcode::FETCH_ADD => Opcode::FetchAdd,
+            code if opcode::has_imm(code) && opcode::is_write(code) => Opcode::WriteImm,
+            code if opcode::has_imm(code) => Opcode::SendImm,
+            code if opcode::has_invalidate(code) => Opcode::SendInv,
+            code if opcode::is_write(code) => Opcode::Write,
+            _ => Opcode::Send,
         };
         if let Some(atomic) = headers.atomic {
             (request.length, request.swap) = (8, atomic.swap_add);
-            let is_swap = request.operation == Operation::CompareSwap;
+            let is_swap = request.opcode == Opcode::CompareSwap;
             request.compare_add = if is_swap { atomic.compare } else { atomic.swap_add };
         }
-        if request.operation == Operation::Read {
+        if request.opcode == Opcode::Read {
             request.length = u64::from(headers.reth.unwrap().length);
         }
         request.imm_or_rkey = headers.imm.map(u32::from_ne_bytes).or(headers.invalidate).unwrap_or(0);

@@ -84,9 +84,9 @@ impl Host {
     }
 
     /// Posts a request of `data.len()` bytes, or `length` bytes of a READ.
-    pub fn post(&mut self, operation: Operation, data: &[u8], change: impl FnOnce(&mut Request)) -> u32 {
+    pub fn post(&mut self, operation: Opcode, data: &[u8], change: impl FnOnce(&mut Request)) -> u32 {
         let mut request = Request {
-            operation,
+            opcode: operation,
             length: data.len() as u64,
             remote_addr: BASE,
             rkey: RKEY,

@@ -313,7 +313,7 @@ impl SendQueue {
         let w = &mut self.wq[i];
         let opcode = w.opcode;
         let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != Status::Success;
-        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+        if opcode.is_local() {
             w.bind = None;
             self.psn_ahead = self.psn_ahead.wrapping_sub(1);
         }
@@ -439,7 +439,7 @@ impl SendQueue {
     /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.
     #[inline]
     fn goes_by_memory(&self, opcode: Opcode) -> bool {
-        !self.path.is_remote() && !self.is_ud && !matches!(opcode, Opcode::LocalInv | Opcode::BindMw)
+        !self.path.is_remote() && !self.is_ud && !opcode.is_local()
     }
 
     /// Puts the completion of WQE `i`, the one before the head, where the program polls.

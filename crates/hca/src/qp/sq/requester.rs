@@ -152,7 +152,7 @@ impl SendQueue {
     pub(crate) fn step(&mut self, qp: &QpBase, budget: &mut u64) -> Step {
         let i = self.wq.place(self.wq.head());
         let opcode = self.wq[i].opcode;
-        if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+        if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || opcode.is_local() {
             return self.step_elsewhere(qp, i, opcode, budget);
         }
         // The target is moved out and back, so that the queue and the target can be borrowed side by side.
@@ -173,7 +173,7 @@ impl SendQueue {
     /// One step of a request that is not for the one peer of a connected QP.
     #[inline(never)]
     fn step_elsewhere(&mut self, qp: &QpBase, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
-        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+        if opcode.is_local() {
             return self.local_operation(qp, i, opcode);
         }
         if qp.qp_type() == QpType::Ud {
