@@ -175,6 +175,13 @@ impl std::fmt::Display for Opcode {
     }
 }
 
+/// Send, which every service has.
+impl Default for Opcode {
+    fn default() -> Self {
+        Opcode::Send
+    }
+}
+
 impl Opcode {
     /// The right to remote memory that it takes (`IBV_ACCESS_*`). None for a flush, which says itself what it needs, and for what
     /// names no remote memory.
@@ -219,6 +226,56 @@ impl Opcode {
     #[inline]
     pub fn answers(self) -> bool {
         matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+}
+
+/// What an RDMA Flush asks for (IBA annex A19).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flush {
+    /// `enum ibv_placement_type` bits: 1 global visibility, 2 persistence.
+    pub placement: u32,
+    /// `enum ibv_selectivity_level`: 0 range, 1 region.
+    pub level: u32,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// A request of a send queue: what it asks of the peer. What does not belong to its operation means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The operation.
+    pub opcode: Opcode,
+    /// `IBV_SEND_*`.
+    pub flags: u32,
+    /// Bytes of payload, or of the answer.
+    pub length: u64,
+    /// Remote address (RDMA, atomics, flush).
+    pub remote_addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// Immediate data as on the wire, or the key to invalidate.
+    pub imm_or_rkey: u32,
+    /// Compare value or addend.
+    pub compare_add: u64,
+    /// Swap value.
+    pub swap: u64,
+    /// Destination SRQ (XRC); 0: none.
+    pub srqn: u32,
+    /// What to flush.
+    pub flush: Flush,
+}
+
+impl Request {
+    /// It waits for earlier reads and atomics.
+    #[inline]
+    pub fn is_fenced(&self) -> bool {
+        self.flags & send_flags::FENCE != 0
+    }
+
+    /// It asks for a solicited event at the peer.
+    #[inline]
+    pub fn is_solicited(&self) -> bool {
+        self.flags & send_flags::SOLICITED != 0
     }
 }
 

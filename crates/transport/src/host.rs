@@ -2,7 +2,7 @@
 //! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
-use vervain_iba::{Nak, Opcode, Status};
+use vervain_iba::{Nak, Request, Status};
 use vervain_wire::Headers;
 
 /// Nanoseconds of a monotonic clock.
@@ -45,33 +45,6 @@ pub enum Refused {
     Memory,
 }
 
-/// A posted request, as the protocol needs it.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// The operation.
-    pub opcode: Opcode,
-    /// Bytes of payload, or of the answer.
-    pub length: u64,
-    /// Remote address and key.
-    pub remote_addr: u64,
-    /// See there.
-    pub rkey: u32,
-    /// Immediate data as it lies in memory (network order bytes), or the key to invalidate.
-    pub imm_or_rkey: u32,
-    /// Compare value or addend.
-    pub compare_add: u64,
-    /// Swap value.
-    pub swap: u64,
-    /// XRC SRQ, 0 for none.
-    pub srqn: u32,
-    /// Waits for earlier reads and atomics (IBV_SEND_FENCE).
-    pub fence: bool,
-    /// Asks for a solicited event.
-    pub solicited: bool,
-    /// Flush: placement type and selectivity level (IBA annex A19).
-    pub flush: (u32, u32),
-}
-
 /// The payload of packets that come in: bytes that stay as they are, or bytes that others may change meanwhile, such as those of a
 /// ring in shared memory, which nobody may see as a slice. Only the host reads them.
 pub trait Data {
@@ -103,7 +76,7 @@ impl Data for [u8] {
 pub trait RequesterHost {
     /// Payload of the answers that come in.
     type Data: Data + ?Sized;
-    /// Request `n`, if it has been posted and leaves this process.
+    /// Request `n`, if it has been posted and leaves this process. The length of a Flush is here that of the range.
     fn request(&self, n: u32) -> Option<Request>;
     /// Sends a packet.
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;

@@ -6,7 +6,9 @@ mod receiver;
 mod script;
 mod sender;
 
-use vervain_transport::{Opcode, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service, Window};
+use vervain_transport::{
+    Flush, Opcode, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service, Window, send_flags,
+};
 use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, Reth, opcode, parse};
 
 use receiver::Receiver;
@@ -245,9 +247,9 @@ impl Conversation {
             compare_add: 2,
             swap: 3,
             srqn: SRQN,
-            fence: flags & 1 != 0,
-            solicited: flags & 2 != 0,
-            flush: (1, 0),
+            flags: if flags & 1 != 0 { send_flags::FENCE } else { 0 }
+                | if flags & 2 != 0 { send_flags::SOLICITED } else { 0 },
+            flush: Flush { placement: 1, ..Flush::default() },
         };
         self.sender.post(request, flags > 250);
         Some(())

@@ -13,14 +13,13 @@ use crate::qp::carrier::Connection;
 use crate::qp::sq::path::PathAttr;
 use crate::qp::sq::requester::Step;
 use crate::qp::sq::ud::{Datagram, DatagramOut};
-use crate::qp::sq::wqe::Flush;
 use crate::qp::sq::{LOOK_BUDGET, SendQueue, local_need};
 use crate::qp::{Qp, SendSide};
 use crate::responder::{QpIncarnation, Responder};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Nak, Opcode, QpAttr, QpState, QpType, Status, send_flags};
+use vervain_iba::{Nak, Opcode, QpAttr, QpState, QpType, Request, Status};
 
 /// How often a send queue that another thread has is tried.
 const SOON_TRIES: u32 = 200;
@@ -34,23 +33,6 @@ pub enum SenderAccess {
     NoSender,
     /// Another thread has the send queue, or the process is paused or the QP stopped: come again.
     Busy,
-}
-
-/// A posted request, as a link sees it.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct RemoteRequest {
-    pub opcode: Opcode,
-    pub length: u64,
-    pub remote_addr: u64,
-    pub rkey: u32,
-    pub imm_or_rkey: u32,
-    pub compare_add: u64,
-    pub swap: u64,
-    pub srqn: u32,
-    pub fence: bool,
-    pub solicited: bool,
-    pub flush: Flush,
 }
 
 /// A send queue in the hands of a [`Connection`]. Requests are named by a counter that wraps.
@@ -94,28 +76,15 @@ impl<'a> Sends<'a> {
 
     /// Request `n`, if it is posted and has not completed.
     #[inline]
-    pub fn get(&self, n: u32) -> Option<RemoteRequest> {
-        let w = self.sq.wq.get(n)?;
-        Some(RemoteRequest {
-            opcode: w.opcode,
-            length: w.length,
-            remote_addr: w.remote_addr,
-            rkey: w.rkey,
-            imm_or_rkey: w.imm_or_rkey,
-            compare_add: w.compare_add,
-            swap: w.swap,
-            srqn: w.srqn,
-            fence: w.flags & send_flags::FENCE != 0,
-            solicited: w.flags & send_flags::SOLICITED != 0,
-            flush: w.flush,
-        })
+    pub fn get(&self, n: u32) -> Option<&Request> {
+        self.sq.wq.get(n).map(|wqe| &wqe.request)
     }
 
     /// The status that request `n` fails with before anything of it is sent, if it does (IBA 10.10.2.2).
     #[inline(always)]
     pub fn check(&self, n: u32) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
-        let w = &self.sq.wq[i];
+        let w = &self.sq.wq[i].request;
         if w.length > u64::from(LIMITS.max_msg_sz) {
             return Err(Status::LocalLength);
         }
@@ -137,7 +106,7 @@ impl<'a> Sends<'a> {
     /// Puts fetched data where request `n` wants it, from byte `from` on. The data is read once, and may change meanwhile.
     pub fn scatter(&mut self, n: u32, mut from: u64, data: &Pieces) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
-        let need = local_need(self.sq.wq[i].opcode);
+        let need = local_need(self.sq.wq[i].request.opcode);
         for (at, len) in data.iter() {
             let mut pieces = Pieces::new();
             self.sq.collect(i, from, len as u64, need, &mut pieces)?;
@@ -164,7 +133,7 @@ impl<'a> Sends<'a> {
         if len > u64::from(sge.length) - skip {
             return None;
         }
-        let need = local_need(self.sq.wq[i].opcode);
+        let need = local_need(self.sq.wq[i].request.opcode);
         let addr = sge.addr.wrapping_add(skip);
         let at = crate::mr::local_memory(self.sq.process, sge.lkey, addr, len, need, self.sq.pd)? as u64;
         Some((sge.lkey, at..at + len))
@@ -173,18 +142,18 @@ impl<'a> Sends<'a> {
     /// Whether the keys still allow what was put at the [`Sends::destination`] of these bytes.
     pub fn check_destination(&self, n: u32, from: u64, len: u64) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
-        self.sq.each_piece(i, from, len, local_need(self.sq.wq[i].opcode), |_, _| {})
+        self.sq.each_piece(i, from, len, local_need(self.sq.wq[i].request.opcode), |_, _| {})
     }
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.
     pub fn is_local(&self, n: u32) -> bool {
-        self.sq.wq[self.sq.wq.place(n)].opcode.is_local()
+        self.sq.wq[self.sq.wq.place(n)].request.opcode.is_local()
     }
 
     /// Carries out the request at the head, which is local.
     pub fn do_local(&mut self) {
         let i = self.sq.wq.place(self.sq.wq.head());
-        let opcode = self.sq.wq[i].opcode;
+        let opcode = self.sq.wq[i].request.opcode;
         if let Step::Done(status) = self.sq.local_operation(&self.qp.base, i, opcode) {
             self.sq.finish(&self.qp.base, status);
         }

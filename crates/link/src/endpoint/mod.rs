@@ -7,8 +7,8 @@ pub mod responder;
 pub mod saved;
 
 use std::ops::Range;
+use vervain_hca::Request;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::qp::remote::RemoteRequest;
 use vervain_transport::{Data, Refused};
 use vervain_wire::Headers;
 
@@ -86,7 +86,7 @@ pub trait PacketOut {
     const HAS_SHORTCUTS: bool = false;
 
     /// Whether `request` is not to begin while another is under way, because it is better carried out alone then.
-    fn holds(&self, _request: &RemoteRequest) -> bool {
+    fn holds(&self, _request: &Request) -> bool {
         false
     }
 

@@ -4,9 +4,9 @@ use super::{AsPieces, PacketOut};
 use std::cell::Cell;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::Sends;
-use vervain_hca::{Opcode, Status};
+use vervain_hca::{Opcode, Request, Status};
 use vervain_transport::{
-    Data, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, SavedRequester, Transmit, Unusable,
+    Data, Payload, Refused, Requester, RequesterConfig, RequesterHost, SavedRequester, Transmit, Unusable,
 };
 use vervain_wire::opcode;
 
@@ -180,24 +180,13 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
         }
         let is_new = at.wrapping_sub(self.begun.get()) as i32 >= 0;
         if is_new {
-            if !self.sends.may_begin() || O::HAS_SHORTCUTS && self.out.holds(&posted) {
+            if !self.sends.may_begin() || O::HAS_SHORTCUTS && self.out.holds(posted) {
                 return None;
             }
             self.begun.set(at.wrapping_add(1));
         }
-        Some(Request {
-            opcode: posted.opcode,
-            length: if posted.opcode == Opcode::Flush { posted.flush.length } else { posted.length },
-            remote_addr: posted.remote_addr,
-            rkey: posted.rkey,
-            imm_or_rkey: posted.imm_or_rkey,
-            compare_add: posted.compare_add,
-            swap: posted.swap,
-            srqn: posted.srqn,
-            fence: posted.fence,
-            solicited: posted.solicited,
-            flush: (posted.flush.placement, posted.flush.level),
-        })
+        let length = if posted.opcode == Opcode::Flush { posted.flush.length } else { posted.length };
+        Some(Request { length, ..*posted })
     }
 
     #[inline]

@@ -1,10 +1,9 @@
 //! A request under way: its PSNs, packets, opcodes and what it counts for in the window.
 
-use vervain_iba::{Opcode, Status};
+use vervain_iba::{Opcode, Request, Status};
 use vervain_wire::opcode;
 
 use crate::config::Service;
-use crate::host::Request;
 use crate::psn;
 use crate::window::PACKET_OVERHEAD;
 

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use vervain_iba::{Opcode, Status};
+use vervain_iba::{Opcode, Request, Status};
 use vervain_wire::{AtomicEth, Headers, Reth, opcode};
 
-use crate::host::{Nanos, Payload, Refused, Request, RequesterHost, Transmit};
+use crate::host::{Nanos, Payload, Refused, RequesterHost, Transmit};
 use crate::psn;
 use crate::window::{PACKET_OVERHEAD, Window};
 
@@ -79,7 +79,8 @@ impl Requester {
         window: &mut Window,
         host: &mut impl RequesterHost,
     ) -> Result<(), Sent> {
-        if self.next == self.highest && self.cursor.packet == 0 && flight.request.fence && !self.reads.is_empty() {
+        if self.next == self.highest && self.cursor.packet == 0 && flight.request.is_fenced() && !self.reads.is_empty()
+        {
             // IBA 10.8.3.3.
             return Err(Sent::All);
         }
@@ -164,7 +165,7 @@ impl Requester {
             headers.reth = Some(Reth { addr: request.remote_addr, rkey: request.rkey, length: request.length as u32 });
         }
         if is_last {
-            headers.bth.solicited = request.solicited && takes_receive(request.opcode);
+            headers.bth.solicited = request.is_solicited() && takes_receive(request.opcode);
             if opcode::has_imm(code) {
                 headers.imm = Some(request.imm_or_rkey.to_ne_bytes());
             } else if opcode::has_invalidate(code) {
@@ -185,7 +186,7 @@ impl Requester {
     ) -> Result<(), Sent> {
         let again = self.next != self.highest;
         let request = &flight.request;
-        if !again && self.cursor.packet == 0 && request.fence && !self.reads.is_empty() {
+        if !again && self.cursor.packet == 0 && request.is_fenced() && !self.reads.is_empty() {
             return Err(Sent::All);
         }
         let n = self.first.wrapping_add(self.cursor.index as u32);
@@ -270,7 +271,7 @@ impl Requester {
             }
             Opcode::AtomicWrite => opcode::ATOMIC_WRITE,
             Opcode::Flush => {
-                headers.flush = Some((request.flush.0 as u8, request.flush.1 as u8));
+                headers.flush = Some((request.flush.placement as u8, request.flush.level as u8));
                 opcode::FLUSH
             }
             _ => {

@@ -102,19 +102,19 @@ fn storm(service: Service, seed: u64, weather: Weather) {
         let most = if random.below(2) == 0 { 16_000 } else { 64 };
         let length = random.below(most);
         let data = pattern(length as usize, i as u8);
-        let fence = random.below(4) == 0;
+        let flags = if random.below(4) == 0 { send_flags::FENCE } else { 0 };
         match random.below(if service == Service::Uc { 2 } else { 6 }) {
             0 => {
                 pair.server.posted.push_back(16_384);
-                pair.client.post(Opcode::SendImm, &data, |r| (r.imm_or_rkey, r.fence) = (i as u32, fence));
+                pair.client.post(Opcode::SendImm, &data, |r| (r.imm_or_rkey, r.flags) = (i as u32, flags));
                 sent.push(data);
             }
             1 => {
-                pair.client.post(Opcode::Write, &data, |r| (r.remote_addr, r.fence) = (BASE + own, fence));
+                pair.client.post(Opcode::Write, &data, |r| (r.remote_addr, r.flags) = (BASE + own, flags));
             }
             2 => {
                 pair.server.memory[own as usize..][..data.len()].copy_from_slice(&data);
-                pair.client.post(Opcode::Read, &data, |r| (r.remote_addr, r.fence) = (BASE + own, fence));
+                pair.client.post(Opcode::Read, &data, |r| (r.remote_addr, r.flags) = (BASE + own, flags));
             }
             3 => {
                 let word = BASE + (1 << 20) - 8;

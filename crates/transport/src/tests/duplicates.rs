@@ -25,7 +25,7 @@ fn post(pair: &mut Pair, operation: Opcode) {
         r.length = if operation == Opcode::Read { 1500 } else { r.length };
         // Apart from each other: no WRITE changes what a READ asks for.
         r.remote_addr += if operation == Opcode::Write { 0 } else { 8192 };
-        r.flush = (1, 0);
+        r.flush.placement = 1;
     });
 }
 

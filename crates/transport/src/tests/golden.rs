@@ -108,25 +108,13 @@ fn posted(requests: &[Vec<u8>]) -> Vec<(Request, Vec<u8>)> {
                 (_, Some(atomic)) => (atomic.addr, atomic.rkey),
                 _ => (0, 0),
             };
-            let request = Request {
-                opcode: Opcode::Send,
-                length: 0,
-                remote_addr: addr,
-                rkey,
-                imm_or_rkey: 0,
-                compare_add: 0,
-                swap: 0,
-                srqn: 0,
-                fence: false,
-                solicited: false,
-                flush: (0, 0),
-            };
+            let request = Request { remote_addr: addr, rkey, ..Request::default() };
             posted.push((request, Vec::new()));
         }
         let (request, data) = posted.last_mut().unwrap();
         data.extend_from_slice(payload);
         request.length = data.len() as u64;
-        request.solicited |= headers.bth.solicited;
+        request.flags |= if headers.bth.solicited { send_flags::SOLICITED } else { 0 };
         request.opcode = match opcode::operation(headers.bth.opcode) {
             opcode::READ_REQUEST => Opcode::Read,
             opcode::COMPARE_SWAP => Opcode::CompareSwap,

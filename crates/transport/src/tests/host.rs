@@ -90,13 +90,7 @@ impl Host {
             length: data.len() as u64,
             remote_addr: BASE,
             rkey: RKEY,
-            imm_or_rkey: 0,
-            compare_add: 0,
-            swap: 0,
-            srqn: 0,
-            fence: false,
-            solicited: false,
-            flush: (0, 0),
+            ..Request::default()
         };
         change(&mut request);
         self.delivered.push(vec![0; request.length as usize]);

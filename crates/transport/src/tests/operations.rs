@@ -30,7 +30,7 @@ fn sends_of_every_length_arrive_in_the_receives_they_find() {
 fn immediate_data_solicited_events_and_invalidation_are_told() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.posted.extend([100, 100, 5000, 100]);
-    pair.client.post(Opcode::SendImm, b"abc", |r| (r.imm_or_rkey, r.solicited) = (0x1122_3344, true));
+    pair.client.post(Opcode::SendImm, b"abc", |r| (r.imm_or_rkey, r.flags) = (0x1122_3344, send_flags::SOLICITED));
     pair.client.post(Opcode::SendInv, b"", |r| r.imm_or_rkey = 0x77);
     pair.client.post(Opcode::WriteImm, &pattern(2500, 1), |r| r.imm_or_rkey = 5);
     pair.client.post(Opcode::WriteImm, b"", |r| r.imm_or_rkey = 6);
@@ -112,7 +112,7 @@ fn atomics_answer_with_the_word_before() {
 fn atomic_write_and_flush_are_answered_with_empty_read_responses() {
     let mut pair = Pair::new(Service::Rc);
     pair.client.post(Opcode::AtomicWrite, &7u64.to_ne_bytes(), |_| ());
-    pair.client.post(Opcode::Flush, &[], |r| (r.length, r.flush) = (4096, (1, 0)));
+    pair.client.post(Opcode::Flush, &[], |r| (r.length, r.flush.placement) = (4096, 1));
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success; 2]);
     assert_eq!(pair.server.memory[..8], 7u64.to_ne_bytes());
@@ -124,7 +124,7 @@ fn a_fence_waits_for_reads_and_atomics_before_it() {
     let mut pair = Pair::new(Service::Rc);
     pair.client.post(Opcode::Read, &[], |r| r.length = 8);
     pair.client.post(Opcode::Write, b"no fence", |_| ());
-    pair.client.post(Opcode::Write, b"fenced..", |r| r.fence = true);
+    pair.client.post(Opcode::Write, b"fenced..", |r| r.flags = send_flags::FENCE);
     pair.client.post(Opcode::Read, &[], |r| r.length = 8);
     pair.transmit();
     let sent: Vec<_> = pair.client.sent().iter().map(|packet| packet.0).collect();

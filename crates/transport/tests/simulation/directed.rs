@@ -1,6 +1,6 @@
 //! Plans written by hand, each for one situation; and every single fault of a short exchange, one after the other.
 
-use vervain_transport::{Nanos, Opcode, Request, Status};
+use vervain_transport::{Flush, Nanos, Opcode, Request, Status};
 
 use crate::plan::{ConnectionPlan, EndPlan, HostPlan, MS, Op, Plan, Receives, SECOND, Service, US, keys};
 use crate::random::{mix, pattern};
@@ -68,10 +68,8 @@ fn op(number: usize, operation: Opcode, length: u64) -> Op {
         imm_or_rkey: number as u32,
         compare_add: if operation == AtomicWrite { u64::from_ne_bytes(word) } else { number as u64 },
         swap: number as u64 + 1,
-        srqn: 0,
-        fence: false,
-        solicited: false,
-        flush: (1, 0),
+        flush: Flush { placement: 1, ..Flush::default() },
+        ..Request::default()
     };
     Op { request, key, misdeed: None }
 }

@@ -1,6 +1,6 @@
 //! A plan from a seed: topology, parameters, requests and faults.
 
-use vervain_transport::{Nanos, Opcode, Request};
+use vervain_transport::{Flush, Nanos, Opcode, Request, send_flags};
 
 use crate::plan::{
     ConnectionPlan, EndPlan, HostPlan, Landings, MS, Misdeed, Op, Plan, Receives, Rings, SECOND, Service, US, keys,
@@ -297,7 +297,7 @@ fn operations(random: &mut Random, aim: &Aim, packets: u64) -> Vec<Op> {
         let number = mix(aim.number as u64, operations.len() as u64);
         let operation = random.pick(choice);
         let mut request = request(random, aim, operation, number);
-        request.fence = random.permille(fences);
+        request.flags |= if random.permille(fences) { send_flags::FENCE } else { 0 };
         total += request.length.div_ceil(u64::from(aim.mtu)).max(1);
         operations.push(Op { request, key: number, misdeed: None });
     }
@@ -357,9 +357,8 @@ fn request(random: &mut Random, aim: &Aim, operation: Opcode, number: u64) -> Re
         },
         swap: random.between(0, 3),
         srqn: if aim.service == Service::Extended { aim.host as u32 + 1 } else { 0 },
-        fence: false,
-        solicited: random.permille(200),
-        flush: (1, 0),
+        flags: if random.permille(200) { send_flags::SOLICITED } else { 0 },
+        flush: Flush { placement: 1, ..Flush::default() },
     }
 }
 

@@ -214,7 +214,7 @@ impl Target {
             write: op.writes(),
             imm,
             invalidated,
-            solicited: request.solicited,
+            solicited: request.is_solicited(),
             partial: false,
         };
         assert_eq!(*received, wanted, "request {index} is received with other particulars");

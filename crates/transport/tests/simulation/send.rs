@@ -160,7 +160,7 @@ impl SendQueue {
         }
         let later: Vec<&Op> = self.script[index + 1..self.posted]
             .iter()
-            .take_while(|op| !op.request.fence)
+            .take_while(|op| !op.request.is_fenced())
             .filter(|op| op.misdeed.is_none_or(|m| m == Misdeed::Local))
             .collect();
         for (i, (&got, &wanted)) in fetch.data.iter().zip(&fetch.expected).enumerate() {

@@ -17,7 +17,7 @@ impl SendQueue {
     /// Says why the request at place `i` ends with `status`.
     #[cold]
     pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: Status) {
-        let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].opcode);
+        let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].request.opcode);
         let refused = self.refused_by_the_peer(i, status).or_else(|| self.leads_nowhere(status));
         let refused = refused.or_else(|| self.wrong_here(i, status));
         let why = match refused {
@@ -43,7 +43,7 @@ impl SendQueue {
     fn refused_by_the_peer(&self, i: usize, status: Status) -> Option<String> {
         let peer = match &self.path {
             Path::Memory(peer) => peer,
-            Path::Xrc(peers) => peers.get(&self.wq[i].srqn)?,
+            Path::Xrc(peers) => peers.get(&self.wq[i].request.srqn)?,
             _ => return None,
         };
         match status {
@@ -97,7 +97,7 @@ fn nobody_answers(way: Way<'_>) -> Cow<'static, str> {
 impl SendQueue {
     /// What is wrong with the request at place `i` itself.
     fn wrong_here(&self, i: usize, status: Status) -> Option<String> {
-        let (w, max_rd_atomic) = (&self.wq[i], self.params.max_rd_atomic);
+        let (w, max_rd_atomic) = (&self.wq[i].request, self.params.max_rd_atomic);
         let (opcode, length) = (w.opcode, w.length);
         match status {
             Status::LocalProtection => self.bad_sge(i),
@@ -122,7 +122,7 @@ impl SendQueue {
         if self.wq.inline_data(i).is_some() {
             return None;
         }
-        let need = local_need(self.wq[i].opcode);
+        let need = local_need(self.wq[i].request.opcode);
         self.wq.sges(i).iter().enumerate().filter(|(_, sge)| sge.length > 0).find_map(|(n, sge)| {
             let used = KeyUse {
                 name: "lkey",

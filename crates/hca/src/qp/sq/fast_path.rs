@@ -312,7 +312,7 @@ impl SendQueue {
     /// Carries out WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
     #[inline]
     pub(crate) fn advance_short(&mut self, qp: &QpBase, i: usize) -> bool {
-        let opcode = self.wq[i].opcode;
+        let opcode = self.wq[i].request.opcode;
         if self.fast.opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
             return false;
         }
@@ -324,7 +324,8 @@ impl SendQueue {
         let (mut receive, mut unanswered) = (Receive::default(), false);
         let done = {
             // A Send names what it fills when it has its receive.
-            let Ok(_mark) = target.enter_at(w.rkey, w.remote_addr) else { return false };
+            let (addr, rkey) = w.remote();
+            let Ok(_mark) = target.enter_at(rkey, addr) else { return false };
             match opcode {
                 Opcode::Write => self.write(target, &w, &data),
                 Opcode::Read => self.read(target, &w, &data),

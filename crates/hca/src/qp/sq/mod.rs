@@ -172,21 +172,16 @@ impl SendQueue {
             return Err(refusal(qp, request));
         }
         let i = self.wq.place(self.wq.tail());
-        let (num_sge, inline_len, length) = self.wq.take_data(i, request)?;
+        let (num_sge, is_inline, length) = self.wq.take_data(i, request)?;
         let w = &mut self.wq[i];
-        w.wr_id = request.wr_id;
-        w.opcode = opcode;
-        w.flags = request.flags;
-        w.num_sge = num_sge;
-        w.inline_len = inline_len;
-        w.length = length;
-        w.imm_or_rkey = request.imm_or_rkey;
-        w.rkey = request.rkey;
-        w.remote_addr = request.remote_addr;
-        w.srqn = request.srqn;
+        (w.wr_id, w.num_sge, w.is_inline) = (request.wr_id, num_sge, is_inline);
+        let r = &mut w.request;
+        (r.opcode, r.flags, r.length) = (opcode, request.flags, length);
+        (r.remote_addr, r.rkey, r.imm_or_rkey) = (request.remote_addr, request.rkey, request.imm_or_rkey);
+        r.srqn = request.srqn;
         match opcode {
-            Opcode::CompareSwap | Opcode::FetchAdd => (w.compare_add, w.swap) = (request.compare_add, request.swap),
-            Opcode::Flush => w.flush = request.flush,
+            Opcode::CompareSwap | Opcode::FetchAdd => (r.compare_add, r.swap) = (request.compare_add, request.swap),
+            Opcode::Flush => r.flush = request.flush,
             Opcode::BindMw => w.bind = request.bind.as_ref().map(BindWork::of),
             _ => {}
         }
@@ -259,7 +254,7 @@ impl SendQueue {
             }
             let i = self.wq.place(self.wq.head());
             if self.advance_short(qp, i) {
-                budget = budget.saturating_sub(self.wq[i].length);
+                budget = budget.saturating_sub(self.wq[i].request.length);
                 self.finish(qp, Status::Success);
                 continue;
             }
@@ -311,18 +306,18 @@ impl SendQueue {
     pub(crate) fn finish(&mut self, qp: &QpBase, status: Status) {
         let i = self.wq.place(self.wq.head());
         let w = &mut self.wq[i];
-        let opcode = w.opcode;
-        let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != Status::Success;
+        let opcode = w.request.opcode;
+        let signaled = self.sq_sig_all || w.request.flags & send_flags::SIGNALED != 0 || status != Status::Success;
         if opcode.is_local() {
             w.bind = None;
             self.psn_ahead = self.psn_ahead.wrapping_sub(1);
         }
         if status == Status::Success && self.goes_by_memory(opcode) {
-            qp.count_by_memory(opcode, self.wq[i].length);
+            qp.count_by_memory(opcode, self.wq[i].request.length);
             if self.exec.by_vm | self.exec.by_owner != 0 {
                 qp.count_ways(self.exec.by_vm, self.exec.by_owner);
             }
-            self.count_psns(self.wq[i].length);
+            self.count_psns(self.wq[i].request.length);
         }
         if status == Status::Success {
             self.wq.done();
@@ -336,7 +331,7 @@ impl SendQueue {
         }
         self.exec = Exec::default();
         if signaled {
-            let byte_len = if opcode.answers() { self.wq[i].length as u32 } else { 0 };
+            let byte_len = if opcode.answers() { self.wq[i].request.length as u32 } else { 0 };
             self.complete(qp, i, status, byte_len);
         }
         if !self.owed.is_empty() {
@@ -446,7 +441,7 @@ impl SendQueue {
     #[inline(always)]
     fn complete(&mut self, qp: &QpBase, i: usize, status: Status, byte_len: u32) {
         let Some(cq) = qp.send_cq() else { return };
-        let (wr_id, opcode) = (self.wq[i].wr_id, self.wq[i].opcode.wc_opcode());
+        let (wr_id, opcode) = (self.wq[i].wr_id, self.wq[i].request.opcode.wc_opcode());
         if self.completions.push(cq.shared, wr_id, status, opcode, byte_len, self.wq.head()) {
             cq.tell(status != Status::Success);
         }
@@ -549,7 +544,7 @@ impl SendQueue {
 
     /// Checks the local memory of the whole of WQE `i` as [`SendQueue::collect`] does, and nothing else.
     pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), Status> {
-        self.each_piece(i, 0, self.wq[i].length, need, |_, _| {})
+        self.each_piece(i, 0, self.wq[i].request.length, need, |_, _| {})
     }
 
     /// Calls `each` for each part of bytes `[from, from + len)` of WQE `i`, with its length.

@@ -112,7 +112,7 @@ impl SendQueue {
     #[cold]
     pub(crate) fn has_answer(&self, i: usize, target: &Responder) -> bool {
         let r = &target.lane.request;
-        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == self.wq[i].length;
+        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == self.wq[i].request.length;
         self.exec.asked.as_ref().is_some_and(ends)
             && self.exec.claimed.is_none()
             && r.state.load(Ordering::Acquire) == request::DONE
@@ -164,8 +164,8 @@ impl SendQueue {
         r.local.store(u32::from(remote.local), Ordering::Relaxed);
         r.addr.store(remote.addr, Ordering::Relaxed);
         r.len.store(n, Ordering::Relaxed);
-        r.compare.store(self.wq[i].compare_add, Ordering::Relaxed);
-        r.swap.store(self.wq[i].swap, Ordering::Relaxed);
+        r.compare.store(self.wq[i].request.compare_add, Ordering::Relaxed);
+        r.swap.store(self.wq[i].request.swap, Ordering::Relaxed);
         r.moved.store(0, Ordering::Relaxed);
         r.taken.store(0, Ordering::Relaxed);
         let mut asked = Asked { op, len: n, moved: 0, seen: 0 };

@@ -14,7 +14,7 @@ use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Nak, Opcode, QpType, Status, access, send_flags, wc};
+use vervain_iba::{Nak, Opcode, QpType, Status, access, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -151,7 +151,7 @@ impl SendQueue {
     #[inline]
     pub(crate) fn step(&mut self, qp: &QpBase, budget: &mut u64) -> Step {
         let i = self.wq.place(self.wq.head());
-        let opcode = self.wq[i].opcode;
+        let opcode = self.wq[i].request.opcode;
         if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || opcode.is_local() {
             return self.step_elsewhere(qp, i, opcode, budget);
         }
@@ -180,7 +180,7 @@ impl SendQueue {
             return self.datagram(qp, i);
         }
         // Every XRC request names an SRQ, for the keys are held against its domain (IBA A14.5.2).
-        let srqn = self.wq[i].srqn;
+        let srqn = self.wq[i].request.srqn;
         let known = if let Path::Xrc(peers) = &mut self.path { peers.remove(&srqn) } else { None };
         let target = match known.map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
             Ok(target) => target,
@@ -237,7 +237,7 @@ impl SendQueue {
         target: &Responder,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         // The local memory of a message that is moved in one go.
         let mut whole = Pieces::new();
         if !self.exec.checked {
@@ -280,7 +280,7 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         let direction = if opcode == Opcode::Read { Direction::Read } else { Direction::Write };
         if self.exec.asked.is_some() && self.takes_answer(i, target) {
@@ -327,7 +327,7 @@ impl SendQueue {
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         while self.exec.done < total {
             let done = self.exec.done;
@@ -349,7 +349,7 @@ impl SendQueue {
 
     #[inline(never)]
     fn deliver_immediate(&mut self, qp: &QpBase, i: usize, target: &Responder, wqe: u32) {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let receipt = Receipt {
             opcode: wc::OP_RECV_RDMA_WITH_IMM,
             byte_len: w.length as u32,
@@ -360,7 +360,7 @@ impl SendQueue {
             sl: self.params.ah.sl,
             ..Receipt::default()
         };
-        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.is_solicited()));
     }
 
     /// Send, with immediate, with invalidate. `whole` is the local memory if the message is short.
@@ -374,7 +374,7 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         let mut mark = target.enter()?;
         let wqe = match self.exec.claimed {
             Some(wqe) => wqe,
@@ -411,7 +411,7 @@ impl SendQueue {
             _ if total > 0 => mark = self.send_long(i, target, wqe, &receipt, mark, budget)?,
             _ => {}
         }
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         receipt.byte_len = total as u32;
         match opcode {
             Opcode::SendImm => (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_IMM),
@@ -428,7 +428,7 @@ impl SendQueue {
             }
             _ => {}
         }
-        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.is_solicited()));
         target.leave_done(mark).map_err(Stop::from)
     }
 
@@ -443,7 +443,7 @@ impl SendQueue {
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         while self.exec.done < total {
             let done = self.exec.done;
             let far = match target.reach_receive(wqe, done, total - done) {
@@ -481,7 +481,7 @@ impl SendQueue {
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
     fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: Status, nak: Nak) -> Stop {
-        let length = self.wq[self.wq.place(self.wq.head())].length;
+        let length = self.wq[self.wq.place(self.wq.head())].request.length;
         target.spoil_receive(wqe, receipt, Spoilt { status, length, whole: true });
         self.exec.claimed = None;
         Stop::Nak(nak)
@@ -490,7 +490,7 @@ impl SendQueue {
     /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole` is where the answer goes.
     #[inline]
     fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Responder, whole: &Pieces) -> Result<(), Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         if total != 8 {
             return Err(Stop::Local(Status::LocalLength));
         }
@@ -511,7 +511,8 @@ impl SendQueue {
     /// Carries out an atomic, here or by asking the owner; what was there before.
     #[inline]
     fn fetch_at(&mut self, i: usize, opcode: Opcode, target: &Responder) -> Result<u64, Stop> {
-        let (rkey, addr) = (self.wq[i].rkey, self.wq[i].remote_addr);
+        let w = &self.wq[i].request;
+        let (rkey, addr) = (w.rkey, w.remote_addr);
         let mark = target.enter()?;
         target.answers()?;
         let compare_swap = opcode == Opcode::CompareSwap;
@@ -519,7 +520,6 @@ impl SendQueue {
         let done = if self.exec.asked.is_some() {
             target.check_atomic(rkey, addr).map(|()| None)?
         } else {
-            let w = &self.wq[i];
             let atomic = Atomic { compare_swap, compare_add: w.compare_add, swap: w.swap };
             target.fetch_atomic(rkey, addr, atomic)?
         };
@@ -545,7 +545,8 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let (rkey, addr, total) = (self.wq[i].rkey, self.wq[i].remote_addr, self.wq[i].length);
+        let w = &self.wq[i].request;
+        let (rkey, addr, total) = (w.rkey, w.remote_addr, w.length);
         if total != 8 {
             return Err(Stop::Local(Status::LocalLength));
         }
@@ -570,7 +571,7 @@ impl SendQueue {
     /// (IBA annex A19.4.2).
     #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let mark = target.enter()?;
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
         target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
@@ -593,7 +594,7 @@ impl SendQueue {
         let n = part_of(way, far.len, *budget);
         if way != Way::Owner {
             let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
-            let stream = self.wq[i].length >= crate::host::copy::STREAM_FROM;
+            let stream = self.wq[i].request.length >= crate::host::copy::STREAM_FROM;
             let mut pieces = Pieces::new();
             self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
             let moved =
@@ -620,7 +621,7 @@ impl SendQueue {
     }
 
     fn local_invalidate(&mut self, qp: &QpBase, i: usize) -> Step {
-        let key = self.wq[i].imm_or_rkey;
+        let key = self.wq[i].request.imm_or_rkey;
         let process = self.process;
         let done = qp.pausing(|| crate::mr::mw::local_invalidate(process, key, qp.qp_num()));
         // Memory management operation error (IBA 11.6.2), which the verbs call MW_BIND_ERR.

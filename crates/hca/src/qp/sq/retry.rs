@@ -45,7 +45,7 @@ impl SendQueue {
     #[cold]
     pub(crate) fn refused(&mut self, qp: &QpBase, i: usize, target: &Responder, nak: Nak) -> Step {
         let reliable = qp.qp_type().is_reliable();
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let note = |target: &Responder| {
             if let Some(need) = w.opcode.remote_right() {
                 target.note_access(w.rkey, w.remote_addr, w.length, need);

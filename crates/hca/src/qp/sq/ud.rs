@@ -22,7 +22,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use vervain_iba::{AhAttr, Nak, Opcode, Status, send_flags, wc};
+use vervain_iba::{AhAttr, Nak, Opcode, Status, wc};
 
 /// How long a message is kept for a process that does not answer, at least. For one that lives and has had no CPU it is kept
 /// longer, while no more than [`KEEP_LONGER`] wait: an adapter receives for such a process.
@@ -146,7 +146,7 @@ impl UdPeers {
 impl SendQueue {
     /// The datagram at the head.
     pub(crate) fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         if total > u64::from(self.params.mtu_bytes) {
             return Step::Done(Status::LocalLength);
         }
@@ -158,10 +158,10 @@ impl SendQueue {
         if !pieces.are_readable() {
             return Step::Done(Status::LocalProtection);
         }
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let to = self.wq.ud_address(i);
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
-        let solicited = w.flags & send_flags::SOLICITED != 0;
+        let solicited = w.is_solicited();
         if to.route.carrier().is_some() {
             let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(to.qpn));
             let held_back_until =
