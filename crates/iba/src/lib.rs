@@ -183,13 +183,13 @@ impl Default for Opcode {
 }
 
 impl Opcode {
-    /// The right to remote memory that it takes (`IBV_ACCESS_*`). None for a flush, which says itself what it needs, and for what
-    /// names no remote memory.
-    pub fn remote_right(self) -> Option<u32> {
+    /// The right to remote memory that it takes. None for a flush, whose request names the right, and for an operation without
+    /// remote memory.
+    pub fn right(self) -> Option<Right> {
         match self {
-            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => Some(access::REMOTE_WRITE),
-            Opcode::Read => Some(access::REMOTE_READ),
-            Opcode::CompareSwap | Opcode::FetchAdd => Some(access::REMOTE_ATOMIC),
+            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => Some(Right::Write),
+            Opcode::Read => Some(Right::Read),
+            Opcode::CompareSwap | Opcode::FetchAdd => Some(Right::Atomic),
             _ => None,
         }
     }
@@ -226,6 +226,35 @@ impl Opcode {
     #[inline]
     pub fn answers(self) -> bool {
         matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+}
+
+/// The right to remote memory that a request takes (IBA 9.7.4.1.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// RDMA Write and atomic write.
+    Write,
+    /// RDMA Read.
+    Read,
+    /// Atomics that fetch.
+    Atomic,
+    /// Flush to this placement: bit 0 global visibility, bit 1 persistence.
+    Flush(u32),
+}
+
+impl Right {
+    /// `IBV_ACCESS_*` of the memory.
+    #[inline]
+    pub fn access(self) -> u32 {
+        match self {
+            Right::Write => access::REMOTE_WRITE,
+            Right::Read => access::REMOTE_READ,
+            Right::Atomic => access::REMOTE_ATOMIC,
+            Right::Flush(placement) => {
+                let of = |bit: u32, right| if placement & bit != 0 { right } else { 0 };
+                of(1, access::FLUSH_GLOBAL) | of(2, access::FLUSH_PERSISTENT)
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
-use vervain_iba::{Nak, Request, Status};
+use vervain_iba::{Nak, Request, Right, Status};
 use vervain_wire::Headers;
 
 /// Nanoseconds of a monotonic clock.
@@ -106,17 +106,6 @@ pub trait RequesterHost {
     fn complete(&mut self, n: u32, status: Status);
 }
 
-/// Rights that an RDMA operation needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Access {
-    Write,
-    Read,
-    Atomic,
-    /// To this placement: bit 0 global visibility, bit 1 persistence.
-    Flush(u32),
-}
-
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
@@ -153,7 +142,7 @@ pub trait ResponderHost {
     /// Whether `[addr, addr + len)` may be accessed so. With `len` 0 only the state of the QP is asked, for the key and address
     /// of an empty READ or WRITE are not looked at (IBA 9.7.4.1.5); a FLUSH of level 1 (whole region) is the exception: key
     /// and right count, the range is that of the region.
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak>;
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak>;
     /// Writes; `last` says that the message ends here, so that its last word is stored last.
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &Self::Data, last: bool) -> Result<(), Nak>;
     /// A 64-bit atomic; the word before. `compare` is none for fetch and add.

@@ -22,7 +22,7 @@ mod window;
 
 pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
 pub use counters::{RequesterCounters, ResponderCounters};
-pub use host::{Access, Data, Nanos, Payload, Received, Refused, RequesterHost, ResponderHost, Target, Transmit};
+pub use host::{Data, Nanos, Payload, Received, Refused, RequesterHost, ResponderHost, Target, Transmit};
 pub use pacer::Pacer;
 pub use requester::{Requester, SavedRequester, Sent};
 pub use responder::{Answer, Body, Message, Refusal, Resource, Responder, SavedResponder, Then};
@@ -30,7 +30,7 @@ pub use rtt::Rtt;
 pub use saved::Unusable;
 pub use window::Window;
 
-pub use vervain_iba::{Flush, Nak, Opcode, Request, Status, send_flags};
+pub use vervain_iba::{Flush, Nak, Opcode, Request, Right, Status, send_flags};
 
 #[cfg(test)]
 mod tests;

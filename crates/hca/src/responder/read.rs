@@ -19,11 +19,6 @@ impl Responder {
         self.reach(rkey, addr, len, access::REMOTE_READ)
     }
 
-    /// Checks a Read before it is answered.
-    pub fn check_read(&self, rkey: u32, addr: u64, len: u64) -> Result<(), Nak> {
-        self.reach_read(rkey, addr, len).map(drop)
-    }
-
     /// What a Read fetches, inside the mark and until its end. For an answer in packets: the memory is this process's own.
     pub fn read(&self, rkey: u32, addr: u64, len: u64) -> Result<Pieces, Nak> {
         match self.reach_read(rkey, addr, len)?.location {

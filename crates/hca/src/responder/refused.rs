@@ -6,7 +6,7 @@ use crate::arena::layout::{KEY_NULL, KEY_WINDOW2, KeyEntry, QpShared};
 use crate::responder::Responder;
 use crate::rq::RqView;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Status, access};
+use vervain_iba::{Right, Status, access};
 
 /// A message and the receive that it does not fit, or the state of it that is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,11 +83,10 @@ fn right(need: u32) -> &'static str {
 }
 
 impl Responder {
-    /// Notes an operation that needs the rights `need` to bytes `[addr, addr + len)` of `rkey`, and does not have them. Inside
-    /// the mark.
+    /// Notes a request that takes `right` to bytes `[addr, addr + len)` of `rkey`, and does not have it. Inside the mark.
     #[cold]
-    pub fn note_access(&self, rkey: u32, addr: u64, len: u64, need: u32) {
-        self.note(need, rkey, addr, len);
+    pub fn note_access(&self, rkey: u32, addr: u64, len: u64, right: Right) {
+        self.note(right.access(), rkey, addr, len);
     }
 
     /// Notes why receive `wqe` was spoilt.

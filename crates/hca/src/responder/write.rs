@@ -13,11 +13,6 @@ impl Responder {
         self.reach(rkey, addr, len, access::REMOTE_WRITE)
     }
 
-    /// Checks a Write before its data is there.
-    pub fn check_write(&self, rkey: u32, addr: u64, len: u64) -> Result<(), Nak> {
-        self.reach_write(rkey, addr, len).map(drop)
-    }
-
     /// The memory that a Write goes to and its key, where it is of this process.
     pub fn write_range(&self, rkey: u32, addr: u64, len: u64) -> Option<(u32, Range<u64>)> {
         match self.reach_write(rkey, addr, len).ok()?.location {

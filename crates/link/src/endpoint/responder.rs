@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::responder::{Barred, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
-use vervain_hca::{Qp, Status, access, wc};
-use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Target, Transmit};
+use vervain_hca::{Qp, Right, Status, wc};
+use vervain_transport::{Data, Nak, Payload, Received, Refused, ResponderHost, Target, Transmit};
 use vervain_wire::opcode;
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
@@ -123,7 +123,7 @@ impl<'a, O: PacketOut> Inbound<'a, O> {
     fn store(&mut self, srqn: u32, rkey: u32, addr: u64, from: &Pieces, last: bool) -> Result<(), Nak> {
         let inside = self.inside(srqn)?;
         let written = inside.write(rkey, addr, from, last);
-        written.map_err(|refused| noted(inside, refused, (rkey, addr, from.len()), access::REMOTE_WRITE))
+        written.map_err(|refused| noted(inside, refused, (rkey, addr, from.len()), Right::Write))
     }
 
     fn receipt(&self, received: &Received) -> Receipt {
@@ -147,21 +147,14 @@ impl<'a, O: PacketOut> Inbound<'a, O> {
 impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     type Data = O::Data;
 
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
         let inside = self.inside(srqn)?;
-        let (checked, need) = match wanted {
-            Access::Flush(placement) => (inside.check_flush(rkey, addr, len, placement), access::FLUSH_GLOBAL),
-            _ if len == 0 => (Ok(()), 0),
-            Access::Write => (inside.check_write(rkey, addr, len), access::REMOTE_WRITE),
-            Access::Read => (inside.check_read(rkey, addr, len), access::REMOTE_READ),
-            Access::Atomic => (inside.check_atomic(rkey, addr), access::REMOTE_ATOMIC),
-        };
-        checked.map_err(|refused| noted(inside, refused, (rkey, addr, len), need))
+        inside.check(rkey, addr, len, right).map_err(|refused| noted(inside, refused, (rkey, addr, len), right))
     }
 
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
         if data.has_landed() {
-            return self.check(srqn, rkey, addr, data.length() as u64, Access::Write);
+            return self.check(srqn, rkey, addr, data.length() as u64, Right::Write);
         }
         let mut from = Pieces::new();
         data.add_to(&mut from);
@@ -171,7 +164,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
         let inside = self.inside(srqn)?;
         let done = inside.atomic(rkey, addr, compare, swap_add);
-        done.map_err(|refused| noted(inside, refused, (rkey, addr, 8), access::REMOTE_ATOMIC))
+        done.map_err(|refused| noted(inside, refused, (rkey, addr, 8), Right::Atomic))
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
@@ -246,13 +239,12 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 }
 
-/// `refused`, against an operation that needs the right `need` to memory: rkey, address, length. The QP keeps for its owner what
-/// was refused.
+/// `refused`, against a request that takes `right` to memory: rkey, address, length. The QP keeps the request for its owner.
 #[cold]
-fn noted(inside: &Responder, refused: Nak, memory: (u32, u64, u64), need: u32) -> Nak {
+fn noted(inside: &Responder, refused: Nak, memory: (u32, u64, u64), right: Right) -> Nak {
     if matches!(refused, Nak::RemoteAccess | Nak::InvalidRequest) {
         let (rkey, addr, len) = memory;
-        inside.note_access(rkey, addr, len, need);
+        inside.note_access(rkey, addr, len, right);
     }
     refused
 }

@@ -218,7 +218,7 @@ fn a_refused_repetition_is_told_though_new_requests_follow_it() {
     post(&mut pair, Opcode::Write);
     let sent = requests(&mut pair);
     replies(&mut pair, &sent[..1]);
-    pair.server.rights = vec![Access::Write];
+    pair.server.rights = vec![Right::Write];
     assert_eq!(
         replies(&mut pair, [&sent[0], &sent[1], &sent[2]]),
         [(opcode::ACKNOWLEDGE, at(0)), (opcode::ACKNOWLEDGE, at(3))],

@@ -32,7 +32,7 @@ fn a_wrong_key_a_range_too_long_and_a_missing_right_are_access_errors() {
     let long = run_one(Opcode::Write, &[7; 3000], |r| r.remote_addr = BASE + (1 << 20) - 2000, |_| ());
     assert_eq!(long.statuses()[1], Status::RemoteAccess);
     assert_eq!(long.server.memory[(1 << 20) - 2000], 0, "found at the first packet");
-    let right = run_one(Opcode::CompareSwap, &[0; 8], |_| (), |server| server.rights = vec![Access::Write]);
+    let right = run_one(Opcode::CompareSwap, &[0; 8], |_| (), |server| server.rights = vec![Right::Write]);
     assert_eq!(right.statuses()[1], Status::RemoteAccess);
 }
 
@@ -227,7 +227,7 @@ fn a_request_that_is_refused_for_good_stays_so_if_it_comes_again() {
     let bytes = pair.client.wire.pop_front().unwrap();
     pair.server.rights.clear();
     pair.responder.handle_packet(&parsed(&bytes), &mut pair.server);
-    pair.server.rights.push(Access::Write);
+    pair.server.rights.push(Right::Write);
     pair.responder.handle_packet(&parsed(&bytes), &mut pair.server);
     pair.responder.poll_transmit(1, &mut pair.server);
     assert_eq!((pair.server.failed, pair.server.writes), (Some(Nak::RemoteAccess), 0));

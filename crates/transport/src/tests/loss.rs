@@ -519,7 +519,7 @@ fn a_refused_repetition_does_not_swallow_an_acknowledgement() {
     pair.client.post(Opcode::Write, b"x", |_| ());
     let sent = requests(&mut pair);
     replies(&mut pair, [&sent[0]]);
-    pair.server.rights = vec![Access::Write];
+    pair.server.rights = vec![Right::Write];
     assert_eq!(replies(&mut pair, [&sent[1], &sent[0]]), [(opcode::ACKNOWLEDGE, at(0)), (opcode::ACKNOWLEDGE, at(1))]);
     assert_eq!(pair.server.failed, None);
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use vervain_transport::{
-    Access, Nak, Opcode, Payload, Received, Refused, Request, ResponderHost, Status, Target as Place, Transmit,
+    Nak, Opcode, Payload, Received, Refused, Request, ResponderHost, Right, Status, Target as Place, Transmit,
 };
 
 use crate::landing::{Arrived, Note, Putter, Way};
@@ -236,15 +236,15 @@ impl TargetHost<'_> {
     }
 
     /// What the key allows for the range.
-    fn rights(&self, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
-        let size = match (rkey & keys::KIND, access) {
-            (keys::REGION, Access::Write | Access::Read | Access::Flush(1)) if rkey == self.target.key => {
+    fn rights(&self, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
+        let size = match (rkey & keys::KIND, right) {
+            (keys::REGION, Right::Write | Right::Read | Right::Flush(1)) if rkey == self.target.key => {
                 self.target.memory.len() as u64
             }
-            (keys::PATTERN | keys::GONE, Access::Read) if rkey & keys::OWNER == self.shared.host as u32 => {
+            (keys::PATTERN | keys::GONE, Right::Read) if rkey & keys::OWNER == self.shared.host as u32 => {
                 keys::PATTERN_LENGTH
             }
-            (keys::WORDS, Access::Atomic) if rkey & keys::OWNER == self.shared.host as u32 => keys::WORD_COUNT * 8,
+            (keys::WORDS, Right::Atomic) if rkey & keys::OWNER == self.shared.host as u32 => keys::WORD_COUNT * 8,
             _ => return Err(Nak::RemoteAccess),
         };
         let start = addr.checked_sub(keys::base(rkey)).ok_or(Nak::RemoteAccess)?;
@@ -264,10 +264,10 @@ impl TargetHost<'_> {
 impl ResponderHost for TargetHost<'_> {
     type Data = Arrived;
 
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
         self.alive()?;
         self.check_srqn(srqn);
-        if len == 0 { Ok(()) } else { self.rights(rkey, addr, len, access) }
+        if len == 0 { Ok(()) } else { self.rights(rkey, addr, len, right) }
     }
 
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, arrived: &Arrived, last: bool) -> Result<(), Nak> {
@@ -277,7 +277,7 @@ impl ResponderHost for TargetHost<'_> {
         if data.is_empty() {
             return Ok(());
         }
-        self.rights(rkey, addr, data.len() as u64, Access::Write)?;
+        self.rights(rkey, addr, data.len() as u64, Right::Write)?;
         let (index, offset) = self.target.current();
         let op = *self.target.op(index);
         assert!(op.writes(), "a write where request {index} is {:?}", op.request.opcode);
@@ -305,7 +305,7 @@ impl ResponderHost for TargetHost<'_> {
         if !addr.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
-        self.rights(rkey, addr, 8, Access::Atomic)?;
+        self.rights(rkey, addr, 8, Right::Atomic)?;
         let (index, _) = self.target.current();
         let op = *self.target.op(index);
         let request = &op.request;
@@ -337,7 +337,7 @@ impl ResponderHost for TargetHost<'_> {
         if !addr.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
-        self.rights(rkey, addr, 8, Access::Write)?;
+        self.rights(rkey, addr, 8, Right::Write)?;
         let (index, offset) = self.target.current();
         let request = self.target.op(index).request;
         assert_eq!(request.opcode, Opcode::AtomicWrite, "an atomic write where request {index} is another");
@@ -457,7 +457,7 @@ impl ResponderHost for TargetHost<'_> {
             Payload::None => {}
             Payload::Memory { srqn, rkey, addr, len, .. } => {
                 self.check_srqn(srqn);
-                if len > 0 && self.rights(rkey, addr, u64::from(len), Access::Read).is_err() {
+                if len > 0 && self.rights(rkey, addr, u64::from(len), Right::Read).is_err() {
                     return Err(Refused::Memory);
                 }
                 data = vec![0; len as usize];

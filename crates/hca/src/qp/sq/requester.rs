@@ -14,7 +14,7 @@ use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Nak, Opcode, QpType, Status, access, wc};
+use vervain_iba::{Nak, Opcode, QpType, Right, Status, access, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -518,7 +518,7 @@ impl SendQueue {
         let compare_swap = opcode == Opcode::CompareSwap;
         // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
         let done = if self.exec.asked.is_some() {
-            target.check_atomic(rkey, addr).map(|()| None)?
+            target.check(rkey, addr, 8, Right::Atomic).map(|()| None)?
         } else {
             let atomic = Atomic { compare_swap, compare_add: w.compare_add, swap: w.swap };
             target.fetch_atomic(rkey, addr, atomic)?
@@ -574,7 +574,7 @@ impl SendQueue {
         let w = &self.wq[i].request;
         let mark = target.enter()?;
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
-        target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
+        target.check(w.rkey, w.remote_addr, length, Right::Flush(w.flush.placement))?;
         target.leave_done(mark).map_err(Stop::from)
     }
 

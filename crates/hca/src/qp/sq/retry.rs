@@ -47,8 +47,8 @@ impl SendQueue {
         let reliable = qp.qp_type().is_reliable();
         let w = &self.wq[i].request;
         let note = |target: &Responder| {
-            if let Some(need) = w.opcode.remote_right() {
-                target.note_access(w.rkey, w.remote_addr, w.length, need);
+            if let Some(right) = w.opcode.right() {
+                target.note_access(w.rkey, w.remote_addr, w.length, right);
             }
         };
         match nak {
