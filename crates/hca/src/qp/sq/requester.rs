@@ -9,7 +9,6 @@ use crate::process::peer::Location;
 use crate::qp::base::QpBase;
 use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::path::Path;
-use crate::qp::sq::retry::PAUSED_NS;
 use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
@@ -215,7 +214,7 @@ impl SendQueue {
             Ok(()) => (Step::Done(Status::Success), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
-            Err(Stop::Paused) => (Step::Wait(now_ns() + PAUSED_NS), true),
+            Err(Stop::Paused) => (self.paused(), true),
             Err(Stop::Stopped) if target.is_over(self.process) => (self.look_anew(target), false),
             Err(Stop::Stopped) => (self.stopped(), true),
             Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),

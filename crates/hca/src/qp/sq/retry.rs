@@ -12,7 +12,7 @@ use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
 use vervain_iba::{Nak, QpType, Status};
 
 /// How soon a process that lets nobody in is asked again.
-pub(crate) const PAUSED_NS: u64 = 20_000;
+const PAUSED_NS: u64 = 20_000;
 /// How long a handshake may take on top of the QP's own timeout; with a process that is slow, how much longer each time.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 
@@ -99,6 +99,11 @@ impl SendQueue {
             return Step::Wait(now_ns());
         }
         Step::Wait(e.next_look().min(now_ns() + rnr_timer_ns(code)))
+    }
+
+    /// The peer's process lets nobody in for a moment.
+    pub(crate) fn paused(&self) -> Step {
+        Step::Wait(now_ns() + PAUSED_NS)
     }
 
     /// The peer is there, and no timer of ours runs.
