@@ -44,8 +44,8 @@ pub(crate) struct Arriving<'a> {
 }
 
 /// Delivers a datagram that came in a packet to the QP behind `target`, which is this process's. Called inside
-/// `Process::handle_packets`. An error: dropped, for want of a receive or for its Q_Key. The data is read once, and may change
-/// meanwhile.
+/// `Process::handle_packets`. An error: dropped, for want of a receive or for its Q_Key. The data is read once, and may
+/// change meanwhile.
 pub fn deliver(
     target: &Responder,
     header: &[u8; GRH_BYTES],

@@ -171,8 +171,8 @@ impl Responder {
         }
     }
 
-    /// The checks of a Flush (IBA annex A19.4.2). Each placement is a right of the region, and asking for one that this lacks
-    /// is an access error; only then it is held against the QP.
+    /// The checks of a Flush (IBA annex A19.4.2). Each placement is a right of the region, and asking for one that this
+    /// lacks is an access error; only then it is held against the QP.
     fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
         if placement & !3 != 0 {
             return Err(Nak::InvalidRequest);

@@ -83,7 +83,8 @@ fn right(need: u32) -> &'static str {
 }
 
 impl Responder {
-    /// Notes a request that takes `right` to bytes `[addr, addr + len)` of `rkey`, and does not have it. Inside the mark.
+    /// Notes a request that takes `right` to bytes `[addr, addr + len)` of `rkey`, and does not have it. Inside the
+    /// mark.
     #[cold]
     pub fn note_access(&self, rkey: u32, addr: u64, len: u64, right: Right) {
         self.note(right.access(), rkey, addr, len);

@@ -239,7 +239,8 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 }
 
-/// `refused`, against a request that takes `right` to memory: rkey, address, length. The QP keeps the request for its owner.
+/// `refused`, against a request that takes `right` to memory: rkey, address, length. The QP keeps the request for its
+/// owner.
 #[cold]
 fn noted(inside: &Responder, refused: Nak, memory: (u32, u64, u64), right: Right) -> Nak {
     if matches!(refused, Nak::RemoteAccess | Nak::InvalidRequest) {

@@ -1,7 +1,8 @@
 //! The short way of a request: posted while nothing waits, for one peer, with one piece of local memory, and mapped at both
-//! ends. It is carried out from the program's own work request, without becoming a WQE. Any other request, and one that is
-//! refused, has had no effect here and takes the long way (`qp::sq`, `requester`), which does it again from the start and
-//! finds out why; a receive that was claimed goes along. A QP whose messages a carrier has takes no request this way.
+//! ends. It is carried out from the program's own work request, without becoming a WQE. Any other request, and one that
+//! is refused, has had no effect here and takes the long way (`qp::sq`, `requester`), which does it again from the
+//! start and finds out why; a receive that was claimed goes along. A QP whose messages a carrier has takes no request
+//! this way.
 //!
 //! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
 
