@@ -2,7 +2,7 @@
 //! memory that is not mapped, the initiator leaves a request in its lane and the owner carries it out, through the same
 //! checks that the initiator would make.
 
-use crate::arena::layout::{Request, request};
+use crate::arena::layout::{OwnerRequest, request};
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::host::copy::bulk;
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vervain_iba::{Nak, QpState, QpType, Status, access};
 
-/// `Request::status` for each refusal; 0 is success.
+/// `OwnerRequest::status` for each refusal; 0 is success.
 pub fn status_of(result: Result<(), Nak>) -> u32 {
     match result {
         Ok(()) => 0,
@@ -134,7 +134,7 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
 
 /// Tells the initiator what a request has come to, if it is over. In the same turn: the program sees the last byte and may end
 /// its QP at once, which waits for this turn and no longer.
-fn answered(step: Step, r: &Request) -> Step {
+fn answered(step: Step, r: &OwnerRequest) -> Step {
     if let Step::Over(result) = step {
         r.status.store(status_of(result), Ordering::Relaxed);
         // Not over a request of the lane's next initiator.
@@ -159,7 +159,7 @@ fn leave(process: &Process, lane: &OwnedLane) {
 }
 
 /// The stream of a copy, and the bytes that may be moved next.
-fn next(r: &Request, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
+fn next(r: &OwnerRequest, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
     let bounce = lane.bounce()?;
     let stream = Stream { len: r.len.load(Ordering::Relaxed), ring: bounce.end - bounce.start };
     let (ours, theirs) = (r.taken.load(Ordering::Relaxed), r.moved.load(Ordering::SeqCst));
@@ -170,7 +170,7 @@ fn next(r: &Request, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
     Some((stream, bounce, n))
 }
 
-fn has_work(r: &Request, lane: &OwnedLane) -> bool {
+fn has_work(r: &OwnerRequest, lane: &OwnedLane) -> bool {
     next(r, lane).is_none_or(|(_, _, n)| n > 0)
 }
 
