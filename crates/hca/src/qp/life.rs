@@ -189,7 +189,7 @@ impl Qp {
         let is_remote = sends.sq.is_remote();
         sends.sq.abandon();
         self.disconnect(&mut sends);
-        sends.sq.reset();
+        sends.sq.reset(self.qp_type);
         let mut lanes = self.lanes.lock();
         for lane in lanes.iter() {
             drop(self.taken_from_srq(lane, is_remote));

@@ -488,11 +488,11 @@ impl SendQueue {
     }
 
     /// Back to the state after creation (RESET), after [`SendQueue::abandon`] and [`SendQueue::disconnect`].
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, qp_type: QpType) {
         self.wq.reset();
         self.fast.reset();
         if self.path.is_remote() {
-            self.path = Path::Unconnected;
+            self.path = Path::start(qp_type);
         }
         self.has_failed = false;
         self.exec = Exec::default();
