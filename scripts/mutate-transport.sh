@@ -93,7 +93,7 @@ rule "an ACK acknowledges one packet more" requester/acknowledge.rs \
 rule "a NAK acknowledges its own packet" requester/acknowledge.rs \
     'Some(_) if !self.advance(now, psn, window, host)' 'Some(_) if !self.advance(now, psn::add(psn, 1), window, host)'
 rule "an ACK that passes a READ ends it" requester/acknowledge.rs \
-    'if is_answered(oldest.request.operation) {' 'if false {'
+    'if is_answered(oldest.request.opcode) {' 'if false {'
 rule "answers from the past are taken" requester/acknowledge.rs \
     'if ahead >= psn::distance(self.unacknowledged, self.highest) {' 'if false {'
 rule "answers of any PSN up to half are taken" requester/acknowledge.rs \
@@ -149,7 +149,7 @@ rule "a lossless channel is probed" requester/recovery.rs \
 rule "a lossless window closes" window.rs \
     'if self.lossless || now < self.quiet_until {' 'if now < self.quiet_until {'
 rule "fence is ignored by WRITEs" requester/transmit.rs \
-    '&& self.cursor.packet == 0 && flight.request.fence && !self.reads.is_empty()' '&& false'
+    '&& self.cursor.packet == 0 && flight.request.is_fenced() && !self.reads.is_empty()' '&& false'
 rule "any number of READs and atomics" requester/transmit.rs \
     'if self.reads_sent >= usize::from(self.config.max_rd_atomic) {' 'if false {'
 rule "resent packets are not marked" requester/transmit.rs \
@@ -212,7 +212,7 @@ rule "a message too long for its receive is announced" responder/execute.rs \
             return None;
         }' ''
 rule "a Write is announced by any key" responder/execute.rs \
-    'host.check(srqn, reth.rkey, reth.addr, length, Access::Write).ok()?;' ''
+    'host.check(srqn, reth.rkey, reth.addr, length, Right::Write).ok()?;' ''
 rule "what has landed may have any length" responder/execute.rs \
     '(_, false) if has_landed => length.is_multiple_of(mtu) && length != 0,' '(_, false) if has_landed => true,'
 rule "what has not landed may be longer than the MTU" responder/execute.rs \

@@ -1,4 +1,5 @@
-//! The structure of the sources, from their own imports: the rooms of the device model, and where unsafe code is allowed.
+//! The structure of the sources, from their own imports and items: the rooms of the device model, the words of the
+//! specification, and where unsafe code is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -151,6 +152,47 @@ fn rooms_of_the_device_model_use_those_before_them() {
     let circle = |m: &str| from[m].iter().filter(|other| from[**other].contains(m)).copied().collect::<BTreeSet<_>>();
     let largest = graph.keys().map(|m| circle(m)).max_by_key(BTreeSet::len).expect("modules");
     assert!(largest.len() <= LARGEST_CIRCLE, "the largest circle, of {} files: {largest:?}", largest.len());
+}
+
+/// Types of `vervain-iba`, and the crates over it, none of which has another by that name.
+const WORDS: [&str; 6] = ["Nak", "Opcode", "Request", "Right", "Status", "Flush"];
+const SPEAKERS: [&str; 5] = ["wire", "transport", "hca", "link", "verbs"];
+
+/// The names of a file's types, but for those of tests.
+#[derive(Default)]
+struct Types(Vec<String>);
+
+impl Visit<'_> for Types {
+    fn visit_item_mod(&mut self, module: &syn::ItemMod) {
+        if !module.attrs.iter().any(|a| a.path().is_ident("cfg")) {
+            syn::visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item(&mut self, item: &syn::Item) {
+        match item {
+            syn::Item::Enum(item) => self.0.push(item.ident.to_string()),
+            syn::Item::Struct(item) => self.0.push(item.ident.to_string()),
+            syn::Item::Type(item) => self.0.push(item.ident.to_string()),
+            _ => {}
+        }
+        syn::visit::visit_item(self, item);
+    }
+}
+
+#[test]
+fn words_of_the_specification_are_defined_once() {
+    let mut again = BTreeSet::new();
+    for name in SPEAKERS {
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(name).join("src"), &mut files);
+        for file in files {
+            let mut types = Types::default();
+            types.visit_file(&syn::parse_file(&fs::read_to_string(&file).expect("a source")).expect("Rust"));
+            again.extend(types.0.into_iter().filter(|t| WORDS.contains(&t.as_str())).map(|t| (file.clone(), t)));
+        }
+    }
+    assert_eq!(again, BTreeSet::new(), "types that vervain-iba has");
 }
 
 /// Crates that docs/design.md names as those that may have unsafe code.

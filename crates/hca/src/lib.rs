@@ -53,7 +53,7 @@ pub use mr::mw::Mw;
 pub use process::Process;
 pub use qp::ah::Ah;
 pub use qp::sq::wqe::WorkRequest;
-pub use qp::sq::wqe::{Bind, Data, Flush, SendRequest, UdDest};
+pub use qp::sq::wqe::{Bind, Data, SendRequest, UdDest};
 pub use qp::{Poster, Qp, QpInit};
 pub use srq::xrcd::Xrcd;
 pub use srq::{Srq, SrqInit};

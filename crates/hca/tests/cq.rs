@@ -11,8 +11,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vervain_hca::responder::{Nak, Responder};
-use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, Srq, SrqInit, attr, event, wc};
+use vervain_hca::Nak;
+use vervain_hca::responder::Responder;
+use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, Srq, SrqInit, Status, attr, event};
 
 /// More than are kept hot.
 const LANES: usize = 11;
@@ -87,7 +88,7 @@ impl Case {
         self.waiting -= got.len();
         for c in got {
             if c.qp_num == self.broken.qp_num() {
-                assert_eq!((Some(c.wr_id), c.status), (self.own.pop_front(), wc::WR_FLUSH_ERR));
+                assert_eq!((Some(c.wr_id), c.status), (self.own.pop_front(), Status::Flushed.to_verbs()));
                 continue;
             }
             let side = self.sides.iter_mut().find(|s| s.qp.qp_num() == c.qp_num).expect("the QP of a completion");
@@ -396,12 +397,12 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
             for c in polled {
                 progress = Instant::now();
                 assert!(outstanding.remove(&c.wr_id), "receive {} completed twice", c.wr_id);
-                if c.status == wc::SUCCESS {
+                if c.status == Status::Success.to_verbs() {
                     let before = last.insert(c.qp_num, c.imm_or_rkey).unwrap_or(0);
                     assert!(c.imm_or_rkey > before, "out of order");
                     got += 1;
                 } else {
-                    assert_eq!(c.status, wc::WR_FLUSH_ERR);
+                    assert_eq!(c.status, Status::Flushed.to_verbs());
                     flushed += 1;
                 }
                 let id = next_id.fetch_add(1, Ordering::Relaxed);

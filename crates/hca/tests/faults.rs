@@ -6,9 +6,10 @@ use common::{INITIATORS_LIVE, TURN, bind, context, enter, foreign, poll, process
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use vervain_hca::Nak;
 use vervain_hca::arena::layout::found;
-use vervain_hca::responder::Nak;
-use vervain_hca::{Context, Cq, Mr, Mw, Pd, QpAttr, QpState, Sge, Srq, SrqInit, access, attr, wc};
+use vervain_hca::responder::Barred;
+use vervain_hca::{Context, Cq, Mr, Mw, Pd, QpAttr, QpState, Sge, Srq, SrqInit, Status, access, attr};
 
 /// What every test has of its own, and its turn.
 struct Owner {
@@ -104,15 +105,15 @@ fn what_ends_after_its_initiator_was_cut_off_does_not_count() {
     assert!(stopped.receive_memory(wqe, 0, 64).unwrap().is_some());
     to_err(&qp);
     let seen: Vec<_> = poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect();
-    assert_eq!(seen, [(1, wc::SUCCESS), (2, wc::WR_FLUSH_ERR)]);
+    assert_eq!(seen, [(1, Status::Success.to_verbs()), (2, Status::Flushed.to_verbs())]);
     // It goes on: there is no memory for it any more, no receive, and no success.
     assert!(matches!(stopped.receive_memory(wqe, 0, 64), Err(Nak::Silence)));
     assert_eq!(stopped.remote_memory(mr.rkey(), mr.addr(), 8, access::REMOTE_WRITE), Err(Nak::Silence));
     publish(&stopped, wqe, 2);
     assert!(!stopped.counts());
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
-    assert!(matches!(stopped.enter(), Err(Nak::Silence)));
-    assert!(matches!(stopped.enter_at(mr.rkey(), mr.addr()), Err(Nak::Silence)));
+    assert!(matches!(stopped.enter(), Err(Barred::Silence)));
+    assert!(matches!(stopped.enter_at(mr.rkey(), mr.addr()), Err(Barred::Silence)));
     assert!(poll(&cq, 8).is_empty(), "the receive was flushed once");
     stopped.release();
     qp.destroy().unwrap();
@@ -129,7 +130,7 @@ fn what_was_published_before_the_cut_off_is_kept() {
     publish(&stopped, stopped.claim().unwrap(), 7);
     // Stopped between the publication and the look whether it counts: the receiver has the message, the sender cannot know.
     to_err(&qp);
-    assert_eq!(poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(1, wc::SUCCESS)]);
+    assert_eq!(poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(1, Status::Success.to_verbs())]);
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
     stopped.release();
     qp.destroy().unwrap();
@@ -207,7 +208,7 @@ fn a_shared_queue_gives_back_what_was_taken_and_keeps_its_room() {
     let taken = stopped.claim().unwrap();
     to_err(&qp);
     let seen: Vec<_> = poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect();
-    assert_eq!(seen, [(0, wc::WR_FLUSH_ERR)], "the receive that the stopped one has taken is flushed");
+    assert_eq!(seen, [(0, Status::Flushed.to_verbs())], "the receive that the stopped one has taken is flushed");
     for _ in 0..3 {
         srq.post_recv(4, &[]).unwrap();
         assert!(srq.post_recv(9, &[]).is_err(), "it holds four");

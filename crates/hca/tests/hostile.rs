@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use vervain_hca::Nak;
 use vervain_hca::arena::View;
 use vervain_hca::arena::layout::{
     CqShared, CqeRing, Header, IS_INLINE, KEY_WINDOW, KEY_WINDOW2, KeyEntry, Lane, OFFSET_BITS, ObjectEntry, QpShared,
@@ -18,10 +19,10 @@ use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
 use vervain_hca::process::imports::{SLACK, Wanted};
 use vervain_hca::process::peer::{Location, PeerProcess};
 use vervain_hca::process::rendezvous::LaneRequest;
-use vervain_hca::responder::{Nak, QpIncarnation, Responder, Spoilt};
+use vervain_hca::responder::{QpIncarnation, Responder, Spoilt};
 use vervain_hca::rq::{Receipt, RqView};
 use vervain_hca::{
-    Cq, Dm, Mr, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Sge, Srq, SrqInit, Xrcd, access, attr, event, wc,
+    Cq, Dm, Mr, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Sge, Srq, SrqInit, Status, Xrcd, access, attr, event,
 };
 
 /// The shared object, sparse and longer than one window.
@@ -346,10 +347,15 @@ fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
                     check(view, &mapped, place, len);
                 }
             }
-            let receipt = Receipt { opcode: 128, status: wc::SUCCESS, byte_len: 1, ..Receipt::default() };
+            let receipt =
+                Receipt { opcode: 128, status: Status::Success.to_verbs(), byte_len: 1, ..Receipt::default() };
             match round {
                 2 if r.below(4) == 0 => {
-                    target.spoil_receive(wqe, &receipt, Spoilt { status: wc::LOC_LEN_ERR, length: 64, whole: true });
+                    target.spoil_receive(
+                        wqe,
+                        &receipt,
+                        Spoilt { status: Status::LocalLength, length: 64, whole: true },
+                    );
                 }
                 _ => target.complete_receive(wqe, &receipt, round == 0),
             }
@@ -622,15 +628,15 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
     let good = Sge { addr, length: 8, lkey: mr.lkey() };
     // What the receive names, what the completion says of the message's length, and of the receive's number.
     let cases = [
-        (good, 8, 0, Some(wc::SUCCESS)),
-        (good, 9, 0, Some(wc::LOC_PROT_ERR)),
-        (good, u32::MAX, 0, Some(wc::LOC_PROT_ERR)),
+        (good, 8, 0, Some(Status::Success.to_verbs())),
+        (good, 9, 0, Some(Status::LocalProtection.to_verbs())),
+        (good, u32::MAX, 0, Some(Status::LocalProtection.to_verbs())),
         (good, 8, 1, None),
         (good, 8, 70_000, None),
-        (Sge { length: 64, ..good }, 17, 0, Some(wc::LOC_PROT_ERR)),
-        (Sge { lkey: read_only.lkey(), ..good }, 8, 0, Some(wc::LOC_PROT_ERR)),
-        (Sge { lkey: mr.lkey() ^ 1, ..good }, 8, 0, Some(wc::LOC_PROT_ERR)),
-        (Sge { addr: addr + 12, ..good }, 8, 0, Some(wc::LOC_PROT_ERR)),
+        (Sge { length: 64, ..good }, 17, 0, Some(Status::LocalProtection.to_verbs())),
+        (Sge { lkey: read_only.lkey(), ..good }, 8, 0, Some(Status::LocalProtection.to_verbs())),
+        (Sge { lkey: mr.lkey() ^ 1, ..good }, 8, 0, Some(Status::LocalProtection.to_verbs())),
+        (Sge { addr: addr + 12, ..good }, 8, 0, Some(Status::LocalProtection.to_verbs())),
     ];
     for (sge, len, beside, status) in cases {
         let srq = Srq::create(&context, &pd, &srq_init).unwrap();
@@ -647,7 +653,7 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
         cqe.published.store(1, Ordering::Release);
         let got = common::poll(&cq, 4);
         assert_eq!(got.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), Vec::from_iter(status.map(|s| (5, s))));
-        let written = if status == Some(wc::SUCCESS) { 8 } else { 0 };
+        let written = if status == Some(Status::Success.to_verbs()) { 8 } else { 0 };
         // SAFETY: the vector, which only the device writes to.
         let now: Vec<u8> = (0..64).map(|i| unsafe { memory.as_ptr().add(i).read_volatile() }).collect();
         let want = [vec![1; written], vec![0xee; 64 - written]].concat();
@@ -656,7 +662,7 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
             // SAFETY: as above.
             unsafe { memory.as_ptr().add(i).cast_mut().write_volatile(0xee) }
         });
-        if status == Some(wc::SUCCESS) {
+        if status == Some(Status::Success.to_verbs()) {
             // The same once more: the receive is taken, and its memory the program's.
             let again = &cqes.entries[1];
             again.wqe.store(wqe | IS_INLINE, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vervain_hca::arena::layout::INDEX_BITS;
 use vervain_hca::{
-    AhAttr, Context, Cq, Data, Grh, Opcode, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, attr, send_flags,
-    wc,
+    AhAttr, Context, Cq, Data, Grh, Opcode, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, Status, attr,
+    send_flags,
 };
 
 /// How long a handshake takes if nobody is slow.
@@ -105,7 +105,7 @@ fn nobody_looks_after_requests_that_have_been_flushed() {
     post(&qp);
     until("the progress thread looks after the request", || sleeps_until_woken() == Some(false));
     qp.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE).unwrap();
-    assert_eq!(status_within(&cq, LONG), Some(wc::WR_FLUSH_ERR));
+    assert_eq!(status_within(&cq, LONG), Some(Status::Flushed.to_verbs()));
     until("the progress thread has nothing to look after", || sleeps_until_woken() == Some(true));
     qp.destroy().unwrap();
 }
@@ -120,13 +120,13 @@ fn a_request_waits_for_a_slow_process_and_ends_when_that_is_slow_no_more() {
     post(&reliable);
     assert_eq!(status_within(&cq, 3 * HANDSHAKE), None, "the process may answer still");
     IS_SLOW.store(false, Ordering::Relaxed);
-    assert_eq!(status_within(&cq, LONG), Some(wc::RETRY_EXC_ERR));
+    assert_eq!(status_within(&cq, LONG), Some(Status::RetryExceeded.to_verbs()));
     reliable.destroy().unwrap();
     IS_SLOW.store(true, Ordering::Relaxed);
     // Over UC nobody waits for an answer.
     let unreliable = sender(&context, &cq, QpType::Uc);
     post(&unreliable);
-    assert_eq!(status_within(&cq, LONG), Some(wc::SUCCESS));
+    assert_eq!(status_within(&cq, LONG), Some(Status::Success.to_verbs()));
     unreliable.destroy().unwrap();
     // The end of a QP waits, too, but not for ever.
     let reliable = sender(&context, &cq, QpType::Rc);

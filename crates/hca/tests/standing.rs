@@ -9,10 +9,10 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vervain_hca::arena::layout::{Switch, request};
 use vervain_hca::qp::sq::wqe::UdDest;
-use vervain_hca::responder::Nak;
+use vervain_hca::responder::Barred;
 use vervain_hca::{
     Ah, AhAttr, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, Sge,
-    WorkRequest, access, attr, event, send_flags, wc,
+    Status, WorkRequest, access, attr, event, send_flags, wc,
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -142,16 +142,16 @@ fn a_stopped_context_lets_nobody_in_and_another_does() {
     let (there, elsewhere) = (bind(&stopped, foreign(1)), bind(&free, foreign(2)));
     one.context.stop(None).unwrap();
     assert_eq!(one.context.stop(None).unwrap_err().errno(), libc::EALREADY);
-    assert_eq!(there.enter().err(), Some(Nak::Stopped));
+    assert_eq!(there.enter().err(), Some(Barred::Stopped));
     assert!(elsewhere.enter().is_ok());
     // Of the process as a whole, and of both: one that is stopped twice goes on when both are over.
     process().stop_all(None).unwrap();
     assert_eq!(process().stop_all(None).unwrap_err().errno(), libc::EALREADY);
-    assert_eq!(elsewhere.enter().err(), Some(Nak::Stopped));
+    assert_eq!(elsewhere.enter().err(), Some(Barred::Stopped));
     assert!(process().is_stopped() && process().handle_packets(|| ()).is_none());
     one.context.go().unwrap();
     assert_eq!(one.context.go().unwrap_err().errno(), libc::EALREADY);
-    assert_eq!(there.enter().err(), Some(Nak::Stopped));
+    assert_eq!(there.enter().err(), Some(Barred::Stopped));
     process().go_all().unwrap();
     assert_eq!(process().go_all().unwrap_err().errno(), libc::EALREADY);
     assert!(there.enter().is_ok() && elsewhere.enter().is_ok());
@@ -176,7 +176,7 @@ fn a_parked_process_does_not_go_on_by_itself_and_its_program_notices_nothing() {
         }
         process.park().unwrap();
         process.park().unwrap();
-        assert_eq!(there.enter().err(), Some(Nak::Stopped));
+        assert_eq!(there.enter().err(), Some(Barred::Stopped));
         process.leave().unwrap();
         process.leave().unwrap();
         if stops {
@@ -187,13 +187,13 @@ fn a_parked_process_does_not_go_on_by_itself_and_its_program_notices_nothing() {
             process.go_all().unwrap();
             assert_eq!(process.go_all().unwrap_err().errno(), libc::EALREADY);
         }
-        assert_eq!(there.enter().err(), Some(Nak::Stopped), "it is parked still");
+        assert_eq!(there.enter().err(), Some(Barred::Stopped), "it is parked still");
         assert_eq!(process.unpark().unwrap_err().errno(), libc::EBUSY);
         process.rejoin(&[], || ()).unwrap();
         process.unpark().unwrap();
         process.unpark().unwrap();
         let is_stopped = (stops_before || stops) && !goes;
-        assert_eq!(there.enter().err(), is_stopped.then_some(Nak::Stopped));
+        assert_eq!(there.enter().err(), is_stopped.then_some(Barred::Stopped));
         if is_stopped {
             process.go_all().unwrap();
         }
@@ -268,7 +268,7 @@ fn what_is_posted_to_a_stopped_context_is_done_when_it_goes_on() {
     world.register(&memory).deregister().unwrap();
     world.context.go().unwrap();
     for _ in 0..64 {
-        assert_eq!(completion(&world.cq).status, wc::SUCCESS);
+        assert_eq!(completion(&world.cq).status, Status::Success.to_verbs());
     }
     assert_eq!(memory[1].load(Ordering::SeqCst), 7);
 }
@@ -299,7 +299,7 @@ fn a_stopped_peer_is_no_silent_peer_and_does_nothing() {
         assert_eq!((poll(&here.cq, 1).len(), memory[1].load(Ordering::SeqCst)), (0, 0));
     }
     there.context.go().unwrap();
-    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (wc::SUCCESS, 3));
+    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (Status::Success.to_verbs(), 3));
     // Nor does anything come from one that is stopped.
     memory[0].store(4, Ordering::Relaxed);
     here.context.stop(None).unwrap();
@@ -309,7 +309,7 @@ fn a_stopped_peer_is_no_silent_peer_and_does_nothing() {
         assert_eq!((poll(&here.cq, 1).len(), memory[1].load(Ordering::SeqCst)), (0, 3));
     }
     here.context.go().unwrap();
-    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (wc::SUCCESS, 4));
+    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (Status::Success.to_verbs(), 4));
     // Nor at once, when nothing waits before it.
     let data = Sge { addr: memory[0].as_ptr() as u64, length: 8, lkey: mine.lkey() };
     let now = Write { data, remote: (memory[1].as_ptr() as u64, theirs.rkey()) };
@@ -322,12 +322,12 @@ fn a_stopped_peer_is_no_silent_peer_and_does_nothing() {
         stopped.context.go().unwrap();
     }
     assert!(at_once());
-    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (wc::SUCCESS, 5));
+    assert_eq!((completion(&here.cq).status, memory[1].load(Ordering::SeqCst)), (Status::Success.to_verbs(), 5));
     // One that is destroyed meanwhile is silent, and will be.
     there.context.stop(None).unwrap();
     post();
     to.destroy().unwrap();
-    assert_eq!(completion(&here.cq).status, wc::RETRY_EXC_ERR);
+    assert_eq!(completion(&here.cq).status, Status::RetryExceeded.to_verbs());
     there.context.go().unwrap();
 }
 
@@ -351,7 +351,7 @@ fn time_that_a_qp_stands_does_not_count_against_its_peer() {
         assert_eq!(poll(&world.cq, 1).len(), 0);
     }
     stood.fetch_sub(STOOD, Ordering::SeqCst);
-    assert_eq!(completion(&world.cq).status, wc::RETRY_EXC_ERR);
+    assert_eq!(completion(&world.cq).status, Status::RetryExceeded.to_verbs());
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn datagrams_to_a_stopped_qp_arrive_when_it_goes_on() {
     let mut arrived = Vec::new();
     for _ in 0..6 {
         let c = completion(&here.cq);
-        assert_eq!(c.status, wc::SUCCESS);
+        assert_eq!(c.status, Status::Success.to_verbs());
         arrived.extend((c.opcode == wc::OP_RECV).then_some(c.imm_or_rkey));
     }
     assert_eq!(arrived, [9]);
@@ -479,7 +479,7 @@ fn nothing_moves_while_it_is_stopped() {
                             posted += u64::from(add(qp, place));
                         }
                         for c in poll(cq, 16) {
-                            assert_eq!(c.status, wc::SUCCESS);
+                            assert_eq!(c.status, Status::Success.to_verbs());
                             completed += 1;
                         }
                     }
@@ -531,7 +531,7 @@ fn who_sends_has_ended_the_piece_in_hand() {
                 let (opcode, data) = (Opcode::Write, Data::Sges(&sges));
                 let request = SendRequest { opcode, remote_addr, rkey, data, ..Default::default() };
                 from.post_send(|poster| poster.push(&request)).unwrap();
-                assert_eq!(completion(&here.cq).status, wc::SUCCESS);
+                assert_eq!(completion(&here.cq).status, Status::Success.to_verbs());
             }
             n
         });

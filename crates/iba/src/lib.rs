@@ -1,6 +1,7 @@
-//! The words of the InfiniBand specification as Rust types: the numbers are those of the InfiniBand verbs (IBA vol. 1 ch. 11,
-//! `verbs.h`), so that the C ABI passes them through unchanged; and the timers that requester and responder agree on ([`timer`]).
-//! Device model and transport use one set of them.
+//! The words of the InfiniBand specification as Rust types: the numbers are those of the InfiniBand verbs (IBA vol. 1
+//! ch. 11, `verbs.h`), so that the C ABI passes them through unchanged; requests and what becomes of them (`request`);
+//! and the timers that requester and responder agree on ([`timer`]). Device model, transport and links use one set of
+//! them.
 
 #![forbid(unsafe_code)]
 
@@ -46,6 +47,10 @@ macro_rules! verbs_enum {
         }
     };
 }
+
+mod request;
+
+pub use request::{Flush, Nak, Opcode, Request, Right, Status};
 
 verbs_enum! {
     /// Transport service types (`enum ibv_qp_type`).
@@ -125,139 +130,8 @@ impl std::fmt::Display for QpState {
     }
 }
 
-verbs_enum! {
-    /// Send-side operations (`enum ibv_wr_opcode`).
-    Opcode {
-        /// RDMA Write.
-        Write = 0,
-        /// RDMA Write with immediate.
-        WriteImm = 1,
-        /// Send.
-        Send = 2,
-        /// Send with immediate.
-        SendImm = 3,
-        /// RDMA Read.
-        Read = 4,
-        /// Compare and swap.
-        CompareSwap = 5,
-        /// Fetch and add.
-        FetchAdd = 6,
-        /// Local invalidate.
-        LocalInv = 7,
-        /// Bind a memory window.
-        BindMw = 8,
-        /// Send with invalidate.
-        SendInv = 9,
-        /// Flush (IBA annex A19).
-        Flush = 14,
-        /// Atomic write of 8 bytes (IBA annex A19).
-        AtomicWrite = 15,
-    }
-}
-
-/// In the specification's words.
-impl std::fmt::Display for Opcode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Opcode::Write => "RDMA Write",
-            Opcode::WriteImm => "RDMA Write with immediate",
-            Opcode::Send => "Send",
-            Opcode::SendImm => "Send with immediate",
-            Opcode::Read => "RDMA Read",
-            Opcode::CompareSwap => "compare and swap",
-            Opcode::FetchAdd => "fetch and add",
-            Opcode::LocalInv => "local invalidate",
-            Opcode::BindMw => "bind of a memory window",
-            Opcode::SendInv => "Send with invalidate",
-            Opcode::Flush => "flush",
-            Opcode::AtomicWrite => "atomic write",
-        })
-    }
-}
-
-impl Opcode {
-    /// The right to remote memory that it takes (`IBV_ACCESS_*`). None for a flush, which says itself what it needs, and for what
-    /// names no remote memory.
-    pub fn remote_right(self) -> Option<u32> {
-        match self {
-            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => Some(access::REMOTE_WRITE),
-            Opcode::Read => Some(access::REMOTE_READ),
-            Opcode::CompareSwap | Opcode::FetchAdd => Some(access::REMOTE_ATOMIC),
-            _ => None,
-        }
-    }
-
-    /// `enum ibv_wc_opcode` of its completion.
-    #[inline]
-    pub fn wc_opcode(self) -> u32 {
-        match self {
-            Opcode::Send | Opcode::SendImm | Opcode::SendInv => 0,
-            Opcode::Write | Opcode::WriteImm => 1,
-            Opcode::Read => 2,
-            Opcode::CompareSwap => 3,
-            Opcode::FetchAdd => 4,
-            Opcode::BindMw => 5,
-            Opcode::LocalInv => 6,
-            Opcode::Flush => 8,
-            Opcode::AtomicWrite => 9,
-        }
-    }
-
-    /// Operations that hand a message to a receive WQE.
-    #[inline]
-    pub fn is_send(self) -> bool {
-        matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInv)
-    }
-
-    /// Read and the two fetching atomics, which answer with data.
-    #[inline]
-    pub fn answers(self) -> bool {
-        matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
-    }
-}
-
-/// Completion statuses (`enum ibv_wc_status`).
+/// Completions: `enum ibv_wc_opcode` of receives, and `enum ibv_wc_flags`.
 pub mod wc {
-    macro_rules! statuses {
-        ($($(#[$doc:meta])+ $name:ident = $value:literal),+ $(,)?) => {
-            $($(#[$doc])+ pub const $name: u32 = $value;)+
-
-            /// The name that a program knows the status by: `IBV_WC_SUCCESS`.
-            pub fn status_name(status: u32) -> String {
-                let known = [$(($name, concat!("IBV_WC_", stringify!($name)))),+];
-                let name = known.iter().find(|(value, _)| *value == status);
-                name.map_or_else(|| format!("status {status}"), |(_, name)| (*name).to_owned())
-            }
-        };
-    }
-
-    statuses! {
-        /// Success.
-        SUCCESS = 0,
-        /// Local length error.
-        LOC_LEN_ERR = 1,
-        /// Local QP operation error.
-        LOC_QP_OP_ERR = 2,
-        /// Local protection error.
-        LOC_PROT_ERR = 4,
-        /// Flushed.
-        WR_FLUSH_ERR = 5,
-        /// Memory window bind error.
-        MW_BIND_ERR = 6,
-        /// Bad response error.
-        BAD_RESP_ERR = 7,
-        /// Remote invalid request error.
-        REM_INV_REQ_ERR = 9,
-        /// Remote access error.
-        REM_ACCESS_ERR = 10,
-        /// Remote operation error.
-        REM_OP_ERR = 11,
-        /// Transport retry counter exceeded.
-        RETRY_EXC_ERR = 12,
-        /// RNR retry counter exceeded.
-        RNR_RETRY_EXC_ERR = 13,
-    }
-
     /// `IBV_WC_RECV`.
     pub const OP_RECV: u32 = 128;
     /// `IBV_WC_RECV_RDMA_WITH_IMM`.
@@ -505,7 +379,7 @@ impl Default for QpAttr {
 pub struct Completion {
     /// The program's cookie.
     pub wr_id: u64,
-    /// `enum ibv_wc_status`.
+    /// [`Status`] as a number. That of a receive comes from memory that peers write: it may be any byte.
     pub status: u32,
     /// `enum ibv_wc_opcode`.
     pub opcode: u32,

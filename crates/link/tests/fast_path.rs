@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, WorkRequest, access, attr, devices, send_flags, wc,
+    SendRequest, Sge, Status, WorkRequest, access, attr, devices, send_flags, wc,
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -133,7 +133,7 @@ fn the_short_way_takes_no_more_pieces_than_the_queue() {
     // The first request finds the peer, by the long way.
     let nothing = SendRequest { wr_id: 3, opcode: Opcode::Send, flags: send_flags::SIGNALED, ..SendRequest::default() };
     a.post_send(|p| p.push(&nothing)).unwrap();
-    assert_eq!((wait(&cq).status, wait(&cq).status), (wc::SUCCESS, wc::SUCCESS));
+    assert_eq!((wait(&cq).status, wait(&cq).status), (Status::Success.to_verbs(), Status::Success.to_verbs()));
     let refused = post(&a, Opcode::Send, &One { data: data(8), ..one });
     assert!(refused.is_err(), "the QP takes no SGE");
 }
@@ -178,7 +178,7 @@ fn a_message_is_dropped_half_way() -> bool {
     if c.opcode == wc::OP_RECV_RDMA_WITH_IMM {
         return false;
     }
-    assert_eq!((c.wr_id, c.status), (10, wc::SUCCESS));
+    assert_eq!((c.wr_id, c.status), (10, Status::Success.to_verbs()));
     let hello = One {
         wr_id: 11,
         flags: send_flags::SIGNALED,
@@ -192,7 +192,7 @@ fn a_message_is_dropped_half_way() -> bool {
     }
     let mut ids = [x.wr_id, y.wr_id];
     ids.sort_unstable();
-    assert_eq!((ids, x.status, y.status), ([1, 11], wc::SUCCESS, wc::SUCCESS));
+    assert_eq!((ids, x.status, y.status), ([1, 11], Status::Success.to_verbs(), Status::Success.to_verbs()));
     true
 }
 
@@ -232,7 +232,7 @@ fn counting_begins_between_two_completions() {
         for _ in 0..15 {
             post(&a, Opcode::Write, &write).unwrap();
         }
-        (0..15).for_each(|_| assert_eq!(wait(&cq).status, wc::SUCCESS, "round {round}"));
+        (0..15).for_each(|_| assert_eq!(wait(&cq).status, Status::Success.to_verbs(), "round {round}"));
         assert_eq!(a.state(), QpState::Rts, "round {round}: 15 completions fit");
         a.destroy().unwrap();
         b.destroy().unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use vervain_hca::arena::layout::{CqShared, Lane};
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Data, Dm, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, access, attr, devices, event, send_flags, wc,
+    SendRequest, Sge, Status, access, attr, devices, event, send_flags,
 };
 
 struct Side {
@@ -107,7 +107,7 @@ fn write_read_and_atomics_move_the_right_bytes() {
     };
     post(&a.qp, &SendRequest { wr_id: 1, opcode: Opcode::Write, data: Data::Sges(&sge), ..base });
     let c = wait(&a.cq);
-    assert_eq!((c.wr_id, c.status, c.opcode), (1, wc::SUCCESS, 1));
+    assert_eq!((c.wr_id, c.status, c.opcode), (1, Status::Success.to_verbs(), 1));
     assert_eq!(ours, theirs);
     theirs[7] = 99;
     let base = SendRequest {
@@ -117,7 +117,7 @@ fn write_read_and_atomics_move_the_right_bytes() {
         ..SendRequest::default()
     };
     post(&a.qp, &SendRequest { wr_id: 2, opcode: Opcode::Read, data: Data::Sges(&sge), ..base });
-    assert_eq!((wait(&a.cq).status, ours[7]), (wc::SUCCESS, 99));
+    assert_eq!((wait(&a.cq).status, ours[7]), (Status::Success.to_verbs(), 99));
     let word = [Sge { addr: ours.as_ptr() as u64, length: 8, lkey: ma.lkey() }];
     let base = SendRequest {
         flags: send_flags::SIGNALED,
@@ -126,7 +126,7 @@ fn write_read_and_atomics_move_the_right_bytes() {
         ..SendRequest::default()
     };
     post(&a.qp, &SendRequest { wr_id: 3, opcode: Opcode::FetchAdd, compare_add: 5, data: Data::Sges(&word), ..base });
-    assert_eq!((wait(&a.cq).status, ours[0], theirs[7]), (wc::SUCCESS, 99, 104));
+    assert_eq!((wait(&a.cq).status, ours[0], theirs[7]), (Status::Success.to_verbs(), 99, 104));
     ma.deregister().unwrap();
     mb.deregister().unwrap();
     a.qp.destroy().unwrap();
@@ -150,12 +150,15 @@ fn a_send_completes_on_both_sides_and_without_a_receive_it_is_not_ready() {
         ..SendRequest::default()
     };
     post(&a.qp, &request());
-    assert_eq!(wait(&a.cq).status, wc::SUCCESS);
+    assert_eq!(wait(&a.cq).status, Status::Success.to_verbs());
     let r = wait(&b.cq);
-    assert_eq!((r.wr_id, r.status, r.byte_len, r.imm_or_rkey, r.src_qp), (77, wc::SUCCESS, 5, 42, a.qp.qp_num()));
+    assert_eq!(
+        (r.wr_id, r.status, r.byte_len, r.imm_or_rkey, r.src_qp),
+        (77, Status::Success.to_verbs(), 5, 42, a.qp.qp_num())
+    );
     assert_eq!(&buffer[..5], hello);
     post(&a.qp, &request());
-    assert_eq!(wait(&a.cq).status, wc::RNR_RETRY_EXC_ERR);
+    assert_eq!(wait(&a.cq).status, Status::RnrRetryExceeded.to_verbs());
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::Err, QpState::Rts));
 }
 
@@ -166,7 +169,7 @@ fn a_bad_rkey_stops_both_sides_and_raises_an_access_error() {
     let ma = Mr::register(&a.pd, buffer.as_ptr() as u64, 64, buffer.as_ptr() as u64, ALL).unwrap();
     let sge = [Sge { addr: buffer.as_ptr() as u64, length: 8, lkey: ma.lkey() }];
     post(&a.qp, &SendRequest { opcode: Opcode::Write, rkey: 0xdead, data: Data::Sges(&sge), ..SendRequest::default() });
-    assert_eq!(wait(&a.cq).status, wc::REM_ACCESS_ERR);
+    assert_eq!(wait(&a.cq).status, Status::RemoteAccess.to_verbs());
     // Established first, then the error; the progress thread tells of both.
     let mut seen = vec![context.next_event().unwrap().event_type];
     if seen[0] == event::COMM_EST {
@@ -181,7 +184,7 @@ fn a_peer_that_is_gone_ends_in_retries_exceeded() {
     let (_context, a, b) = pair();
     b.qp.destroy().unwrap();
     post(&a.qp, &SendRequest { opcode: Opcode::Send, ..SendRequest::default() });
-    assert_eq!(wait(&a.cq).status, wc::RETRY_EXC_ERR);
+    assert_eq!(wait(&a.cq).status, Status::RetryExceeded.to_verbs());
 }
 
 // Its memory in the arena is given back: what lies there is nothing that it would answer, and not to be written to.
@@ -203,13 +206,13 @@ fn a_peer_that_is_destroyed_on_the_way_ends_in_retries_exceeded() {
             ..SendRequest::default()
         };
         post(&a.qp, &request(Opcode::Write));
-        assert_eq!(wait(&a.cq).status, wc::SUCCESS);
+        assert_eq!(wait(&a.cq).status, Status::Success.to_verbs());
         b.qp.destroy().unwrap();
         drop(b);
         let there: Vec<_> = (0..100).map(|_| Dm::alloc(&context, 64, 0).unwrap()).collect();
         there.iter().for_each(|dm| dm.write(0, &[0x5a; 64]).unwrap());
         post(&a.qp, &request(opcode));
-        assert_eq!(wait(&a.cq).status, wc::RETRY_EXC_ERR, "{opcode:?}");
+        assert_eq!(wait(&a.cq).status, Status::RetryExceeded.to_verbs(), "{opcode:?}");
         for dm in there {
             let mut found = [0; 64];
             dm.read(0, &mut found).unwrap();
@@ -276,13 +279,13 @@ fn a_fast_sender_and_a_slow_receiver_lose_nothing() {
                     posted += 1;
                 }
                 let c = wait(&a.cq);
-                assert_eq!((c.wr_id, c.status), (done, wc::SUCCESS));
+                assert_eq!((c.wr_id, c.status), (done, Status::Success.to_verbs()));
                 done += 1;
             }
         });
         for i in 0..N {
             let c = wait(&b.cq);
-            assert_eq!((c.wr_id, c.status), (i % 16, wc::SUCCESS), "message {i}");
+            assert_eq!((c.wr_id, c.status), (i % 16, Status::Success.to_verbs()), "message {i}");
             b.qp.post_recv(i % 16, &sge).unwrap();
         }
     });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use vervain_hca::{
     AhAttr, CompChannel, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, access, attr, devices, send_flags, wc,
+    SendRequest, Sge, Status, access, attr, devices, send_flags,
 };
 
 struct World {
@@ -90,7 +90,7 @@ fn who_sleeps_is_woken_by_a_qp_that_has_the_number_of_one_destroyed_just_before(
         assert!(world.sleep(), "round {round}: nobody looks after the new QP");
         let mut status = None;
         while world.cq.poll(1, &mut |completion| status = Some(completion.status)) == 0 {}
-        assert_eq!(status, Some(wc::RETRY_EXC_ERR));
+        assert_eq!(status, Some(Status::RetryExceeded.to_verbs()));
         world.channel.next_event().unwrap();
         qp.destroy().unwrap();
         qp = world.qp(QpType::Rc);

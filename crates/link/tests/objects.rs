@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, access, attr, devices, send_flags, wc,
+    SendRequest, Sge, Status, access, attr, devices, send_flags,
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -254,7 +254,7 @@ impl Initiator {
     /// Writes until the object named so is mapped here.
     fn write_until_mapped(&mut self, name: &str, addr: u64, rkey: u64) {
         until(&format!("{name} is mapped"), || {
-            assert_eq!(self.write(7, 8, addr, rkey), wc::SUCCESS);
+            assert_eq!(self.write(7, 8, addr, rkey), Status::Success.to_verbs());
             mapped(name)
         });
     }
@@ -297,18 +297,18 @@ fn memory_is_mapped_at_its_first_use_and_then_needs_nobody() {
         me.write_until_mapped("vt-first", addr, rkey);
         // A stopped owner cannot carry out an atomic: the CPU here does.
         owner.signal(libc::SIGSTOP);
-        assert_eq!(me.run(Opcode::FetchAdd, 8, addr + 8, rkey, 11), wc::SUCCESS);
+        assert_eq!(me.run(Opcode::FetchAdd, 8, addr + 8, rkey, 11), Status::Success.to_verbs());
         assert_eq!(me.buffer[0], 100);
-        assert_eq!(me.write(0x5555, 32768, addr + 16, rkey), wc::SUCCESS);
+        assert_eq!(me.write(0x5555, 32768, addr + 16, rkey), Status::Success.to_verbs());
         owner.signal(libc::SIGCONT);
         assert_eq!((owner.ask("peek 4104"), owner.ask("peek 4112"), owner.ask("peek 36872")), (111, 0x5555, 0x5555));
         // And back.
         owner.ask("poke 8192 99");
-        assert_eq!(me.run(Opcode::Read, 8, addr + 4096, rkey, 0), wc::SUCCESS);
+        assert_eq!(me.run(Opcode::Read, 8, addr + 4096, rkey, 0), Status::Success.to_verbs());
         assert_eq!(me.buffer[0], 99);
         assert_eq!(owner.ask("deregister"), 0, "the pin is given back");
         until("the mapping goes with the last key", || !mapped("vt-first"));
-        assert_eq!(me.write(1, 8, addr, rkey), wc::REM_ACCESS_ERR);
+        assert_eq!(me.write(1, 8, addr, rkey), Status::RemoteAccess.to_verbs());
     });
 }
 
@@ -325,12 +325,12 @@ fn the_heap_is_mapped_with_the_arena() {
         let addr = base(&mut owner);
         let rkey = owner.ask("register 0 4096");
         // Something that touches no memory makes the acquaintance.
-        assert_eq!(me.run(Opcode::Write, 0, addr, rkey, 0), wc::SUCCESS);
+        assert_eq!(me.run(Opcode::Write, 0, addr, rkey, 0), Status::Success.to_verbs());
         until("the heap is mapped", || mapped("vt-heap"));
         owner.ask("deregister");
         let rkey = owner.ask("register 4096 4096");
         owner.signal(libc::SIGSTOP);
-        assert_eq!(me.run(Opcode::FetchAdd, 8, addr + 4096, rkey, 3), wc::SUCCESS);
+        assert_eq!(me.run(Opcode::FetchAdd, 8, addr + 4096, rkey, 3), Status::Success.to_verbs());
         owner.signal(libc::SIGCONT);
         assert_eq!(owner.ask("peek 4096"), 3);
         owner.ask("deregister");
@@ -351,9 +351,9 @@ fn an_object_that_takes_anothers_number_gets_its_own_bytes() {
             if round % 3 == 0 {
                 me.write_until_mapped(&name, addr, rkey);
             }
-            assert_eq!(me.write(value, 65536, addr, rkey), wc::SUCCESS);
+            assert_eq!(me.write(value, 65536, addr, rkey), Status::Success.to_verbs());
             if round % 2 == 0 {
-                assert_eq!(me.write(value, 4096, addr, rkey), wc::SUCCESS);
+                assert_eq!(me.write(value, 4096, addr, rkey), Status::Success.to_verbs());
             }
             assert_eq!((owner.ask("peek 0"), owner.ask("peek 65528")), (value, value), "round {round}");
             assert_eq!(owner.ask("deregister"), 0);
@@ -378,12 +378,12 @@ fn a_writer_never_meets_the_next_object_through_an_old_key() {
             writeln!(owner.orders, "memfd 262144 vt-later-{round}").unwrap();
             writeln!(owner.orders, "register 0 262144").unwrap();
             let status = loop {
-                match me.write(0xbad, 262144, addr, rkey) {
-                    wc::SUCCESS => {}
+                match Status::from_verbs(me.write(0xbad, 262144, addr, rkey)) {
+                    Some(Status::Success) => {}
                     status => break status,
                 }
             };
-            assert_eq!(status, wc::REM_ACCESS_ERR);
+            assert_eq!(status, Some(Status::RemoteAccess));
             refused += 1;
             // Two answers, and then that of the question.
             for _ in 0..3 {
@@ -420,13 +420,13 @@ fn an_owner_that_is_killed_leaves_an_error_and_no_mapping() {
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             });
             let status = loop {
-                match me.write(round, 1 << 20, addr + (1 << 20), rkey) {
-                    wc::SUCCESS => {}
+                match Status::from_verbs(me.write(round, 1 << 20, addr + (1 << 20), rkey)) {
+                    Some(Status::Success) => {}
                     status => break status,
                 }
             };
             killer.join().unwrap();
-            assert_eq!(status, wc::RETRY_EXC_ERR);
+            assert_eq!(status, Some(Status::RetryExceeded));
             until("a dead owner's memory is let go", || !mapped(&name));
         }
     });
@@ -440,11 +440,11 @@ fn a_descriptor_that_could_shrink_is_not_mapped() {
         let addr = base(&mut owner);
         let rkey = owner.ask("register 0 65536");
         for value in 0..200 {
-            assert_eq!(me.write(value, 4096, addr, rkey), wc::SUCCESS);
+            assert_eq!(me.write(value, 4096, addr, rkey), Status::Success.to_verbs());
             std::thread::sleep(Duration::from_micros(200));
         }
         assert!(!mapped("vt-loose"));
-        assert_eq!(me.run(Opcode::FetchAdd, 8, addr, rkey, 1), wc::SUCCESS, "the owner does it");
+        assert_eq!(me.run(Opcode::FetchAdd, 8, addr, rkey, 1), Status::Success.to_verbs(), "the owner does it");
         assert_eq!(owner.ask("peek 0"), 200);
     });
 }
@@ -458,8 +458,8 @@ fn a_system_v_segment_is_attached() {
         let rkey = owner.ask("register 0 131072");
         me.write_until_mapped("SYSV", addr, rkey);
         owner.signal(libc::SIGSTOP);
-        assert_eq!(me.write(5, 131072, addr, rkey), wc::SUCCESS);
-        assert_eq!(me.run(Opcode::FetchAdd, 8, addr, rkey, 4), wc::SUCCESS);
+        assert_eq!(me.write(5, 131072, addr, rkey), Status::Success.to_verbs());
+        assert_eq!(me.run(Opcode::FetchAdd, 8, addr, rkey, 4), Status::Success.to_verbs());
         owner.signal(libc::SIGCONT);
         assert_eq!((owner.ask("peek 0"), owner.ask("peek 131064")), (9, 5));
         owner.ask("deregister");
@@ -475,18 +475,18 @@ fn what_cannot_be_mapped_is_reached_otherwise() {
         let addr = base(&mut owner);
         let rkey = owner.ask("register 0 17179869184");
         // Acquainted first: the arena itself needs address space.
-        assert_eq!(me.run(Opcode::Write, 0, addr, rkey, 0), wc::SUCCESS);
+        assert_eq!(me.run(Opcode::Write, 0, addr, rkey, 0), Status::Success.to_verbs());
         let used: u64 =
             std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
         let limit = libc::rlimit { rlim_cur: used * 4096 + (1 << 30), rlim_max: libc::RLIM_INFINITY };
         // SAFETY: lowers a limit of this process.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
         for value in 0..200 {
-            assert_eq!(me.write(value, 4096, addr + (1 << 33), rkey), wc::SUCCESS);
+            assert_eq!(me.write(value, 4096, addr + (1 << 33), rkey), Status::Success.to_verbs());
             std::thread::sleep(Duration::from_micros(200));
         }
         assert!(!mapped("vt-large"));
-        assert_eq!(me.run(Opcode::FetchAdd, 8, addr + (1 << 33), rkey, 1), wc::SUCCESS);
+        assert_eq!(me.run(Opcode::FetchAdd, 8, addr + (1 << 33), rkey, 1), Status::Success.to_verbs());
         assert_eq!(owner.ask(&format!("peek {}", 1u64 << 33)), 200);
     });
 }
@@ -502,7 +502,7 @@ fn a_message_across_two_windows_arrives_whole() {
         for boundary in [64 * GIB, 128 * GIB] {
             let at = addr + boundary - 300_000;
             for value in 1..100 {
-                assert_eq!(me.write(value, 1 << 20, at, rkey), wc::SUCCESS);
+                assert_eq!(me.write(value, 1 << 20, at, rkey), Status::Success.to_verbs());
                 for offset in [0, 299_992, 300_000, 300_008, (1 << 20) - 8] {
                     let word = owner.ask(&format!("peek {}", boundary - 300_000 + offset));
                     assert_eq!(word, value, "at {offset} of a message that crosses {boundary:#x}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::{
     AhAttr, Bind, Completion, Context, Cq, Data, Grh, Mr, Mw, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, access, attr, devices, send_flags, wc,
+    SendRequest, Sge, Status, access, attr, devices, send_flags,
 };
 
 /// Bytes of the region: more than one chunk of a copy.
@@ -148,14 +148,14 @@ fn write_on(context: &Arc<Context>, a: &Side, b: &Side, from: &Memory, ma: &Mr, 
             ..SendRequest::default()
         };
         a.qp.post_send(|p| p.push(&request)).unwrap();
-        match wait(&a.cq).status {
-            wc::SUCCESS => drop(shared.written.fetch_add(1, Ordering::Relaxed)),
-            wc::REM_ACCESS_ERR => {
+        match Status::from_verbs(wait(&a.cq).status) {
+            Some(Status::Success) => drop(shared.written.fetch_add(1, Ordering::Relaxed)),
+            Some(Status::RemoteAccess) => {
                 shared.refused.fetch_add(1, Ordering::Relaxed);
                 let _connecting = shared.connecting.lock().unwrap();
                 connect(context, &a.qp, &b.qp);
             }
-            status => panic!("the write ended with status {status}"),
+            status => panic!("the write ended with {status:?}"),
         }
     }
 }
@@ -276,10 +276,10 @@ fn memory_behind_an_invalidated_or_freed_window_never_changes_again() {
             loop {
                 let connecting = shared.connecting.lock().unwrap();
                 if b.qp.state() == QpState::Rts && b.qp.post_send(|p| p.push(&work(opcode, rkey))).is_ok() {
-                    match wait(&b.cq).status {
-                        wc::SUCCESS => break,
-                        wc::WR_FLUSH_ERR => {}
-                        status => panic!("{opcode:?} ended with status {status}"),
+                    match Status::from_verbs(wait(&b.cq).status) {
+                        Some(Status::Success) => break,
+                        Some(Status::Flushed) => {}
+                        status => panic!("{opcode:?} ended with {status:?}"),
                     }
                 }
                 drop(connecting);
@@ -330,7 +330,7 @@ fn a_key_that_a_window_had_is_not_soon_the_key_of_something_else() {
                 ..SendRequest::default()
             };
             a.qp.post_send(|p| p.push(&request)).unwrap();
-            assert_eq!(wait(&a.cq).status, wc::SUCCESS);
+            assert_eq!(wait(&a.cq).status, Status::Success.to_verbs());
             assert!(stale.insert(mw.rkey()), "the key {:#x} was a window's before", mw.rkey());
         }
         mw.dealloc().unwrap();

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use vervain_hca::{Data, Opcode, QpAttr, QpState, QpType, SendRequest, attr, send_flags, wc};
+use vervain_hca::{Data, Opcode, QpAttr, QpState, QpType, SendRequest, Status, attr, send_flags};
 use vervain_skip::skip;
 use world::{Pair, RECEIVE, World, alone};
 
@@ -138,7 +138,7 @@ fn a_request_behind_which_a_thread_stands_still_is_not_unanswered() {
             trap.wait();
             std::thread::sleep(LONG);
             trap.release();
-            assert_eq!(polls.join().unwrap(), wc::SUCCESS);
+            assert_eq!(polls.join().unwrap(), Status::Success.to_verbs());
         });
     });
 }
@@ -180,7 +180,7 @@ fn what_lies_in_the_sockets_of_a_process_that_was_stopped_is_not_late() {
         for round in 0..10 {
             write(pair, pair.memory.addr());
             waker.stop();
-            assert_eq!(completion(pair), wc::SUCCESS, "round {round}");
+            assert_eq!(completion(pair), Status::Success.to_verbs(), "round {round}");
         }
     });
 }

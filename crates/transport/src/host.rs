@@ -2,6 +2,7 @@
 //! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
+use vervain_iba::{Nak, Request, Right, Status};
 use vervain_wire::Headers;
 
 /// Nanoseconds of a monotonic clock.
@@ -44,49 +45,6 @@ pub enum Refused {
     Memory,
 }
 
-/// What a requester does (subset of `enum ibv_wr_opcode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Operation {
-    Send,
-    SendImm,
-    SendInvalidate,
-    Write,
-    WriteImm,
-    Read,
-    CompareSwap,
-    FetchAdd,
-    Flush,
-    AtomicWrite,
-}
-
-/// A posted request, as the protocol needs it.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// The operation.
-    pub operation: Operation,
-    /// Bytes of payload, or of the answer.
-    pub length: u64,
-    /// Remote address and key.
-    pub remote_addr: u64,
-    /// See there.
-    pub rkey: u32,
-    /// Immediate data as it lies in memory (network order bytes), or the key to invalidate.
-    pub imm_or_rkey: u32,
-    /// Compare value or addend.
-    pub compare_add: u64,
-    /// Swap value.
-    pub swap: u64,
-    /// XRC SRQ, 0 for none.
-    pub srqn: u32,
-    /// Waits for earlier reads and atomics (IBV_SEND_FENCE).
-    pub fence: bool,
-    /// Asks for a solicited event.
-    pub solicited: bool,
-    /// Flush: placement type and selectivity level (IBA annex A19).
-    pub flush: (u32, u32),
-}
-
 /// The payload of packets that come in: bytes that stay as they are, or bytes that others may change meanwhile, such as those of a
 /// ring in shared memory, which nobody may see as a slice. Only the host reads them.
 pub trait Data {
@@ -118,7 +76,7 @@ impl Data for [u8] {
 pub trait RequesterHost {
     /// Payload of the answers that come in.
     type Data: Data + ?Sized;
-    /// Request `n`, if it has been posted.
+    /// Request `n`, if it has been posted and leaves this process. The length of a Flush is here that of the range.
     fn request(&self, n: u32) -> Option<Request>;
     /// Sends a packet.
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;
@@ -146,46 +104,6 @@ pub trait RequesterHost {
     /// Request `n` is done. Called once for each request, in order; after one that did not succeed the requester does
     /// nothing more until it is made anew.
     fn complete(&mut self, n: u32, status: Status);
-}
-
-/// How a request ended (subset of `enum ibv_wc_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum Status {
-    Success,
-    LocalLength,
-    LocalQpOperation,
-    LocalProtection,
-    BadResponse,
-    RemoteInvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
-    RetryExceeded,
-    RnrRetryExceeded,
-}
-
-/// Why the responder refuses (IBA 9.7.5.2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub enum Nak {
-    /// The QP takes nothing now: the packet counts as lost.
-    Silence,
-    /// The encoded RNR timer (IBA table 45).
-    ReceiverNotReady(u8),
-    InvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
-}
-
-/// Rights that an RDMA operation needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Access {
-    Write,
-    Read,
-    Atomic,
-    /// To this placement: bit 0 global visibility, bit 1 persistence.
-    Flush(u32),
 }
 
 /// Where a message goes.
@@ -224,7 +142,7 @@ pub trait ResponderHost {
     /// Whether `[addr, addr + len)` may be accessed so. With `len` 0 only the state of the QP is asked, for the key and address
     /// of an empty READ or WRITE are not looked at (IBA 9.7.4.1.5); a FLUSH of level 1 (whole region) is the exception: key
     /// and right count, the range is that of the region.
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak>;
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak>;
     /// Writes; `last` says that the message ends here, so that its last word is stored last.
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &Self::Data, last: bool) -> Result<(), Nak>;
     /// A 64-bit atomic; the word before. `compare` is none for fetch and add.

@@ -22,16 +22,15 @@ mod window;
 
 pub use config::{LARGEST_MTU, RequesterConfig, ResponderConfig, Service};
 pub use counters::{RequesterCounters, ResponderCounters};
-pub use host::{
-    Access, Data, Nak, Nanos, Operation, Payload, Received, Refused, Request, RequesterHost, ResponderHost, Status,
-    Target, Transmit,
-};
+pub use host::{Data, Nanos, Payload, Received, Refused, RequesterHost, ResponderHost, Target, Transmit};
 pub use pacer::Pacer;
 pub use requester::{Requester, SavedRequester, Sent};
 pub use responder::{Answer, Body, Message, Refusal, Resource, Responder, SavedResponder, Then};
 pub use rtt::Rtt;
 pub use saved::Unusable;
 pub use window::Window;
+
+pub use vervain_iba::{Flush, Nak, Opcode, Request, Right, Status, send_flags};
 
 #[cfg(test)]
 mod tests;

@@ -12,11 +12,12 @@ mod transmit;
 
 use std::collections::VecDeque;
 
+use vervain_iba::Status;
 use vervain_wire::Packet;
 
 use crate::config::{LARGEST_MTU, RequesterConfig, Service};
 use crate::counters::RequesterCounters;
-use crate::host::{Nanos, RequesterHost, Status};
+use crate::host::{Nanos, RequesterHost};
 use crate::psn;
 use crate::window::Window;
 use flight::{Flight, WireRead};

@@ -12,12 +12,13 @@ mod unreliable;
 
 use std::collections::VecDeque;
 
+use vervain_iba::{Nak, Status};
 use vervain_wire::aeth::{NakCode, Syndrome};
 use vervain_wire::{Packet, opcode};
 
 use crate::config::{LARGEST_MTU, ResponderConfig, Service};
 use crate::counters::ResponderCounters;
-use crate::host::{Nak, Received, ResponderHost, Status};
+use crate::host::{Received, ResponderHost};
 use crate::psn;
 pub use answer::{Answer, Body, Resource};
 pub use execute::Message;

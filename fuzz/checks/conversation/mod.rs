@@ -6,7 +6,9 @@ mod receiver;
 mod script;
 mod sender;
 
-use vervain_transport::{Operation, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service, Window};
+use vervain_transport::{
+    Flush, Opcode, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service, Window, send_flags,
+};
 use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, Reth, opcode, parse};
 
 use receiver::Receiver;
@@ -219,25 +221,25 @@ impl Conversation {
     fn post(&mut self, script: &mut Script<'_>) -> Option<()> {
         let [operation, length, flags] = script.bytes()?;
         let operations = [
-            Operation::Send,
-            Operation::SendImm,
-            Operation::SendInvalidate,
-            Operation::Write,
-            Operation::WriteImm,
-            Operation::Read,
-            Operation::CompareSwap,
-            Operation::FetchAdd,
-            Operation::Flush,
-            Operation::AtomicWrite,
+            Opcode::Send,
+            Opcode::SendImm,
+            Opcode::SendInv,
+            Opcode::Write,
+            Opcode::WriteImm,
+            Opcode::Read,
+            Opcode::CompareSwap,
+            Opcode::FetchAdd,
+            Opcode::Flush,
+            Opcode::AtomicWrite,
         ];
         let operation = operations[usize::from(operation) % operations.len()];
         let length = match operation {
-            Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite => 8,
+            Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite => 8,
             _ if length == 255 => (1 << 31) + 1,
             _ => self.length(length).into(),
         };
         let request = Request {
-            operation,
+            opcode: operation,
             length,
             remote_addr: receiver::BASE,
             rkey: receiver::RKEY,
@@ -245,9 +247,9 @@ impl Conversation {
             compare_add: 2,
             swap: 3,
             srqn: SRQN,
-            fence: flags & 1 != 0,
-            solicited: flags & 2 != 0,
-            flush: (1, 0),
+            flags: if flags & 1 != 0 { send_flags::FENCE } else { 0 }
+                | if flags & 2 != 0 { send_flags::SOLICITED } else { 0 },
+            flush: Flush { placement: 1, ..Flush::default() },
         };
         self.sender.post(request, flags > 250);
         Some(())

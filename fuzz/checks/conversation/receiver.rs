@@ -1,7 +1,7 @@
 //! The memory and the receive queue that a responder works on. A receive is filled and ended once, within its room, by one
 //! message at a time; after an error nothing is touched, and nothing is sent but one NAK.
 
-use vervain_transport::{Access, Nak, Payload, Received, Refused, ResponderHost, Status, Transmit};
+use vervain_transport::{Nak, Payload, Received, Refused, ResponderHost, Right, Status, Transmit};
 use vervain_wire::aeth::{NakCode, Syndrome};
 
 use super::assert_well_formed;
@@ -78,7 +78,7 @@ impl Receiver {
 impl ResponderHost for Receiver {
     type Data = [u8];
 
-    fn check(&mut self, _: u32, rkey: u32, addr: u64, len: u64, _: Access) -> Result<(), Nak> {
+    fn check(&mut self, _: u32, rkey: u32, addr: u64, len: u64, _: Right) -> Result<(), Nak> {
         self.assert_alive();
         if len == 0 { Ok(()) } else { self.range(rkey, addr, len) }
     }

@@ -1,7 +1,7 @@
 //! The send queue that a requester works on. Requests end once, in order, and none after an error; a READ that succeeds has
 //! all its data; nothing is sent or delivered beyond a request.
 
-use vervain_transport::{Operation, Payload, Refused, Request, RequesterHost, Status, Transmit};
+use vervain_transport::{Opcode, Payload, Refused, Request, RequesterHost, Status, Transmit};
 
 use super::assert_well_formed;
 
@@ -59,7 +59,7 @@ impl RequesterHost for Sender {
             Payload::Request { n, offset, len } => {
                 let posted = self.pending(n);
                 assert!(offset + u64::from(len) <= posted.request.length);
-                assert!(posted.request.operation != Operation::Read);
+                assert!(posted.request.opcode != Opcode::Read);
                 if posted.is_bad {
                     return Err(Refused::Memory);
                 }
@@ -75,7 +75,7 @@ impl RequesterHost for Sender {
 
     fn deliver(&mut self, n: u32, offset: u64, data: &[u8]) -> Result<(), Refused> {
         let posted = self.pending(n);
-        assert!(matches!(posted.request.operation, Operation::Read | Operation::CompareSwap | Operation::FetchAdd));
+        assert!(matches!(posted.request.opcode, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd));
         let end = offset + data.len() as u64;
         assert!(offset <= posted.delivered && end <= posted.request.length, "a hole, or too much");
         if posted.is_bad {
@@ -96,7 +96,7 @@ impl RequesterHost for Sender {
 
     fn complete(&mut self, n: u32, status: Status) {
         let posted = self.pending(n);
-        if status == Status::Success && posted.request.operation == Operation::Read {
+        if status == Status::Success && posted.request.opcode == Opcode::Read {
             assert_eq!(posted.delivered, posted.request.length);
         }
         assert_eq!(n.wrapping_sub(FIRST_REQUEST) as usize, self.completed, "out of order");

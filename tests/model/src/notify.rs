@@ -11,6 +11,7 @@ use crate::rings::Queue;
 use crate::thread::{self, JoinHandle};
 use std::ops::Range;
 use std::sync::Arc;
+use vervain_iba::Status;
 
 /// The completion channel: events written and not read. Writing to a pipe and reading from it orders what is before and after.
 struct Channel(AtomicU32);
@@ -75,7 +76,7 @@ impl Program {
 
 /// Completes a request, and does what the queue asks besides.
 fn complete(ring: &SendRing, cq: &CqShared, channel: &Channel, solicited: bool) {
-    if ring.push(cq, 0, 0, 0, 0, 1) && watched(cq).event {
+    if ring.push(cq, 0, Status::Success, 0, 0, 1) && watched(cq).event {
         fire(cq, solicited, || channel.post());
     }
 }
@@ -193,7 +194,7 @@ pub fn one_that_stands_still_is_stood_in_for(seeds: Range<u64>) {
         let stands = thread::spawn({
             let (fires, goes_on) = (Arc::clone(&fires), Arc::clone(&goes_on));
             move || {
-                ring.push(cq, 0, 0, 0, 0, 1);
+                ring.push(cq, 0, Status::Success, 0, 0, 1);
                 fire(cq, false, || {
                     fires.store(1, Ordering::Release);
                     while goes_on.load(Ordering::Acquire) == 0 {

@@ -14,7 +14,7 @@ use crate::rq::{Receipt, RecvQueue, RqView};
 use crate::thread;
 use std::ops::Range;
 use std::sync::Arc;
-use vervain_iba::{Completion, Sge};
+use vervain_iba::{Completion, Sge, Status};
 
 /// The completion queue of the model, and what was polled from it: number of the ring and of the completion.
 pub(crate) struct Queue {
@@ -58,7 +58,7 @@ fn complete(ring: &SendRing, cq: &CqShared, slots: u32, ids: std::ops::Range<u32
         while id - ring.freed() >= slots {
             spin_loop();
         }
-        ring.push(cq, id.into(), 0, 0, id, id + 1);
+        ring.push(cq, id.into(), Status::Success, 0, id, id + 1);
     }
 }
 

@@ -393,7 +393,7 @@ pub struct Lane {
     /// from an initiator that was stopped between its last check and the system call: the kernel reads them inside it.
     pub iov: [Iov; IOVS],
     /// Work for the owner's progress thread.
-    pub request: Request,
+    pub request: OwnerRequest,
 }
 
 impl Lane {
@@ -514,7 +514,7 @@ pub struct Iov {
 // SAFETY: atomics only.
 unsafe impl Shared for Iov {}
 
-/// [`Request::state`] values.
+/// [`OwnerRequest::state`] values.
 pub mod request {
     /// Nothing asked.
     pub const IDLE: u32 = 0;
@@ -552,7 +552,7 @@ pub mod request {
 /// One request to the owner (DESIGN decision 4d). Written by the initiator while IDLE or DONE. A copy is a stream: the
 /// bounce buffer is a ring, `moved` and `taken` count the bytes that either side has put in or taken out.
 #[repr(C, align(64))]
-pub struct Request {
+pub struct OwnerRequest {
     /// See [`request`]. Both.
     pub state: AtomicU32,
     /// Which operation.
@@ -576,12 +576,12 @@ pub struct Request {
     pub taken: AtomicU64,
     /// The word before an atomic. Owner.
     pub result: AtomicU64,
-    /// 0, or [`crate::responder::Nak`] as a number. Owner.
+    /// 0, or [`vervain_iba::Nak`] as a number. Owner.
     pub status: AtomicU32,
     _line1: [AtomicU32; 11],
 }
 // SAFETY: atomics only.
-unsafe impl Shared for Request {}
+unsafe impl Shared for OwnerRequest {}
 
 /// [`CqShared::armed`] values.
 pub mod arm {
@@ -722,7 +722,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Lane, produced), 64);
         assert_eq!((size_of::<RecvCqe>(), std::mem::offset_of!(CqeRing, entries)), (64, 64));
         assert_eq!(std::mem::offset_of!(Lane, initiator), 128);
-        assert_eq!(std::mem::offset_of!(Request, taken), 64);
+        assert_eq!(std::mem::offset_of!(OwnerRequest, taken), 64);
         assert_eq!(std::mem::offset_of!(CqShared, watch), 64);
         assert_eq!(std::mem::offset_of!(CqShared, consumed), 128);
         assert_eq!(std::mem::offset_of!(CqShared, summary), 192);

@@ -203,7 +203,7 @@ impl Cq {
         if self.timestamps {
             completion.timestamp = hca_clock_ns();
         }
-        let error = completion.status != vervain_iba::wc::SUCCESS;
+        let error = completion.status != vervain_iba::Status::Success.to_verbs();
         {
             let mut q = self.queue.lock();
             let capacity = self.shared.capacity.load(Ordering::Relaxed);

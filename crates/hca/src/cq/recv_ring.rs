@@ -12,7 +12,7 @@ use crate::cq::completion::publish;
 use crate::host::atomic::{AtomicU32, Ordering};
 use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
-use vervain_iba::{Completion, Sge, wc};
+use vervain_iba::{Completion, Sge, Status};
 
 /// Completions after which the owner tells how many it has taken: often enough that there are free CQEs, seldom enough that the
 /// initiator has the line of that count most of the time.
@@ -260,7 +260,7 @@ impl RecvRing {
         let memory = self.rq.first_sge(index)?;
         let mut completion = self.rq.take_with(index, &receipt, self.qp_num)?;
         if !self.scatter(cqe, memory, false) {
-            completion.status = wc::LOC_PROT_ERR;
+            completion.status = Status::LocalProtection.to_verbs();
             self.rq.fail_qp(self.lane.qp.load(Ordering::Relaxed));
         }
         Some(completion)

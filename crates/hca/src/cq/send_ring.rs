@@ -6,13 +6,13 @@
 use crate::arena::layout::CqShared;
 use crate::host::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::host::clock::hca_clock_ns;
-use vervain_iba::Completion;
+use vervain_iba::{Completion, Status};
 
 /// One completion.
 #[derive(Default)]
 struct Entry {
     wr_id: AtomicU64,
-    /// `enum ibv_wc_status` in the low byte, `enum ibv_wc_opcode` above, the bytes in the high half.
+    /// [`Status`] in the low byte, `enum ibv_wc_opcode` above, the bytes in the high half.
     outcome: AtomicU64,
     /// Send WQEs that are free again once this completion was polled, counted for ever.
     count: AtomicU32,
@@ -105,11 +105,19 @@ impl SendRing {
     /// Adds a completion; `count` WQEs will be free when it was polled. The caller holds the send queue, whose size bounds
     /// what is here. True when `cq` wants to be told.
     #[inline(always)]
-    pub(crate) fn push(&self, cq: &CqShared, wr_id: u64, status: u32, opcode: u32, byte_len: u32, count: u32) -> bool {
+    pub(crate) fn push(
+        &self,
+        cq: &CqShared,
+        wr_id: u64,
+        status: Status,
+        opcode: u32,
+        byte_len: u32,
+        count: u32,
+    ) -> bool {
         let produced = self.produced.0.load(Ordering::Relaxed);
         let entry = self.entry(produced);
         entry.wr_id.store(wr_id, Ordering::Relaxed);
-        entry.outcome.store(u64::from(status | opcode << 8) | u64::from(byte_len) << 32, Ordering::Relaxed);
+        entry.outcome.store(u64::from(status.to_verbs() | opcode << 8) | u64::from(byte_len) << 32, Ordering::Relaxed);
         entry.count.store(count, Ordering::Relaxed);
         if self.unusual {
             return self.publish_unusual(cq, produced);
@@ -181,7 +189,7 @@ mod tests {
         let (ring, cq) = (SendRing::new(4, 7, 0, false), cq());
         for round in 0..10u32 {
             for k in 0..3 {
-                ring.push(cq, u64::from(round * 3 + k), 0, 1, 8, round * 3 + k + 1);
+                ring.push(cq, u64::from(round * 3 + k), Status::Success, 1, 8, round * 3 + k + 1);
             }
             let mut seen = Vec::new();
             assert_eq!((ring.pending(), ring.take(2, &mut |c| seen.push(c.wr_id))), (3, 2));
@@ -195,10 +203,10 @@ mod tests {
     #[test]
     fn what_was_there_before_a_moment_is_told_from_what_came_after() {
         let (ring, cq) = (SendRing::new(4, 7, 0, false), cq());
-        ring.push(cq, 1, 0, 1, 8, 1);
-        ring.push(cq, 2, 0, 1, 8, 2);
+        ring.push(cq, 1, Status::Success, 1, 8, 1);
+        ring.push(cq, 2, Status::Success, 1, 8, 2);
         let until = ring.produced();
-        ring.push(cq, 3, 0, 1, 8, 3);
+        ring.push(cq, 3, Status::Success, 1, 8, 3);
         assert_eq!(ring.pending_until(until), 2);
         ring.take(1, &mut |_| ());
         assert_eq!(ring.pending_until(until), 1);
@@ -209,7 +217,7 @@ mod tests {
     #[test]
     fn what_was_cleared_is_not_polled() {
         let (ring, cq) = (SendRing::new(4, 7, 0, false), cq());
-        ring.push(cq, 1, 0, 1, 8, 1);
+        ring.push(cq, 1, Status::Success, 1, 8, 1);
         ring.clear();
         assert_eq!(ring.pending(), 0);
         assert_eq!(ring.freed(), 0);

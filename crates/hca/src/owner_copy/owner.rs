@@ -2,7 +2,7 @@
 //! memory that is not mapped, the initiator leaves a request in its lane and the owner carries it out, through the same
 //! checks that the initiator would make.
 
-use crate::arena::layout::{Request, request};
+use crate::arena::layout::{OwnerRequest, request};
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::host::copy::bulk;
@@ -13,20 +13,20 @@ use crate::owner_copy::bounce::Stream;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::process::peer::Location;
 use crate::process::{Process, gate};
-use crate::responder::{Nak, QpIncarnation, Responder, Spoilt};
+use crate::responder::{QpIncarnation, Responder, Spoilt};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vervain_iba::{QpState, QpType, access, wc};
+use vervain_iba::{Nak, QpState, QpType, Status, access};
 
-/// `Request::status` for each refusal; 0 is success.
+/// `OwnerRequest::status` for each refusal; 0 is success.
 pub fn status_of(result: Result<(), Nak>) -> u32 {
     match result {
         Ok(()) => 0,
         Err(Nak::InvalidRequest) => 1,
         Err(Nak::RemoteAccess) => 2,
         Err(Nak::RemoteOperation) => 3,
-        Err(Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped) => 4,
+        Err(Nak::Silence | Nak::ReceiverNotReady(_)) => 4,
     }
 }
 
@@ -134,7 +134,7 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
 
 /// Tells the initiator what a request has come to, if it is over. In the same turn: the program sees the last byte and may end
 /// its QP at once, which waits for this turn and no longer.
-fn answered(step: Step, r: &Request) -> Step {
+fn answered(step: Step, r: &OwnerRequest) -> Step {
     if let Step::Over(result) = step {
         r.status.store(status_of(result), Ordering::Relaxed);
         // Not over a request of the lane's next initiator.
@@ -159,7 +159,7 @@ fn leave(process: &Process, lane: &OwnedLane) {
 }
 
 /// The stream of a copy, and the bytes that may be moved next.
-fn next(r: &Request, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
+fn next(r: &OwnerRequest, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
     let bounce = lane.bounce()?;
     let stream = Stream { len: r.len.load(Ordering::Relaxed), ring: bounce.end - bounce.start };
     let (ours, theirs) = (r.taken.load(Ordering::Relaxed), r.moved.load(Ordering::SeqCst));
@@ -170,7 +170,7 @@ fn next(r: &Request, lane: &OwnedLane) -> Option<(Stream, Range<u64>, u64)> {
     Some((stream, bounce, n))
 }
 
-fn has_work(r: &Request, lane: &OwnedLane) -> bool {
+fn has_work(r: &OwnerRequest, lane: &OwnedLane) -> bool {
     next(r, lane).is_none_or(|(_, _, n)| n > 0)
 }
 
@@ -295,7 +295,7 @@ fn datagram(process: &Process, lane: &OwnedLane) -> Result<(), Nak> {
         return Err(Nak::InvalidRequest);
     }
     let receipt = lane.rq.receipt(wqe);
-    let spoilt = Spoilt { status: wc::LOC_PROT_ERR, length: total, whole: true };
+    let spoilt = Spoilt { status: Status::LocalProtection, length: total, whole: true };
     let mut done = 0;
     while done < total {
         let Ok(Some((place, n, ..))) = target.receive_memory(wqe, done, total - done) else {

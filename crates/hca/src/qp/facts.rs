@@ -33,7 +33,7 @@ impl Qp {
             Some(connection) => connection.waits_for_receive(),
             None => sq.exec.waits_for_receive(),
         };
-        let first = sq.wq.get(sq.wq.head()).map(|first| first.opcode);
+        let first = sq.wq.get(sq.wq.head()).map(|first| first.request.opcode);
         Some(QpFacts {
             qpn: self.number,
             dest_qpn: sq.params.dest_qpn,

@@ -22,7 +22,7 @@ use crate::srq::XrcTarget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vervain_iba::{Completion, Gid, QpState, QpType, event, wc};
+use vervain_iba::{Completion, Gid, QpState, QpType, Status, event, wc};
 
 /// How long a QP that is reset or destroyed waits for what was posted to leave, and between two looks.
 const SENDS_LEAVE_NS: u64 = 1_000_000_000;
@@ -112,7 +112,7 @@ impl Qp {
         self.tally.add(Word::FlushedReceives, 1);
         Completion {
             wr_id,
-            status: wc::WR_FLUSH_ERR,
+            status: Status::Flushed.to_verbs(),
             opcode: wc::OP_RECV,
             qp_num: self.number,
             ..Completion::default()
@@ -189,7 +189,7 @@ impl Qp {
         let is_remote = sends.sq.is_remote();
         sends.sq.abandon();
         self.disconnect(&mut sends);
-        sends.sq.reset();
+        sends.sq.reset(self.qp_type);
         let mut lanes = self.lanes.lock();
         for lane in lanes.iter() {
             drop(self.taken_from_srq(lane, is_remote));
@@ -408,7 +408,7 @@ impl Qp {
         let from = if self.qp_type.is_connected() { format!(" of QP {peer:#x}") } else { String::new() };
         match (fault, why) {
             (u32::MAX, Some(why)) => {
-                let status = wc::status_name(refused::receive_status(self.shared));
+                let status = refused::receive_status(self.shared);
                 reasons::tell_of_completion(format_args!("QP {own:#x}, receive of a message{from}: {status}: {why}"));
             }
             (_, Some(why)) => {

@@ -13,14 +13,13 @@ use crate::qp::carrier::Connection;
 use crate::qp::sq::path::PathAttr;
 use crate::qp::sq::requester::Step;
 use crate::qp::sq::ud::{Datagram, DatagramOut};
-use crate::qp::sq::wqe::Flush;
 use crate::qp::sq::{LOOK_BUDGET, SendQueue, local_need};
 use crate::qp::{Qp, SendSide};
-use crate::responder::{Nak, QpIncarnation, Responder};
+use crate::responder::{QpIncarnation, Responder};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, QpAttr, QpState, QpType, event, send_flags, wc};
+use vervain_iba::{Nak, Opcode, QpAttr, QpState, QpType, Request, Status};
 
 /// How often a send queue that another thread has is tried.
 const SOON_TRIES: u32 = 200;
@@ -34,23 +33,6 @@ pub enum SenderAccess {
     NoSender,
     /// Another thread has the send queue, or the process is paused or the QP stopped: come again.
     Busy,
-}
-
-/// A posted request, as a link sees it.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct RemoteRequest {
-    pub opcode: Opcode,
-    pub length: u64,
-    pub remote_addr: u64,
-    pub rkey: u32,
-    pub imm_or_rkey: u32,
-    pub compare_add: u64,
-    pub swap: u64,
-    pub srqn: u32,
-    pub fence: bool,
-    pub solicited: bool,
-    pub flush: Flush,
 }
 
 /// A send queue in the hands of a [`Connection`]. Requests are named by a counter that wraps.
@@ -94,35 +76,22 @@ impl<'a> Sends<'a> {
 
     /// Request `n`, if it is posted and has not completed.
     #[inline]
-    pub fn get(&self, n: u32) -> Option<RemoteRequest> {
-        let w = self.sq.wq.get(n)?;
-        Some(RemoteRequest {
-            opcode: w.opcode,
-            length: w.length,
-            remote_addr: w.remote_addr,
-            rkey: w.rkey,
-            imm_or_rkey: w.imm_or_rkey,
-            compare_add: w.compare_add,
-            swap: w.swap,
-            srqn: w.srqn,
-            fence: w.flags & send_flags::FENCE != 0,
-            solicited: w.flags & send_flags::SOLICITED != 0,
-            flush: w.flush,
-        })
+    pub fn get(&self, n: u32) -> Option<&Request> {
+        self.sq.wq.get(n).map(|wqe| &wqe.request)
     }
 
     /// The status that request `n` fails with before anything of it is sent, if it does (IBA 10.10.2.2).
     #[inline(always)]
-    pub fn check(&self, n: u32) -> std::result::Result<(), u32> {
+    pub fn check(&self, n: u32) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
-        let w = &self.sq.wq[i];
+        let w = &self.sq.wq[i].request;
         if w.length > u64::from(LIMITS.max_msg_sz) {
-            return Err(wc::LOC_LEN_ERR);
+            return Err(Status::LocalLength);
         }
         self.sq.check_local(i, local_need(w.opcode))?;
         match w.opcode {
-            Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite if w.length != 8 => Err(wc::LOC_LEN_ERR),
-            opcode if opcode.answers() && self.sq.params.max_rd_atomic == 0 => Err(wc::LOC_QP_OP_ERR),
+            Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite if w.length != 8 => Err(Status::LocalLength),
+            opcode if opcode.answers() && self.sq.params.max_rd_atomic == 0 => Err(Status::LocalQpOperation),
             _ => Ok(()),
         }
     }
@@ -130,21 +99,21 @@ impl<'a> Sends<'a> {
     /// Adds the local memory of bytes `[from, from + len)` of request `n`, checked against its keys, to `pieces`. It stays
     /// valid until the sender returns.
     #[inline]
-    pub fn gather(&self, n: u32, from: u64, len: u64, pieces: &mut Pieces) -> std::result::Result<(), u32> {
+    pub fn gather(&self, n: u32, from: u64, len: u64, pieces: &mut Pieces) -> std::result::Result<(), Status> {
         self.sq.collect(self.sq.wq.place(n), from, len, 0, pieces)
     }
 
     /// Puts fetched data where request `n` wants it, from byte `from` on. The data is read once, and may change meanwhile.
-    pub fn scatter(&mut self, n: u32, mut from: u64, data: &Pieces) -> std::result::Result<(), u32> {
+    pub fn scatter(&mut self, n: u32, mut from: u64, data: &Pieces) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
-        let need = local_need(self.sq.wq[i].opcode);
+        let need = local_need(self.sq.wq[i].request.opcode);
         for (at, len) in data.iter() {
             let mut pieces = Pieces::new();
             self.sq.collect(i, from, len as u64, need, &mut pieces)?;
             // SAFETY: `collect` has checked the pieces, `len` bytes in all, against this process's keys, inside the mark of
             // send work; the data is only read.
             unsafe { transfer::copy_direct(Direction::Read, at.cast_mut(), &pieces, true) }
-                .map_err(|_| wc::LOC_PROT_ERR)?;
+                .map_err(|_| Status::LocalProtection)?;
             from += len as u64;
         }
         Ok(())
@@ -164,27 +133,27 @@ impl<'a> Sends<'a> {
         if len > u64::from(sge.length) - skip {
             return None;
         }
-        let need = local_need(self.sq.wq[i].opcode);
+        let need = local_need(self.sq.wq[i].request.opcode);
         let addr = sge.addr.wrapping_add(skip);
         let at = crate::mr::local_memory(self.sq.process, sge.lkey, addr, len, need, self.sq.pd)? as u64;
         Some((sge.lkey, at..at + len))
     }
 
     /// Whether the keys still allow what was put at the [`Sends::destination`] of these bytes.
-    pub fn check_destination(&self, n: u32, from: u64, len: u64) -> std::result::Result<(), u32> {
+    pub fn check_destination(&self, n: u32, from: u64, len: u64) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
-        self.sq.each_piece(i, from, len, local_need(self.sq.wq[i].opcode), |_, _| {})
+        self.sq.each_piece(i, from, len, local_need(self.sq.wq[i].request.opcode), |_, _| {})
     }
 
     /// Whether request `n` is done by this process alone: a bind or an invalidation.
     pub fn is_local(&self, n: u32) -> bool {
-        matches!(self.sq.wq[self.sq.wq.place(n)].opcode, Opcode::LocalInv | Opcode::BindMw)
+        self.sq.wq[self.sq.wq.place(n)].request.opcode.is_local()
     }
 
     /// Carries out the request at the head, which is local.
     pub fn do_local(&mut self) {
         let i = self.sq.wq.place(self.sq.wq.head());
-        let opcode = self.sq.wq[i].opcode;
+        let opcode = self.sq.wq[i].request.opcode;
         if let Step::Done(status) = self.sq.local_operation(&self.qp.base, i, opcode) {
             self.sq.finish(&self.qp.base, status);
         }
@@ -193,7 +162,7 @@ impl<'a> Sends<'a> {
     /// The request at the head is done. Unless it succeeded, everything else is flushed and the QP disconnected when the sender
     /// returns.
     #[inline]
-    pub fn finish(&mut self, status: u32) {
+    pub fn finish(&mut self, status: Status) {
         self.sq.finish(&self.qp.base, status);
     }
 }
@@ -269,12 +238,7 @@ impl Qp {
 
     /// The responder has refused a packet in a way that ends the QP (IBA 9.9.3, class C).
     pub fn refused(&self, nak: Nak) {
-        let event = match nak {
-            Nak::RemoteAccess => event::QP_ACCESS_ERR,
-            Nak::InvalidRequest => event::QP_REQ_ERR,
-            Nak::RemoteOperation => event::QP_FATAL,
-            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped => return,
-        };
+        let Some(event) = nak.event() else { return };
         if self.qp_type.is_reliable() && self.shared.fail(Some(event)) {
             self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
         }

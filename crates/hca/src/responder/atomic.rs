@@ -1,9 +1,9 @@
-//! Atomics (IBA 9.4.5): 8 bytes, aligned, in memory that the peer's key names. And the checks of a Flush (annex A19).
+//! Atomics (IBA 9.4.5): 8 bytes, aligned, in memory that the peer's key names.
 
 use crate::mr::transfer;
 use crate::process::peer::Location;
-use crate::responder::{Nak, Responder};
-use vervain_iba::access;
+use crate::responder::Responder;
+use vervain_iba::{Nak, access};
 
 /// Compare and swap, or fetch and add.
 #[derive(Clone, Copy)]
@@ -32,11 +32,6 @@ impl Responder {
             }
             _ => Ok(None),
         }
-    }
-
-    /// Checks an atomic before it is carried out.
-    pub fn check_atomic(&self, rkey: u32, addr: u64) -> Result<(), Nak> {
-        self.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC).map(drop)
     }
 
     /// Carries out an atomic that came in a packet: compare and swap, or without `compare` fetch and add. The word before.

@@ -5,10 +5,10 @@ use crate::device::grh::GRH_BYTES;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy};
 use crate::process::peer::Location;
 use crate::reasons;
-use crate::responder::{Nak, Refusal, Responder, Spoilt, WakeCall};
+use crate::responder::{Barred, Refusal, Responder, Spoilt, WakeCall};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::wc;
+use vervain_iba::{Nak, Status};
 
 /// What became of one delivery.
 pub(crate) enum Outcome {
@@ -16,6 +16,17 @@ pub(crate) enum Outcome {
     Over(Option<WakeCall>),
     /// The owner is still at an earlier one.
     Later,
+}
+
+/// What became of a datagram that came in a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivered {
+    /// It has its receive, which it may have spoilt.
+    Yes,
+    /// The owner is still at an earlier one: dropped.
+    OwnerIsBusy,
+    /// The QP is stopped: to be kept.
+    Stopped,
 }
 
 /// A datagram on its way into a receive.
@@ -33,8 +44,8 @@ pub(crate) struct Arriving<'a> {
 }
 
 /// Delivers a datagram that came in a packet to the QP behind `target`, which is this process's. Called inside
-/// `Process::handle_packets`. Whether it was delivered; dropped for want of a receive or for its Q_Key otherwise, and to be
-/// kept while the QP is stopped. The data is read once, and may change meanwhile.
+/// `Process::handle_packets`. An error: dropped, for want of a receive or for its Q_Key. The data is read once, and may
+/// change meanwhile.
 pub fn deliver(
     target: &Responder,
     header: &[u8; GRH_BYTES],
@@ -42,15 +53,18 @@ pub fn deliver(
     receipt: &Receipt,
     qkey: u32,
     solicited: bool,
-) -> Result<bool, Nak> {
-    let _mark = target.enter_unless_stopped()?;
+) -> Result<Delivered, Nak> {
+    let _mark = match target.enter_unless_stopped() {
+        Err(Barred::Stopped) => return Ok(Delivered::Stopped),
+        entered => entered?,
+    };
     let arriving = Arriving { header, payload: data, receipt: *receipt, qkey, solicited };
     match receive(target, &arriving, Policy::Auto)? {
         Outcome::Over(call) => {
             call.into_iter().for_each(WakeCall::make);
-            Ok(true)
+            Ok(Delivered::Yes)
         }
-        Outcome::Later => Ok(false),
+        Outcome::Later => Ok(Delivered::OwnerIsBusy),
     }
 }
 
@@ -67,7 +81,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
     let wqe = target.claim()?;
     let total = d.total();
     if total > target.receive_room(wqe) {
-        target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_LEN_ERR));
+        target.spoil_receive(wqe, &d.receipt, d.spoils(Status::LocalLength));
         return Ok(Outcome::Over(None));
     }
     let reachable = target.space.is_own() || transfer::by_vm(&target.space, policy);
@@ -80,7 +94,7 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
             Ok(Some(to)) => to,
             Err(Nak::Silence) => return Err(Nak::Silence),
             _ => {
-                target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_PROT_ERR));
+                target.spoil_receive(wqe, &d.receipt, d.spoils(Status::LocalProtection));
                 return Ok(Outcome::Over(None));
             }
         };
@@ -105,7 +119,7 @@ impl Arriving<'_> {
     }
 
     /// It makes its receive end with `status`.
-    fn spoils(&self, status: u32) -> Spoilt {
+    fn spoils(&self, status: Status) -> Spoilt {
         Spoilt { status, length: self.total(), whole: true }
     }
 
@@ -128,7 +142,7 @@ fn not_received(target: &Responder, wqe: u32, d: &Arriving<'_>, fault: Fault) ->
     if fault == Fault::Gone {
         return Err(Nak::Silence);
     }
-    target.spoil_receive(wqe, &d.receipt, d.spoils(wc::LOC_PROT_ERR));
+    target.spoil_receive(wqe, &d.receipt, d.spoils(Status::LocalProtection));
     Ok(Outcome::Over(None))
 }
 

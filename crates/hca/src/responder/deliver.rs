@@ -8,12 +8,12 @@ use crate::host::guarded;
 use crate::host::prefetch::prefetch;
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::{Location, PeerProcess, plain_region};
-use crate::responder::{Nak, Responder, Spoilt, write};
+use crate::responder::{Responder, Spoilt, write};
 use crate::rq::{Receipt, RqView};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{access, wc};
+use vervain_iba::{Nak, Status, access};
 
 /// A completion was published for a program that may wait for an event of its CQ.
 #[must_use]
@@ -173,7 +173,7 @@ impl Responder {
             return None;
         }
         let asks = self.deliveries().push(rq, wqe, w, receipt, inline);
-        let call = if asks { self.tell(solicited || receipt.status != wc::SUCCESS) } else { None };
+        let call = if asks { self.tell(solicited || receipt.status != Status::Success.to_verbs()) } else { None };
         if let Some(next) = rq.fetch_next()
             && inline.is_none()
         {
@@ -257,7 +257,7 @@ impl Responder {
             return;
         }
         self.note_spoilt(wqe, spoilt);
-        self.complete_receive(wqe, &Receipt { status: spoilt.status, ..*receipt }, true);
+        self.complete_receive(wqe, &Receipt { status: spoilt.status.to_verbs(), ..*receipt }, true);
         self.fail(None);
     }
 

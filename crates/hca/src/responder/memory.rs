@@ -4,10 +4,10 @@
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::process::gate;
 use crate::process::peer::{Location, plain_region};
-use crate::responder::{Nak, Responder};
+use crate::responder::Responder;
 use crate::rq::RqView;
 use std::sync::atomic::Ordering;
-use vervain_iba::{QpType, access};
+use vervain_iba::{Nak, QpType, Right, access};
 
 /// Memory at the far side that an initiator has reached inside its mark.
 pub(crate) struct Reached<'a> {
@@ -161,14 +161,23 @@ impl Responder {
         self.space.mapped_at(entry, offset, len)
     }
 
-    /// The checks of a Flush to `placement`, bit 0 global visibility and bit 1 persistence (IBA annex A19.4.2). Each kind is
-    /// a right of the region, and asking for one that this lacks an access error; only then it is held against the QP.
-    pub fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
+    /// Checks a request before it is carried out. One of no bytes touches no memory, and its key is not looked at (IBA
+    /// 9.7.4.1.5); a Flush of no bytes is one of the whole region.
+    pub fn check(&self, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
+        match right {
+            Right::Flush(placement) => self.check_flush(rkey, addr, len, placement),
+            _ if len == 0 => Ok(()),
+            right => self.remote_memory(rkey, addr, len, right.access()).map(drop),
+        }
+    }
+
+    /// The checks of a Flush (IBA annex A19.4.2). Each placement is a right of the region, and asking for one that this
+    /// lacks is an access error; only then it is held against the QP.
+    fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
         if placement & !3 != 0 {
             return Err(Nak::InvalidRequest);
         }
-        let need = [access::FLUSH_GLOBAL, access::FLUSH_PERSISTENT];
-        let need = (0..2).filter(|bit| placement >> bit & 1 != 0).fold(0, |all, bit| all | need[bit]);
+        let need = Right::Flush(placement).access();
         self.remote_memory(rkey, addr, len, need)?;
         if self.qp.access.load(Ordering::Relaxed) & need != need { Err(Nak::InvalidRequest) } else { Ok(()) }
     }

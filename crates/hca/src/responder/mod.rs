@@ -32,25 +32,24 @@ use crate::process::peer::PeerProcess;
 use crate::rq::RqView;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use vervain_iba::{QpState, QpType, event};
+use vervain_iba::{Nak, QpState, QpType};
 
-/// Why the responder refuses, as an acknowledgement would say it.
+/// Why an initiator may not enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nak {
+pub enum Barred {
     /// Nobody answers: the QP is gone, not ready, in error, or connected elsewhere.
     Silence,
-    /// Receiver not ready; the encoded timer (IBA table 45).
-    ReceiverNotReady(u8),
-    /// Invalid request.
-    InvalidRequest,
-    /// Remote access error.
-    RemoteAccess,
-    /// Remote operational error.
-    RemoteOperation,
-    /// The process lets nobody in for a moment ([`crate::Process::pause`]); not an answer that a peer would hear of.
+    /// The process lets nobody in for a moment ([`crate::Process::pause`]).
     Paused,
-    /// The QP is stopped, and will go on ([`crate::Context::stop`]): no silence, and no answer that a peer would hear of.
+    /// The QP is stopped, and will go on ([`crate::Context::stop`]).
     Stopped,
+}
+
+/// To a peer a pause and a stop are silence: its packet counts as lost.
+impl From<Barred> for Nak {
+    fn from(_: Barred) -> Nak {
+        Nak::Silence
+    }
 }
 
 /// A QP as it was when somebody decided to use it: a number and how many resets it has had.
@@ -194,55 +193,55 @@ impl Responder {
     /// visible before the check (IBA has no such race: there the adapter serialises); whoever revokes does it the other way
     /// round: first the state or key, then a heavy barrier, then a look at the mark.
     #[inline(always)]
-    pub fn enter(&self) -> Result<InFlight<'_>, Nak> {
+    pub fn enter(&self) -> Result<InFlight<'_>, Barred> {
         self.enter_by(&self.lane)
     }
 
     /// [`Responder::enter`] with the lane in a register.
     #[inline(always)]
-    fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Nak> {
+    fn enter_by<'a>(&'a self, lane: &'a Lane) -> Result<InFlight<'a>, Barred> {
         let mark = InFlight::begin(lane, &self.full_barrier);
         if !gate::is_open(lane, &self.qp, &self.switch)
-            && let Some(nak) = self.not_as_usual()
+            && let Some(barred) = self.not_as_usual()
         {
-            return Err(nak);
+            return Err(barred);
         }
         Ok(mark)
     }
 
     /// [`Responder::enter`] with the memory already named that is touched next, for [`Responder::mapped`].
     #[inline(always)]
-    pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Nak> {
+    pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Barred> {
         let lane = &*self.lane;
         gate::name(lane, key, addr);
         self.enter_by(lane)
     }
 
     /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause and a stop wait for: what was begun is finished.
-    pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Nak> {
+    pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Barred> {
         let mark = InFlight::begin(&self.lane, &self.full_barrier);
         match self.not_as_usual() {
-            None | Some(Nak::Paused | Nak::Stopped) => Ok(mark),
-            Some(nak) => Err(nak),
+            None | Some(Barred::Paused | Barred::Stopped) => Ok(mark),
+            Some(barred) => Err(barred),
         }
     }
 
     /// [`Responder::enter_in_hand`] that may be refused: with what is done in one visit, and may be done later.
-    pub(crate) fn enter_unless_stopped(&self) -> Result<InFlight<'_>, Nak> {
+    pub(crate) fn enter_unless_stopped(&self) -> Result<InFlight<'_>, Barred> {
         let mark = InFlight::begin(&self.lane, &self.full_barrier);
         match self.not_as_usual() {
-            None | Some(Nak::Paused) => Ok(mark),
-            Some(nak) => Err(nak),
+            None | Some(Barred::Paused) => Ok(mark),
+            Some(barred) => Err(barred),
         }
     }
 
     /// [`Responder::enter`] where not everything is as it is most of the time.
     #[cold]
     #[inline(never)]
-    fn not_as_usual(&self) -> Option<Nak> {
+    fn not_as_usual(&self) -> Option<Barred> {
         if gate::is_saved(&self.switch) {
             // However it ends: it may be restored.
-            return Some(Nak::Stopped);
+            return Some(Barred::Stopped);
         }
         let state = self.qp.state.load(Ordering::Acquire);
         // IBA 10.3.1: RTR, RTS, SQD and SQE receive.
@@ -252,10 +251,10 @@ impl Responder {
             || self.space.is_dead()
             || gate::has_ended(&self.switch)
         {
-            return Some(Nak::Silence);
+            return Some(Barred::Silence);
         }
         if gate::is_closed(&self.switch) {
-            return Some(if gate::is_stopped(&self.switch) { Nak::Stopped } else { Nak::Paused });
+            return Some(if gate::is_stopped(&self.switch) { Barred::Stopped } else { Barred::Paused });
         }
         if state == QpState::Rtr as u32 && !is_established(&self.qp) {
             self.established();
@@ -335,14 +334,11 @@ impl Responder {
         }
         let _mark = match self.enter() {
             Ok(mark) => mark,
-            Err(refused) => return !matches!(refused, Nak::Paused | Nak::Stopped),
+            Err(barred) => return barred == Barred::Silence,
         };
         note(self);
-        match nak {
-            Nak::RemoteAccess => self.fail(Some(event::QP_ACCESS_ERR)),
-            Nak::InvalidRequest => self.fail(Some(event::QP_REQ_ERR)),
-            Nak::RemoteOperation => self.fail(Some(event::QP_FATAL)),
-            Nak::Silence | Nak::ReceiverNotReady(_) | Nak::Paused | Nak::Stopped => {}
+        if let Some(event) = nak.event() {
+            self.fail(Some(event));
         }
         true
     }

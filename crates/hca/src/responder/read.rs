@@ -2,9 +2,9 @@
 
 use crate::mr::transfer::Pieces;
 use crate::process::peer::Location;
-use crate::responder::{Nak, Reached, Responder};
+use crate::responder::{Reached, Responder};
 use std::sync::atomic::{Ordering, fence};
-use vervain_iba::access;
+use vervain_iba::{Nak, access};
 
 impl Responder {
     /// Whether the QP has room for the answer to a Read or an atomic at all (IBA 9.7.4.1.2). Inside the mark:
@@ -17,11 +17,6 @@ impl Responder {
     #[inline]
     pub(crate) fn reach_read(&self, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
         self.reach(rkey, addr, len, access::REMOTE_READ)
-    }
-
-    /// Checks a Read before it is answered.
-    pub fn check_read(&self, rkey: u32, addr: u64, len: u64) -> Result<(), Nak> {
-        self.reach_read(rkey, addr, len).map(drop)
     }
 
     /// What a Read fetches, inside the mark and until its end. For an answer in packets: the memory is this process's own.

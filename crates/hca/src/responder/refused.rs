@@ -6,13 +6,13 @@ use crate::arena::layout::{KEY_NULL, KEY_WINDOW2, KeyEntry, QpShared};
 use crate::responder::Responder;
 use crate::rq::RqView;
 use std::sync::atomic::Ordering;
-use vervain_iba::{access, wc};
+use vervain_iba::{Right, Status, access};
 
 /// A message and the receive that it does not fit, or the state of it that is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spoilt {
-    /// `enum ibv_wc_status` of the receive.
-    pub status: u32,
+    /// How the receive ends.
+    pub status: Status,
     /// Bytes of the message.
     pub length: u64,
     /// All of it; else more may follow.
@@ -83,20 +83,20 @@ fn right(need: u32) -> &'static str {
 }
 
 impl Responder {
-    /// Notes an operation that needs the rights `need` to bytes `[addr, addr + len)` of `rkey`, and does not have them. Inside
-    /// the mark.
+    /// Notes a request that takes `right` to bytes `[addr, addr + len)` of `rkey`, and does not have it. Inside the
+    /// mark.
     #[cold]
-    pub fn note_access(&self, rkey: u32, addr: u64, len: u64, need: u32) {
-        self.note(need, rkey, addr, len);
+    pub fn note_access(&self, rkey: u32, addr: u64, len: u64, right: Right) {
+        self.note(right.access(), rkey, addr, len);
     }
 
     /// Notes why receive `wqe` was spoilt.
     #[cold]
     pub(super) fn note_spoilt(&self, wqe: u32, spoilt: Spoilt) {
         let kind = match spoilt.status {
-            wc::LOC_LEN_ERR if spoilt.whole => TOO_LONG,
-            wc::LOC_LEN_ERR => TOO_LONG_SO_FAR,
-            wc::LOC_PROT_ERR => RECEIVE,
+            Status::LocalLength if spoilt.whole => TOO_LONG,
+            Status::LocalLength => TOO_LONG_SO_FAR,
+            Status::LocalProtection => RECEIVE,
             _ => INVALIDATION,
         };
         if kind == RECEIVE
@@ -138,12 +138,12 @@ fn in_receive(lkey: u32, addr: u64, len: u64, pd: u32) -> KeyUse<'static> {
     KeyUse { name: "lkey", key: lkey, addr, len, need: access::LOCAL_WRITE, pd, qp: "its QP", place: "" }
 }
 
-/// The status of the receive whose message was refused so (`enum ibv_wc_status`).
-pub(crate) fn receive_status(qp: &QpShared) -> u32 {
+/// The status of the receive whose message was refused so.
+pub(crate) fn receive_status(qp: &QpShared) -> Status {
     match qp.refused.kind.load(Ordering::Relaxed) {
-        TOO_LONG | TOO_LONG_SO_FAR => wc::LOC_LEN_ERR,
-        RECEIVE => wc::LOC_PROT_ERR,
-        _ => wc::REM_INV_REQ_ERR,
+        TOO_LONG | TOO_LONG_SO_FAR => Status::LocalLength,
+        RECEIVE => Status::LocalProtection,
+        _ => Status::RemoteInvalidRequest,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A visit: an initiator in flight on a lane that it owns, for as long as it handles one packet.
 
-use crate::responder::{Nak, Responder};
+use crate::responder::{Barred, Responder};
 use std::ops::Deref;
 
 /// An initiator in flight, with its responder. The mark ends when this is dropped or taken apart.
@@ -11,21 +11,21 @@ pub struct Visit {
 
 impl Visit {
     /// Enters as [`Responder::enter`] does. The responder comes back with the refusal.
-    pub fn enter(responder: Box<Responder>) -> Result<Visit, (Box<Responder>, Nak)> {
+    pub fn enter(responder: Box<Responder>) -> Result<Visit, (Box<Responder>, Barred)> {
         let entered = responder.enter().map(std::mem::forget);
         Self::begin(responder, entered)
     }
 
     /// Enters as [`Responder::enter_in_hand`] does.
-    pub fn enter_in_hand(responder: Box<Responder>) -> Result<Visit, (Box<Responder>, Nak)> {
+    pub fn enter_in_hand(responder: Box<Responder>) -> Result<Visit, (Box<Responder>, Barred)> {
         let entered = responder.enter_in_hand().map(std::mem::forget);
         Self::begin(responder, entered)
     }
 
-    fn begin(responder: Box<Responder>, entered: Result<(), Nak>) -> Result<Visit, (Box<Responder>, Nak)> {
+    fn begin(responder: Box<Responder>, entered: Result<(), Barred>) -> Result<Visit, (Box<Responder>, Barred)> {
         match entered {
             Ok(()) => Ok(Visit { responder: Some(responder) }),
-            Err(nak) => Err((responder, nak)),
+            Err(barred) => Err((responder, barred)),
         }
     }
 

@@ -2,20 +2,15 @@
 
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::Location;
-use crate::responder::{Nak, Reached, Refusal, Responder};
+use crate::responder::{Reached, Refusal, Responder};
 use std::ops::Range;
-use vervain_iba::access;
+use vervain_iba::{Nak, access};
 
 impl Responder {
     /// Reaches what a Write goes to.
     #[inline]
     pub(crate) fn reach_write(&self, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
         self.reach(rkey, addr, len, access::REMOTE_WRITE)
-    }
-
-    /// Checks a Write before its data is there.
-    pub fn check_write(&self, rkey: u32, addr: u64, len: u64) -> Result<(), Nak> {
-        self.reach_write(rkey, addr, len).map(drop)
     }
 
     /// The memory that a Write goes to and its key, where it is of this process.

@@ -206,7 +206,7 @@ fn help(counter: &AtomicU64, from: u64) {
 /// What a claimant writes into a WQE before it publishes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Receipt {
-    /// `enum ibv_wc_status`.
+    /// [`Status`](vervain_iba::Status) as a number: what is read from a peer may be any byte.
     pub status: u32,
     /// `enum ibv_wc_opcode`.
     pub opcode: u32,

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vervain_hca::arena::layout::{INDEX_BITS, Lane};
 use vervain_hca::device::LinkChoice;
-use vervain_hca::process::Ways;
 use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::peer::PeerProcess;
 use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Member, Peer, Rendezvous};
+use vervain_hca::process::{Identity, Ways};
 use vervain_hca::qp::router::Router;
 use vervain_hca::qp::table;
-use vervain_hca::responder::{QpIncarnation, Responder};
+use vervain_hca::responder::{Barred, QpIncarnation, Responder};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{
     AhAttr, Completion, Context, Cq, Gid, Grh, Pd, Process, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Result, Srq,
@@ -87,17 +87,16 @@ impl Rendezvous for Nobody {
 /// The process of this test program; memory that a test makes by [`fake_share`] is shared.
 pub fn process() -> &'static Process {
     fake_share::install();
-    table::start(|identity| {
-        ARENA_FD.store(identity.arena_fd, Ordering::Relaxed);
-        // SAFETY: a fresh descriptor, owned at once.
-        let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-        let rendezvous = Arc::new(Nobody { slot: AtomicU32::new(3), event });
-        Ok((
-            Ways { rendezvous, pollers: Vec::new(), handlers: Vec::new() },
-            Router::new(LinkChoice::Local, devices()?, Vec::new()),
-        ))
-    })
-    .unwrap()
+    table::start(|identity| Ok((ways(identity), Router::new(LinkChoice::Local, devices()?, Vec::new())))).unwrap()
+}
+
+/// The ways of a process that reaches nobody else.
+pub fn ways(identity: &Identity) -> Ways {
+    ARENA_FD.store(identity.arena_fd, Ordering::Relaxed);
+    // SAFETY: a fresh descriptor, owned at once.
+    let event = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    let rendezvous = Arc::new(Nobody { slot: AtomicU32::new(3), event });
+    Ways { rendezvous, pollers: Vec::new(), handlers: Vec::new() }
 }
 
 /// The first device, opened.
@@ -206,8 +205,8 @@ pub fn enter(target: &Responder) -> vervain_hca::responder::InFlight<'_> {
     loop {
         match target.enter() {
             Ok(mark) => return mark,
-            Err(vervain_hca::responder::Nak::Paused) => std::thread::yield_now(),
-            Err(nak) => panic!("refused: {nak:?}"),
+            Err(Barred::Paused) => std::thread::yield_now(),
+            Err(barred) => panic!("refused: {barred:?}"),
         }
     }
 }

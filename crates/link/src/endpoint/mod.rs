@@ -7,10 +7,9 @@ pub mod responder;
 pub mod saved;
 
 use std::ops::Range;
+use vervain_hca::Request;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::qp::remote::RemoteRequest;
-use vervain_hca::wc;
-use vervain_transport::{Data, Refused, Status};
+use vervain_transport::{Data, Refused};
 use vervain_wire::Headers;
 
 /// Payload of a packet that has come, as the device model takes it.
@@ -87,7 +86,7 @@ pub trait PacketOut {
     const HAS_SHORTCUTS: bool = false;
 
     /// Whether `request` is not to begin while another is under way, because it is better carried out alone then.
-    fn holds(&self, _request: &RemoteRequest) -> bool {
+    fn holds(&self, _request: &Request) -> bool {
         false
     }
 
@@ -119,22 +118,6 @@ pub trait PacketOut {
     /// See [`vervain_transport::RequesterHost::is_taken`].
     fn is_taken(&self) -> bool {
         true
-    }
-}
-
-/// `enum ibv_wc_status`.
-pub fn wc_status(status: Status) -> u32 {
-    match status {
-        Status::Success => wc::SUCCESS,
-        Status::LocalLength => wc::LOC_LEN_ERR,
-        Status::LocalQpOperation => wc::LOC_QP_OP_ERR,
-        Status::LocalProtection => wc::LOC_PROT_ERR,
-        Status::BadResponse => wc::BAD_RESP_ERR,
-        Status::RemoteInvalidRequest => wc::REM_INV_REQ_ERR,
-        Status::RemoteAccess => wc::REM_ACCESS_ERR,
-        Status::RemoteOperation => wc::REM_OP_ERR,
-        Status::RetryExceeded => wc::RETRY_EXC_ERR,
-        Status::RnrRetryExceeded => wc::RNR_RETRY_EXC_ERR,
     }
 }
 

@@ -1,13 +1,12 @@
 //! The requester's end of a connection: the requester itself, and its host, a send queue in hand.
 
-use super::{AsPieces, PacketOut, wc_status};
+use super::{AsPieces, PacketOut};
 use std::cell::Cell;
-use vervain_hca::Opcode;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::Sends;
+use vervain_hca::{Opcode, Request, Status};
 use vervain_transport::{
-    Data, Operation, Payload, Refused, Request, Requester, RequesterConfig, RequesterHost, SavedRequester, Status,
-    Transmit, Unusable,
+    Data, Payload, Refused, Requester, RequesterConfig, RequesterHost, SavedRequester, Transmit, Unusable,
 };
 use vervain_wire::opcode;
 
@@ -124,7 +123,7 @@ impl RequesterEnd {
     /// Has `execute` carry out the request at the head, before which nothing is under way, without the requester; whether it did,
     /// and said with which status.
     #[inline]
-    pub fn do_alone(&mut self, sends: &mut Sends<'_>, execute: impl FnOnce(&Sends<'_>, u32) -> Option<u32>) -> bool {
+    pub fn do_alone(&mut self, sends: &mut Sends<'_>, execute: impl FnOnce(&Sends<'_>, u32) -> Option<Status>) -> bool {
         if !self.has_turn(sends) {
             return false;
         }
@@ -157,7 +156,7 @@ pub struct SendQueueHost<'a, 's, O> {
     /// Where packets leave.
     pub out: O,
     /// Why the request that was refused last was refused.
-    reason: Option<u32>,
+    reason: Option<Status>,
 }
 
 impl<O> SendQueueHost<'_, '_, O> {
@@ -176,27 +175,18 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
     fn request(&self, n: u32) -> Option<Request> {
         let at = n.wrapping_add(self.skipped);
         let posted = self.sends.get(at)?;
-        let operation = operation(posted.opcode)?;
+        if posted.opcode.is_local() {
+            return None;
+        }
         let is_new = at.wrapping_sub(self.begun.get()) as i32 >= 0;
         if is_new {
-            if !self.sends.may_begin() || O::HAS_SHORTCUTS && self.out.holds(&posted) {
+            if !self.sends.may_begin() || O::HAS_SHORTCUTS && self.out.holds(posted) {
                 return None;
             }
             self.begun.set(at.wrapping_add(1));
         }
-        Some(Request {
-            operation,
-            length: if operation == Operation::Flush { posted.flush.length } else { posted.length },
-            remote_addr: posted.remote_addr,
-            rkey: posted.rkey,
-            imm_or_rkey: posted.imm_or_rkey,
-            compare_add: posted.compare_add,
-            swap: posted.swap,
-            srqn: posted.srqn,
-            fence: posted.fence,
-            solicited: posted.solicited,
-            flush: (posted.flush.placement, posted.flush.level),
-        })
+        let length = if posted.opcode == Opcode::Flush { posted.flush.length } else { posted.length };
+        Some(Request { length, ..*posted })
     }
 
     #[inline]
@@ -256,28 +246,7 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
 
     fn complete(&mut self, n: u32, status: Status) {
         debug_assert_eq!(n.wrapping_add(self.skipped), self.sends.head());
-        let status = match status {
-            Status::LocalProtection => self.reason.take().unwrap_or(wc_status(status)),
-            status => wc_status(status),
-        };
-        self.sends.finish(status);
+        let reason = if status == Status::LocalProtection { self.reason.take() } else { None };
+        self.sends.finish(reason.unwrap_or(status));
     }
-}
-
-/// What the protocol calls an operation; none for those that do not leave this process.
-#[inline]
-fn operation(opcode: Opcode) -> Option<Operation> {
-    Some(match opcode {
-        Opcode::Send => Operation::Send,
-        Opcode::SendImm => Operation::SendImm,
-        Opcode::SendInv => Operation::SendInvalidate,
-        Opcode::Write => Operation::Write,
-        Opcode::WriteImm => Operation::WriteImm,
-        Opcode::Read => Operation::Read,
-        Opcode::CompareSwap => Operation::CompareSwap,
-        Opcode::FetchAdd => Operation::FetchAdd,
-        Opcode::Flush => Operation::Flush,
-        Opcode::AtomicWrite => Operation::AtomicWrite,
-        Opcode::LocalInv | Opcode::BindMw => return None,
-    })
 }

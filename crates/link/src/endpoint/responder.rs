@@ -1,15 +1,15 @@
 //! The responder's end of a connection: what packets ask for is done by the device model's one responder, through a lane of the
 //! QP's own, with the checks that every initiator meets. The lane is entered once for a packet.
 
-use super::{AsPieces, PacketOut, wc_status};
+use super::{AsPieces, PacketOut};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::responder::{self, Responder, Spoilt, Visit};
+use vervain_hca::responder::{Barred, Responder, Spoilt, Visit};
 use vervain_hca::rq::Receipt;
-use vervain_hca::{Qp, access, wc};
-use vervain_transport::{Access, Data, Nak, Payload, Received, Refused, ResponderHost, Status, Target, Transmit};
+use vervain_hca::{Qp, Right, Status, wc};
+use vervain_transport::{Data, Nak, Payload, Received, Refused, ResponderHost, Target, Transmit};
 use vervain_wire::opcode;
 
 /// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
@@ -46,7 +46,7 @@ impl Lanes {
             Some(closed) => closed.release(),
             None => {}
         }
-        qp.way_in(srqn).map(Box::new).map_err(nak)
+        qp.way_in(srqn).map(Box::new)
     }
 
     /// Enters the way into the QP by `enter`, if it is not entered for the packet in hand already.
@@ -55,9 +55,9 @@ impl Lanes {
             self.leave();
             match enter(self.take(qp, srqn)?) {
                 Ok(visit) => self.visit = Some((srqn, visit)),
-                Err((lane, refused)) => {
+                Err((lane, barred)) => {
                     self.put_back(srqn, lane);
-                    return Err(nak(refused));
+                    return Err(barred.into());
                 }
             }
         }
@@ -79,7 +79,7 @@ impl Lanes {
 }
 
 /// How a lane is entered.
-type Enter = fn(Box<Responder>) -> Result<Visit, (Box<Responder>, responder::Nak)>;
+type Enter = fn(Box<Responder>) -> Result<Visit, (Box<Responder>, Barred)>;
 
 /// A QP while a packet for it is handled. The lane that was entered is left when this is dropped.
 pub struct Inbound<'a, O> {
@@ -123,7 +123,7 @@ impl<'a, O: PacketOut> Inbound<'a, O> {
     fn store(&mut self, srqn: u32, rkey: u32, addr: u64, from: &Pieces, last: bool) -> Result<(), Nak> {
         let inside = self.inside(srqn)?;
         let written = inside.write(rkey, addr, from, last);
-        written.map_err(|refused| noted(inside, refused, (rkey, addr, from.len()), access::REMOTE_WRITE))
+        written.map_err(|refused| noted(inside, refused, (rkey, addr, from.len()), Right::Write))
     }
 
     fn receipt(&self, received: &Received) -> Receipt {
@@ -133,7 +133,7 @@ impl<'a, O: PacketOut> Inbound<'a, O> {
             (None, None) => (0, 0),
         };
         Receipt {
-            status: wc::SUCCESS,
+            status: Status::Success.to_verbs(),
             opcode: if received.write { wc::OP_RECV_RDMA_WITH_IMM } else { wc::OP_RECV },
             byte_len: received.length,
             imm,
@@ -147,21 +147,14 @@ impl<'a, O: PacketOut> Inbound<'a, O> {
 impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     type Data = O::Data;
 
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, wanted: Access) -> Result<(), Nak> {
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
         let inside = self.inside(srqn)?;
-        let (checked, need) = match wanted {
-            Access::Flush(placement) => (inside.check_flush(rkey, addr, len, placement), access::FLUSH_GLOBAL),
-            _ if len == 0 => (Ok(()), 0),
-            Access::Write => (inside.check_write(rkey, addr, len), access::REMOTE_WRITE),
-            Access::Read => (inside.check_read(rkey, addr, len), access::REMOTE_READ),
-            Access::Atomic => (inside.check_atomic(rkey, addr), access::REMOTE_ATOMIC),
-        };
-        checked.map_err(|refused| noted(inside, refused, (rkey, addr, len), need))
+        inside.check(rkey, addr, len, right).map_err(|refused| noted(inside, refused, (rkey, addr, len), right))
     }
 
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
         if data.has_landed() {
-            return self.check(srqn, rkey, addr, data.length() as u64, Access::Write);
+            return self.check(srqn, rkey, addr, data.length() as u64, Right::Write);
         }
         let mut from = Pieces::new();
         data.add_to(&mut from);
@@ -171,7 +164,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     fn atomic(&mut self, srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
         let inside = self.inside(srqn)?;
         let done = inside.atomic(rkey, addr, compare, swap_add);
-        done.map_err(|refused| noted(inside, refused, (rkey, addr, 8), access::REMOTE_ATOMIC))
+        done.map_err(|refused| noted(inside, refused, (rkey, addr, 8), Right::Atomic))
     }
 
     fn atomic_write(&mut self, srqn: u32, rkey: u32, addr: u64, value: u64) -> Result<(), Nak> {
@@ -180,22 +173,22 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
 
     fn claim(&mut self, srqn: u32) -> Result<(u32, u64), Nak> {
         let inside = self.inside(srqn)?;
-        let wqe = inside.claim().map_err(nak)?;
+        let wqe = inside.claim()?;
         let room = inside.receive_room(wqe);
         Ok((wqe, room))
     }
 
     fn fill(&mut self, srqn: u32, receive: u32, offset: u64, data: &O::Data, last: bool) -> Result<(), Nak> {
         if data.has_landed() {
-            return self.inside(srqn)?.check_fill(receive, offset, data.length() as u64).map_err(nak);
+            return self.inside(srqn)?.check_fill(receive, offset, data.length() as u64);
         }
         let mut from = Pieces::new();
         data.add_to(&mut from);
-        self.inside(srqn)?.fill(receive, offset, &from, last).map_err(nak)
+        self.inside(srqn)?.fill(receive, offset, &from, last)
     }
 
     fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak> {
-        self.inside(srqn)?.invalidate(rkey).map_err(nak)
+        self.inside(srqn)?.invalidate(rkey)
     }
 
     fn complete(&mut self, srqn: u32, receive: u32, received: &Received) {
@@ -207,7 +200,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
 
     fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, _nak: Nak) {
         let receipt = self.receipt(received);
-        let spoilt = Spoilt { status: wc_status(status), length: received.length.into(), whole: !received.partial };
+        let spoilt = Spoilt { status, length: received.length.into(), whole: !received.partial };
         if let Ok(inside) = self.inside(srqn) {
             inside.spoil_receive(receive, &receipt, spoilt);
         }
@@ -220,11 +213,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 
     fn fail(&mut self, nak: Nak) {
-        self.qp.refused(match nak {
-            Nak::InvalidRequest => responder::Nak::InvalidRequest,
-            Nak::RemoteAccess => responder::Nak::RemoteAccess,
-            _ => responder::Nak::RemoteOperation,
-        });
+        self.qp.refused(nak);
     }
 
     #[inline]
@@ -250,24 +239,13 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 }
 
-/// [`nak`] against an operation that needs the right `need` to memory: rkey, address, length. The QP keeps for its owner what
-/// was refused.
+/// `refused`, against a request that takes `right` to memory: rkey, address, length. The QP keeps the request for its
+/// owner.
 #[cold]
-fn noted(inside: &Responder, refused: responder::Nak, memory: (u32, u64, u64), need: u32) -> Nak {
-    if matches!(refused, responder::Nak::RemoteAccess | responder::Nak::InvalidRequest) {
+fn noted(inside: &Responder, refused: Nak, memory: (u32, u64, u64), right: Right) -> Nak {
+    if matches!(refused, Nak::RemoteAccess | Nak::InvalidRequest) {
         let (rkey, addr, len) = memory;
-        inside.note_access(rkey, addr, len, need);
+        inside.note_access(rkey, addr, len, right);
     }
-    nak(refused)
-}
-
-/// What the device model says against a request, in the protocol's words.
-pub fn nak(nak: responder::Nak) -> Nak {
-    match nak {
-        responder::Nak::Silence | responder::Nak::Paused | responder::Nak::Stopped => Nak::Silence,
-        responder::Nak::ReceiverNotReady(code) => Nak::ReceiverNotReady(code),
-        responder::Nak::InvalidRequest => Nak::InvalidRequest,
-        responder::Nak::RemoteAccess => Nak::RemoteAccess,
-        responder::Nak::RemoteOperation => Nak::RemoteOperation,
-    }
+    refused
 }

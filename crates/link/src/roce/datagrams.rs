@@ -4,7 +4,7 @@ use super::net::{Counters, Datagram as Arrived};
 use super::packet_sink::{Destination, PacketSink};
 use super::{Engine, gid_of, ip_of};
 use crate::endpoint::PacketOut;
-use crate::endpoint::responder::{Lanes, nak};
+use crate::endpoint::responder::Lanes;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Process;
 use vervain_hca::qp::carrier::Datagram;
-use vervain_hca::responder::{self, datagram};
+use vervain_hca::responder::datagram::{self, Delivered};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{Gid, Qp, QpType, Result, now_ns, wc};
 use vervain_transport::{Nak, Nanos};
@@ -181,24 +181,21 @@ impl Engine {
             if listener.closed.load(Ordering::Relaxed) {
                 continue;
             }
-            let mut is_stopped = false;
             // What is dropped for want of a receive or for its Q_Key is dropped in silence (IBA 9.8.3.2).
             let delivered = lanes.get(&qp, 0).and_then(|lane| {
                 let (payload, solicited) = (Pieces::of(packet.payload), headers.bth.solicited);
-                let delivered = datagram::deliver(lane, &header, &payload, &receipt, deth.qkey, solicited);
-                is_stopped = delivered == Err(responder::Nak::Stopped);
-                delivered.map_err(nak)
+                datagram::deliver(lane, &header, &payload, &receipt, deth.qkey, solicited)
             });
             match delivered {
                 // It is kept; one for a group may be for others too, and is lost for this one.
-                Err(_) if is_stopped && headers.bth.dest_qpn == qpn => return false,
-                Ok(true) => qp.tally.add(Word::Sends, 1),
+                Ok(Delivered::Stopped) if headers.bth.dest_qpn == qpn => return false,
+                Ok(Delivered::Yes) => qp.tally.add(Word::Sends, 1),
                 Err(Nak::InvalidRequest) => {
                     datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, qp.qkey()), false);
                     counters.bad_qkey.add(1);
                 }
                 Err(Nak::ReceiverNotReady(_)) if headers.bth.dest_qpn == qpn => return false,
-                Ok(false) | Err(_) => {
+                Ok(Delivered::OwnerIsBusy | Delivered::Stopped) | Err(_) => {
                     datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, deth.qkey), true);
                     counters.no_receive.add(1);
                     qp.tally.add(Word::OutOfBuffer, 1);

@@ -20,7 +20,7 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
-use vervain_hca::{Qp, QpAttr, QpState, QpType, now_ns, soon_ns, wc};
+use vervain_hca::{Qp, QpAttr, QpState, QpType, Status, now_ns, soon_ns};
 use vervain_transport::{Data, Requester, RequesterConfig, RequesterCounters, Responder, ResponderConfig};
 use vervain_transport::{ResponderCounters, Sent, Service, Window};
 use vervain_window::pairs::block;
@@ -246,7 +246,7 @@ impl Connection {
                 && end.do_alone(sends, |sends, n| {
                     let len = self.write_directly(sends, n)?;
                     budget = budget.saturating_sub(len + WRITE);
-                    Some(wc::SUCCESS)
+                    Some(Status::Success)
                 })
             {}
             if budget == 0 {

@@ -5,7 +5,7 @@ use super::address;
 use super::connection::PKEY;
 use super::pair::{Pair, encode};
 use super::{Engine, JOIN};
-use crate::endpoint::responder::{Lanes, nak};
+use crate::endpoint::responder::Lanes;
 use crate::gsi::mad::QPN;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use vervain_hca::device::{Device, grh, lids};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::carrier::Datagram;
-use vervain_hca::responder::datagram;
+use vervain_hca::responder::datagram::{self, Delivered};
 use vervain_hca::rq::Receipt;
 use vervain_hca::{AhAttr, Gid, Qp, QpType, now_ns, wc};
 use vervain_transport::{Nak, Refused};
@@ -407,17 +407,16 @@ impl Engine {
             }
             let delivered = lanes.get(&qp, 0).and_then(|lane| {
                 datagram::deliver(lane, &header, &Pieces::of(payload), &receipt, deth.qkey, headers.bth.solicited)
-                    .map_err(nak)
             });
             match delivered {
-                Ok(true) => {
+                Ok(Delivered::Yes) => {
                     listener.patience.serve();
                     qp.tally.add(Word::Sends, 1);
                 }
                 Err(Nak::InvalidRequest) => {
                     datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, qp.qkey()), false);
                 }
-                Ok(false) | Err(_) => {
+                Ok(Delivered::OwnerIsBusy | Delivered::Stopped) | Err(_) => {
                     datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, deth.qkey), true);
                     qp.tally.add(Word::OutOfBuffer, 1);
                 }

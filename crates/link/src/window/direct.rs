@@ -8,10 +8,10 @@ use super::payload::PiecesSource;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_hca::Opcode;
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::qp::remote::{RemoteRequest, Sends};
+use vervain_hca::qp::remote::Sends;
+use vervain_hca::{Opcode, Request};
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::ring::Class;
@@ -153,7 +153,7 @@ impl Connection {
 
     /// Whether a Write waits until nothing is under way, and is put then. A short one behind few others does not: through the ring it
     /// is there sooner.
-    pub fn waits_for_turn(&self, request: &RemoteRequest) -> bool {
+    pub fn waits_for_turn(&self, request: &Request) -> bool {
         if request.opcode != Opcode::Write || request.length == 0 {
             self.behind_others.store(0, Ordering::Relaxed);
             return false;

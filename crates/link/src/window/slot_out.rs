@@ -7,9 +7,9 @@ use crate::endpoint::{Foreign, PacketOut};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use vervain_hca::Request;
 use vervain_hca::device::port_counters::{Tally, Word};
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::qp::remote::RemoteRequest;
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::ring::Class;
@@ -49,7 +49,7 @@ impl PacketOut for SlotOut<'_> {
 
     const HAS_SHORTCUTS: bool = true;
 
-    fn holds(&self, request: &RemoteRequest) -> bool {
+    fn holds(&self, request: &Request) -> bool {
         self.is_busy && self.connection.waits_for_turn(request)
     }
 

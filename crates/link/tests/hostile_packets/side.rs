@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use vervain_hca::{
-    CompChannel, Completion, Context, Cq, Data, Mr, Opcode, Pd, Qp, QpCap, QpInit, QpType, SendRequest, Sge, UdDest,
-    access, wc,
+    CompChannel, Completion, Context, Cq, Data, Mr, Opcode, Pd, Qp, QpCap, QpInit, QpType, SendRequest, Sge, Status,
+    UdDest, access,
 };
 
 /// Bytes of its messages.
@@ -69,6 +69,6 @@ impl Side {
 pub fn poll(cq: &Cq) -> Vec<Completion> {
     let mut got = Vec::new();
     cq.poll(64, &mut |c| got.push(*c));
-    assert!(got.iter().all(|c| c.status == wc::SUCCESS), "{got:?}");
+    assert!(got.iter().all(|c| c.status == Status::Success.to_verbs()), "{got:?}");
     got
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vervain_hca::{
     Ah, AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, Srq, SrqInit, UdDest, Xrcd, access, attr, devices, event, send_flags, wc,
+    SendRequest, Sge, Srq, SrqInit, Status, UdDest, Xrcd, access, attr, devices, event, send_flags,
 };
 use vervain_link::roce::Roce;
 
@@ -299,7 +299,7 @@ impl Pair {
     pub fn check_flushed(&self, what: &str) {
         for n in self.next..self.next + RECEIVES {
             let c = wait(&self.recv_cq);
-            assert_eq!((c.wr_id, c.status), (n, wc::WR_FLUSH_ERR), "{what}");
+            assert_eq!((c.wr_id, c.status), (n, Status::Flushed.to_verbs()), "{what}");
         }
         self.recv_cq.poll(1, &mut |c| panic!("{what}: {c:?}"));
         self.memory.check(what);
@@ -347,7 +347,12 @@ impl Pair {
         self.post_message();
         self.messages += 1;
         let (sent, received) = (wait(&self.send_cq), wait(&self.recv_cq));
-        assert_eq!((sent.status, received.status), (wc::SUCCESS, wc::SUCCESS), "{:?}", self.kind);
+        assert_eq!(
+            (sent.status, received.status),
+            (Status::Success.to_verbs(), Status::Success.to_verbs()),
+            "{:?}",
+            self.kind
+        );
         assert_eq!(received.wr_id, self.next, "{:?}: the next receive", self.kind);
         self.receives.restore();
         self.post(self.next + RECEIVES);
@@ -366,7 +371,7 @@ impl Pair {
             ..SendRequest::default()
         };
         self.a.post_send(|p| p.push(&request)).unwrap();
-        assert_eq!(wait(&self.send_cq).status, wc::SUCCESS);
+        assert_eq!(wait(&self.send_cq).status, Status::Success.to_verbs());
     }
 }
 

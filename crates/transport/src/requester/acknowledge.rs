@@ -1,9 +1,10 @@
 //! What answers do (IBA 9.7.5, 9.7.6): they acknowledge all before them, bring data, refuse, and grant credits.
 
+use vervain_iba::{Opcode, Status};
 use vervain_wire::aeth::{self, NakCode, Syndrome};
 use vervain_wire::{Aeth, Packet, opcode};
 
-use crate::host::{Data, Nanos, Operation, Refused, RequesterHost, Status};
+use crate::host::{Data, Nanos, Refused, RequesterHost};
 use crate::psn;
 use crate::window::Window;
 
@@ -113,19 +114,19 @@ impl Requester {
             return self.overtaken(now, window);
         }
         let oldest = &self.flights[0];
-        let (operation, length) = (oldest.request.operation, oldest.request.length);
+        let (operation, length) = (oldest.request.opcode, oldest.request.length);
         let offset = u64::from(psn::distance(oldest.first_psn, psn)) * u64::from(self.config.mtu);
         let mut packets = 1;
         let delivered = match (operation, answer) {
             // The opcode is not held against the place in the message: rxe answers a READ that is asked for again from the
             // middle with MIDDLE and LAST packets. PSN and length say the same.
-            (Operation::Read | Operation::Flush | Operation::AtomicWrite, Answer::Data(data)) => {
+            (Opcode::Read | Opcode::Flush | Opcode::AtomicWrite, Answer::Data(data)) => {
                 let mtu = u64::from(self.config.mtu);
                 if data.has_landed() {
                     packets = Flight::packets(data.length() as u64, self.config.mtu);
                 }
                 let most = (length - offset).min(u64::from(packets) * mtu);
-                let wanted = if operation == Operation::Read { most } else { 0 };
+                let wanted = if operation == Opcode::Read { most } else { 0 };
                 let is_asked_for = packets <= psn::distance(self.unacknowledged, self.highest);
                 match data.length() as u64 {
                     found if found != wanted || !is_asked_for => return self.fail(Status::BadResponse, window, host),
@@ -133,7 +134,7 @@ impl Requester {
                     _ => host.deliver(self.first, offset, data),
                 }
             }
-            (Operation::CompareSwap | Operation::FetchAdd, Answer::Word(word)) => host.deliver_word(self.first, *word),
+            (Opcode::CompareSwap | Opcode::FetchAdd, Answer::Word(word)) => host.deliver_word(self.first, *word),
             _ => {
                 self.counters.stale += 1;
                 return;
@@ -167,7 +168,7 @@ impl Requester {
         let mut whole = true;
         while self.unacknowledged != to {
             let Some(oldest) = self.flights.front() else { break };
-            if is_answered(oldest.request.operation) {
+            if is_answered(oldest.request.opcode) {
                 whole = false;
                 break;
             }
@@ -239,8 +240,8 @@ impl Requester {
     /// Messages that have taken a receive at the peer by `unacknowledged`: a SEND does with its first packet.
     fn receives_taken(&self) -> u32 {
         let Some(oldest) = self.flights.front() else { return self.receives_used };
-        let operation = oldest.request.operation;
-        let begun = oldest.first_psn != self.unacknowledged && operation != Operation::WriteImm;
+        let operation = oldest.request.opcode;
+        let begun = oldest.first_psn != self.unacknowledged && operation != Opcode::WriteImm;
         oldest.receives.wrapping_sub(u32::from(takes_receive(operation) && !begun))
     }
 }

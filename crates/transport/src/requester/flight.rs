@@ -1,9 +1,9 @@
 //! A request under way: its PSNs, packets, opcodes and what it counts for in the window.
 
+use vervain_iba::{Opcode, Request, Status};
 use vervain_wire::opcode;
 
 use crate::config::Service;
-use crate::host::{Operation, Request, Status};
 use crate::psn;
 use crate::window::PACKET_OVERHEAD;
 
@@ -37,7 +37,7 @@ impl Flight {
 
     /// Whether the message takes a receive.
     pub fn takes_receive(&self) -> bool {
-        takes_receive(self.request.operation)
+        takes_receive(self.request.opcode)
     }
 
     /// PSN behind the last packet.
@@ -55,39 +55,39 @@ impl Flight {
 
 /// Whether the responder answers with more than an acknowledgement.
 #[inline]
-pub(super) fn is_answered(operation: Operation) -> bool {
-    use Operation::*;
+pub(super) fn is_answered(operation: Opcode) -> bool {
+    use Opcode::*;
     matches!(operation, Read | CompareSwap | FetchAdd | Flush | AtomicWrite)
 }
 
 /// Whether the message takes a receive.
 #[inline]
-pub(super) fn takes_receive(operation: Operation) -> bool {
-    use Operation::*;
-    matches!(operation, Send | SendImm | SendInvalidate | WriteImm)
+pub(super) fn takes_receive(operation: Opcode) -> bool {
+    use Opcode::*;
+    matches!(operation, Send | SendImm | SendInv | WriteImm)
 }
 
 /// Why a request cannot be sent at all, as the local link says it.
 pub(super) fn unsendable(request: &Request, service: Service, max_rd_atomic: u8) -> Option<Status> {
-    use Operation::*;
+    use Opcode::*;
     if request.length > LONGEST {
         return Some(Status::LocalLength);
     }
     if service == Service::Uc {
         // IBA table 10: UC has SEND and WRITE only.
-        let known = matches!(request.operation, Send | SendImm | Write | WriteImm);
+        let known = matches!(request.opcode, Send | SendImm | Write | WriteImm);
         return (!known).then_some(Status::LocalQpOperation);
     }
-    if matches!(request.operation, CompareSwap | FetchAdd | AtomicWrite) && request.length != 8 {
+    if matches!(request.opcode, CompareSwap | FetchAdd | AtomicWrite) && request.length != 8 {
         return Some(Status::LocalLength);
     }
-    (is_answered(request.operation) && max_rd_atomic == 0).then_some(Status::LocalQpOperation)
+    (is_answered(request.opcode) && max_rd_atomic == 0).then_some(Status::LocalQpOperation)
 }
 
 /// The operation code of a SEND or WRITE packet by its place in the message (IBA table 38).
 #[inline]
-pub(super) fn posted_code(operation: Operation, is_first: bool, is_last: bool) -> u8 {
-    use Operation::*;
+pub(super) fn posted_code(operation: Opcode, is_first: bool, is_last: bool) -> u8 {
+    use Opcode::*;
     let is_write = matches!(operation, Write | WriteImm);
     match (is_first, is_last) {
         (false, false) if is_write => opcode::WRITE_MIDDLE,
@@ -96,14 +96,14 @@ pub(super) fn posted_code(operation: Operation, is_first: bool, is_last: bool) -
         (true, false) => opcode::SEND_FIRST,
         (false, true) => match operation {
             SendImm => opcode::SEND_LAST_IMM,
-            SendInvalidate => opcode::SEND_LAST_INVALIDATE,
+            SendInv => opcode::SEND_LAST_INVALIDATE,
             Write => opcode::WRITE_LAST,
             WriteImm => opcode::WRITE_LAST_IMM,
             _ => opcode::SEND_LAST,
         },
         (true, true) => match operation {
             SendImm => opcode::SEND_ONLY_IMM,
-            SendInvalidate => opcode::SEND_ONLY_INVALIDATE,
+            SendInv => opcode::SEND_ONLY_INVALIDATE,
             Write => opcode::WRITE_ONLY,
             WriteImm => opcode::WRITE_ONLY_IMM,
             _ => opcode::SEND_ONLY,

@@ -1,8 +1,10 @@
 //! When an answer is missing: the ACK timeout of IBA 9.7.6.1.3, which takes a retry; the probe after a few round trip times,
 //! which does not; the wait that an RNR NAK asks for; and going back.
 
+use vervain_iba::Status;
+
 use crate::config::RequesterConfig;
-use crate::host::{Nanos, RequesterHost, Status};
+use crate::host::{Nanos, RequesterHost};
 use crate::psn;
 use crate::window::Window;
 
@@ -346,7 +348,7 @@ impl Requester {
         }
         let last = self.before_cursor();
         let oldest = Cursor { index: 0, packet: psn::distance(self.flights[0].first_psn, self.unacknowledged) };
-        let answered = |at: Cursor| is_answered(self.flights[at.index].request.operation);
+        let answered = |at: Cursor| is_answered(self.flights[at.index].request.opcode);
         let at = if probes == 0 && !answered(last) { last } else { oldest };
         if answered(at) {
             window.lost(now);

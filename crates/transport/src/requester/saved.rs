@@ -118,7 +118,7 @@ impl Requester {
     fn check_reads(&self) -> Result<(), Unusable> {
         let wrong = Err(Unusable("the READs under way are not those of the requests"));
         let mut reads: VecDeque<u32> = self.reads.iter().map(|read| read.end).collect();
-        for flight in self.flights.iter().filter(|flight| is_answered(flight.request.operation)) {
+        for flight in self.flights.iter().filter(|flight| is_answered(flight.request.opcode)) {
             let offset = |at: u32| psn::distance(flight.first_psn, at);
             let sent = offset(self.highest).min(flight.packets);
             // What lies before was answered.

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use vervain_iba::{Opcode, Request, Status};
 use vervain_wire::{AtomicEth, Headers, Reth, opcode};
 
-use crate::host::{Nanos, Operation, Payload, Refused, Request, RequesterHost, Status, Transmit};
+use crate::host::{Nanos, Payload, Refused, RequesterHost, Transmit};
 use crate::psn;
 use crate::window::{PACKET_OVERHEAD, Window};
 
@@ -31,7 +32,7 @@ impl Requester {
                 break Sent::All;
             }
             let flight = self.flights[index];
-            let sent = if is_answered(flight.request.operation) {
+            let sent = if is_answered(flight.request.opcode) {
                 self.send_read(now, &flight, window, host)
             } else {
                 self.send_posted(now, &flight, window, host)
@@ -59,10 +60,10 @@ impl Requester {
             self.stopped = Some((n, status));
             return false;
         }
-        self.receives_used = self.receives_used.wrapping_add(u32::from(takes_receive(request.operation)));
-        let packets = match request.operation {
+        self.receives_used = self.receives_used.wrapping_add(u32::from(takes_receive(request.opcode)));
+        let packets = match request.opcode {
             // Its length is that of remote memory.
-            Operation::Flush => 1,
+            Opcode::Flush => 1,
             _ => Flight::packets(request.length, self.config.mtu),
         };
         self.flights.push_back(Flight { request, first_psn: self.highest, packets, receives: self.receives_used });
@@ -78,7 +79,8 @@ impl Requester {
         window: &mut Window,
         host: &mut impl RequesterHost,
     ) -> Result<(), Sent> {
-        if self.next == self.highest && self.cursor.packet == 0 && flight.request.fence && !self.reads.is_empty() {
+        if self.next == self.highest && self.cursor.packet == 0 && flight.request.is_fenced() && !self.reads.is_empty()
+        {
             // IBA 10.8.3.3.
             return Err(Sent::All);
         }
@@ -152,7 +154,7 @@ impl Requester {
         let request = &flight.request;
         let packet = packets.start;
         let (is_first, is_last) = (packet == 0, packets.end == flight.packets);
-        let code = posted_code(request.operation, is_first, is_last);
+        let code = posted_code(request.opcode, is_first, is_last);
         headers.bth.opcode = self.opcode_base | code;
         headers.bth.psn = psn::add(flight.first_psn, packet);
         headers.bth.ack_request = asks;
@@ -163,7 +165,7 @@ impl Requester {
             headers.reth = Some(Reth { addr: request.remote_addr, rkey: request.rkey, length: request.length as u32 });
         }
         if is_last {
-            headers.bth.solicited = request.solicited && takes_receive(request.operation);
+            headers.bth.solicited = request.is_solicited() && takes_receive(request.opcode);
             if opcode::has_imm(code) {
                 headers.imm = Some(request.imm_or_rkey.to_ne_bytes());
             } else if opcode::has_invalidate(code) {
@@ -184,7 +186,7 @@ impl Requester {
     ) -> Result<(), Sent> {
         let again = self.next != self.highest;
         let request = &flight.request;
-        if !again && self.cursor.packet == 0 && request.fence && !self.reads.is_empty() {
+        if !again && self.cursor.packet == 0 && request.is_fenced() && !self.reads.is_empty() {
             return Err(Sent::All);
         }
         let n = self.first.wrapping_add(self.cursor.index as u32);
@@ -255,9 +257,9 @@ impl Requester {
         let request = &flight.request;
         let mtu = u64::from(self.config.mtu);
         let mut reth = Reth { addr: request.remote_addr, rkey: request.rkey, length: request.length as u32 };
-        let code = match request.operation {
-            Operation::CompareSwap | Operation::FetchAdd => {
-                let is_swap = request.operation == Operation::CompareSwap;
+        let code = match request.opcode {
+            Opcode::CompareSwap | Opcode::FetchAdd => {
+                let is_swap = request.opcode == Opcode::CompareSwap;
                 headers.atomic = Some(AtomicEth {
                     addr: request.remote_addr,
                     rkey: request.rkey,
@@ -267,9 +269,9 @@ impl Requester {
                 headers.bth.opcode = self.opcode_base | if is_swap { opcode::COMPARE_SWAP } else { opcode::FETCH_ADD };
                 return Payload::None;
             }
-            Operation::AtomicWrite => opcode::ATOMIC_WRITE,
-            Operation::Flush => {
-                headers.flush = Some((request.flush.0 as u8, request.flush.1 as u8));
+            Opcode::AtomicWrite => opcode::ATOMIC_WRITE,
+            Opcode::Flush => {
+                headers.flush = Some((request.flush.placement as u8, request.flush.level as u8));
                 opcode::FLUSH
             }
             _ => {
@@ -281,8 +283,8 @@ impl Requester {
         };
         headers.bth.opcode = self.opcode_base | code;
         headers.reth = Some(reth);
-        match request.operation {
-            Operation::AtomicWrite => Payload::Request { n, offset: 0, len: 8 },
+        match request.opcode {
+            Opcode::AtomicWrite => Payload::Request { n, offset: 0, len: 8 },
             _ => Payload::None,
         }
     }
@@ -357,17 +359,17 @@ impl Requester {
     fn credit(&self, flight: &Flight, is_last: bool) -> Credit {
         let Some(granted) = self.receives_granted else { return Credit::Enough };
         // A SEND takes its receive with the first packet, a WRITE with immediate with the last.
-        let takes_now = match flight.request.operation {
-            Operation::WriteImm => is_last,
+        let takes_now = match flight.request.opcode {
+            Opcode::WriteImm => is_last,
             _ => self.cursor.packet == 0,
         };
-        if !takes_receive(flight.request.operation) {
+        if !takes_receive(flight.request.opcode) {
             return Credit::Enough;
         }
         match flight.receives.wrapping_sub(granted) as i32 {
             ..=0 => Credit::Enough,
             1 if takes_now => Credit::Probe,
-            _ if flight.request.operation == Operation::WriteImm && !is_last => Credit::Enough,
+            _ if flight.request.opcode == Opcode::WriteImm && !is_last => Credit::Enough,
             _ => Credit::Awaited,
         }
     }

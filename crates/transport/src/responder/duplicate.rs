@@ -1,10 +1,11 @@
 //! Requests that have been executed before (IBA 9.7.5.1): SENDs and WRITEs are acknowledged again, READs read again, atomics
 //! answered with what they found the first time.
 
+use vervain_iba::{Nak, Right};
 use vervain_wire::aeth::{NakCode, Syndrome};
 use vervain_wire::{Headers, Packet, opcode};
 
-use crate::host::{Access, Nak, ResponderHost};
+use crate::host::ResponderHost;
 use crate::psn;
 
 use super::answer::{Answer, Body, Resource};
@@ -77,7 +78,7 @@ impl Responder {
         if !is_part {
             return None;
         }
-        match host.check(srqn, rkey, reth.addr, u64::from(reth.length), Access::Read) {
+        match host.check(srqn, rkey, reth.addr, u64::from(reth.length), Right::Read) {
             Ok(()) => {}
             Err(Nak::RemoteAccess | Nak::InvalidRequest) => {
                 self.refuse_again(headers.bth.psn, NakCode::RemoteAccess);

@@ -1,9 +1,10 @@
 //! Executes a request packet that comes in sequence (IBA 9.7.4.1): opcode sequence, lengths, keys, receives, in that order.
 
 use serde::{Deserialize, Serialize};
+use vervain_iba::{Nak, Right, Status};
 use vervain_wire::{Headers, Packet, opcode};
 
-use crate::host::{Access, Data, Nak, Received, ResponderHost, Status, Target};
+use crate::host::{Data, Received, ResponderHost, Target};
 
 use super::answer::{Answer, Body, Resource};
 use super::{Responder, Stop};
@@ -108,7 +109,7 @@ impl Responder {
         self.drop_message(host);
         if !opcode::is_send(code) {
             let reth = headers.reth.filter(|reth| opcode::is_write(code) && u64::from(reth.length) == length)?;
-            host.check(srqn, reth.rkey, reth.addr, length, Access::Write).ok()?;
+            host.check(srqn, reth.rkey, reth.addr, length, Right::Write).ok()?;
             return Some((srqn, Target::Memory { rkey: reth.rkey, addr: reth.addr, length: reth.length }));
         }
         let (receive, room) = host.claim(srqn).ok()?;
@@ -235,7 +236,7 @@ impl Responder {
                     if reth.length > LONGEST {
                         return Err(Nak::InvalidRequest.into());
                     }
-                    host.check(srqn, reth.rkey, reth.addr, u64::from(reth.length), Access::Write)?;
+                    host.check(srqn, reth.rkey, reth.addr, u64::from(reth.length), Right::Write)?;
                 }
                 Message { srqn, done: 0, target }
             }
@@ -320,7 +321,7 @@ impl Responder {
             return Err(Nak::InvalidRequest.into());
         };
         let srqn = headers.srqn.unwrap_or(0);
-        host.check(srqn, reth.rkey, reth.addr, u64::from(reth.length), Access::Read)?;
+        host.check(srqn, reth.rkey, reth.addr, u64::from(reth.length), Right::Read)?;
         let packets = reth.length.div_ceil(self.config.mtu).max(1);
         self.remember(
             headers.bth.psn,
@@ -369,13 +370,7 @@ impl Responder {
             return Err(Nak::InvalidRequest.into());
         }
         let length = if level == 1 { 0 } else { reth.length };
-        host.check(
-            headers.srqn.unwrap_or(0),
-            reth.rkey,
-            reth.addr,
-            u64::from(length),
-            Access::Flush(placement.into()),
-        )?;
+        host.check(headers.srqn.unwrap_or(0), reth.rkey, reth.addr, u64::from(length), Right::Flush(placement.into()))?;
         self.remember(headers.bth.psn, 1, Body::Nothing);
         Ok(1)
     }

@@ -95,6 +95,9 @@ impl Responder {
         if !saved.message.as_ref().is_none_or(is_coming_in) {
             return Err(Unusable("more of a message has come than it has"));
         }
+        if matches!(saved.refusal, Some(Refusal { then: Then::Fail(nak), .. }) if nak.event().is_none()) {
+            return Err(Unusable("a refusal ends the QP that does not"));
+        }
         let SavedResponder { expected, msn, message, quiet, beyond, dropped, ack_due, refusal, ended, .. } = *saved;
         Ok(Responder {
             message,

@@ -1,10 +1,11 @@
 //! What the responder sends: READ responses and atomic answers in PSN order, with the acknowledgements of what has come again
 //! among them; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand for many).
 
+use vervain_iba::{Nak, Right};
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
 use vervain_wire::{Aeth, Headers, Packet, opcode};
 
-use crate::host::{Access, Nak, Payload, Refused, ResponderHost, Transmit};
+use crate::host::{Payload, Refused, ResponderHost, Transmit};
 use crate::psn;
 
 use super::answer::{Answer, Body};
@@ -143,7 +144,7 @@ impl Responder {
     fn why_gone(&self, host: &mut impl ResponderHost) -> (Nak, NakCode) {
         match self.answers.front().map(|answer| answer.body) {
             Some(Body::Read { srqn, rkey, addr, length })
-                if host.check(srqn, rkey, addr, u64::from(length), Access::Read).is_ok() =>
+                if host.check(srqn, rkey, addr, u64::from(length), Right::Read).is_ok() =>
             {
                 (Nak::RemoteOperation, NakCode::RemoteOperation)
             }

@@ -102,32 +102,32 @@ fn storm(service: Service, seed: u64, weather: Weather) {
         let most = if random.below(2) == 0 { 16_000 } else { 64 };
         let length = random.below(most);
         let data = pattern(length as usize, i as u8);
-        let fence = random.below(4) == 0;
+        let flags = if random.below(4) == 0 { send_flags::FENCE } else { 0 };
         match random.below(if service == Service::Uc { 2 } else { 6 }) {
             0 => {
                 pair.server.posted.push_back(16_384);
-                pair.client.post(Operation::SendImm, &data, |r| (r.imm_or_rkey, r.fence) = (i as u32, fence));
+                pair.client.post(Opcode::SendImm, &data, |r| (r.imm_or_rkey, r.flags) = (i as u32, flags));
                 sent.push(data);
             }
             1 => {
-                pair.client.post(Operation::Write, &data, |r| (r.remote_addr, r.fence) = (BASE + own, fence));
+                pair.client.post(Opcode::Write, &data, |r| (r.remote_addr, r.flags) = (BASE + own, flags));
             }
             2 => {
                 pair.server.memory[own as usize..][..data.len()].copy_from_slice(&data);
-                pair.client.post(Operation::Read, &data, |r| (r.remote_addr, r.fence) = (BASE + own, fence));
+                pair.client.post(Opcode::Read, &data, |r| (r.remote_addr, r.flags) = (BASE + own, flags));
             }
             3 => {
                 let word = BASE + (1 << 20) - 8;
-                pair.client.post(Operation::FetchAdd, &[0; 8], |r| (r.remote_addr, r.compare_add) = (word, 1));
+                pair.client.post(Opcode::FetchAdd, &[0; 8], |r| (r.remote_addr, r.compare_add) = (word, 1));
                 atomics += 1;
             }
             4 => {
                 let word = BASE + own;
-                pair.client.post(Operation::AtomicWrite, &i.to_ne_bytes(), |r| r.remote_addr = word);
+                pair.client.post(Opcode::AtomicWrite, &i.to_ne_bytes(), |r| r.remote_addr = word);
             }
             _ => {
                 pair.server.posted.push_back(16_384);
-                pair.client.post(Operation::WriteImm, &data, |r| r.remote_addr = BASE + own);
+                pair.client.post(Opcode::WriteImm, &data, |r| r.remote_addr = BASE + own);
                 sent.push(Vec::new());
             }
         }
@@ -149,10 +149,10 @@ fn storm(service: Service, seed: u64, weather: Weather) {
     let mut words = Vec::new();
     for (i, (request, data)) in pair.client.requests.iter().enumerate() {
         let own = &pair.server.memory[i * 16_384..][..data.len()];
-        match request.operation {
-            Operation::Write | Operation::WriteImm | Operation::AtomicWrite => assert!(own == data),
-            Operation::Read => assert!(pair.client.delivered[i] == *data),
-            Operation::FetchAdd => words.push(u64::from_ne_bytes(pair.client.delivered[i][..].try_into().unwrap())),
+        match request.opcode {
+            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => assert!(own == data),
+            Opcode::Read => assert!(pair.client.delivered[i] == *data),
+            Opcode::FetchAdd => words.push(u64::from_ne_bytes(pair.client.delivered[i][..].try_into().unwrap())),
             _ => {}
         }
     }
@@ -169,7 +169,7 @@ fn a_path_that_becomes_slow_is_soon_left_alone() {
         let mut probes = 0;
         for i in 0..fast + 20 {
             let least = if i < fast { 10_000 } else { 50_000_000 };
-            pair.client.post(Operation::Write, b"hello", |_| ());
+            pair.client.post(Opcode::Write, b"hello", |_| ());
             probes = pair.requester.counters().probes;
             carry(&mut pair, random, Weather { lost: 0, repeated: 0, least, delay: 1000 });
         }

@@ -9,24 +9,23 @@ use super::host::{Host, parsed};
 use super::pair::*;
 use crate::*;
 
-const ANSWERED: [Operation; 5] =
-    [Operation::Read, Operation::CompareSwap, Operation::FetchAdd, Operation::Flush, Operation::AtomicWrite];
+const ANSWERED: [Opcode; 5] = [Opcode::Read, Opcode::CompareSwap, Opcode::FetchAdd, Opcode::Flush, Opcode::AtomicWrite];
 
 /// Posts a request; a READ and a WRITE are of two packets.
-fn post(pair: &mut Pair, operation: Operation) {
+fn post(pair: &mut Pair, operation: Opcode) {
     let data = match operation {
-        Operation::Write | Operation::Send => pattern(1500, 1),
-        Operation::Read => Vec::new(),
+        Opcode::Write | Opcode::Send => pattern(1500, 1),
+        Opcode::Read => Vec::new(),
         _ => vec![0; 8],
     };
-    if operation == Operation::Send {
+    if operation == Opcode::Send {
         pair.server.posted.push_back(1 << 20);
     }
     pair.client.post(operation, &data, |r| {
-        r.length = if operation == Operation::Read { 1500 } else { r.length };
+        r.length = if operation == Opcode::Read { 1500 } else { r.length };
         // Apart from each other: no WRITE changes what a READ asks for.
-        r.remote_addr += if operation == Operation::Write { 0 } else { 8192 };
-        r.flush = (1, 0);
+        r.remote_addr += if operation == Opcode::Write { 0 } else { 8192 };
+        r.flush.placement = 1;
     });
 }
 
@@ -42,7 +41,7 @@ fn acknowledged(host: &mut Host) -> Vec<(u32, u32)> {
 #[test]
 fn what_comes_again_is_acknowledged_up_to_before_a_read_or_atomic_behind_it() {
     for operation in ANSWERED {
-        for posted in [Operation::Write, Operation::Send] {
+        for posted in [Opcode::Write, Opcode::Send] {
             let mut pair = Pair::new(Service::Rc);
             [posted, operation].into_iter().for_each(|operation| post(&mut pair, operation));
             let sent = requests(&mut pair);
@@ -59,7 +58,7 @@ fn what_comes_again_is_acknowledged_up_to_before_a_read_or_atomic_behind_it() {
 #[test]
 fn each_stretch_between_reads_is_acknowledged_by_itself_in_whatever_order_it_comes() {
     let mut pair = Pair::new(Service::Rc);
-    for operation in [Operation::Write, Operation::Read, Operation::Send, Operation::FetchAdd, Operation::Write] {
+    for operation in [Opcode::Write, Opcode::Read, Opcode::Send, Opcode::FetchAdd, Opcode::Write] {
         post(&mut pair, operation);
     }
     // WRITE 0 and 1, READ 2 and 3, SEND 4 and 5, atomic 6, WRITE 7 and 8.
@@ -79,15 +78,15 @@ fn each_stretch_between_reads_is_acknowledged_by_itself_in_whatever_order_it_com
 #[test]
 fn a_new_read_acknowledges_what_came_again_before_it() {
     let mut pair = Pair::new(Service::Rc);
-    post(&mut pair, Operation::Write);
-    post(&mut pair, Operation::FetchAdd);
+    post(&mut pair, Opcode::Write);
+    post(&mut pair, Opcode::FetchAdd);
     let sent = requests(&mut pair);
     replies(&mut pair, &sent[..2]);
     assert_eq!(replies(&mut pair, [&sent[0], &sent[2]]), [(opcode::ATOMIC_ACKNOWLEDGE, at(2))]);
 }
 
 /// A requester that believes what it is told, as rxe does: an acknowledgement with the last PSN of a request completes that.
-fn completes_without_data(acknowledged: u32, flights: &[(Operation, u32, u32)]) -> bool {
+fn completes_without_data(acknowledged: u32, flights: &[(Opcode, u32, u32)]) -> bool {
     flights.iter().any(|(operation, first, packets)| {
         ANSWERED.contains(operation) && psn::distance(*first, acknowledged) < *packets
     })
@@ -101,12 +100,12 @@ proptest! {
         kinds in prop::collection::vec(0..7usize, 1..12),
         again in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..40),
     ) {
-        let operations = [&ANSWERED[..], &[Operation::Write, Operation::Send]].concat();
+        let operations = [&ANSWERED[..], &[Opcode::Write, Opcode::Send]].concat();
         let mut pair = Pair::new(Service::Rc);
         let mut flights = Vec::new();
         let mut first = FIRST_PSN;
         for kind in &kinds {
-            let packets = if matches!(operations[*kind], Operation::Read | Operation::Write | Operation::Send) { 2 } else { 1 };
+            let packets = if matches!(operations[*kind], Opcode::Read | Opcode::Write | Opcode::Send) { 2 } else { 1 };
             flights.push((operations[*kind], first, packets));
             first = psn::add(first, packets);
             post(&mut pair, operations[*kind]);
@@ -146,9 +145,7 @@ fn no_acknowledgement_completes_a_read_or_atomic_of_ours() {
         // The first and the last packet of its answer, and the WRITE behind it.
         for named in 2..=5 {
             let mut pair = Pair::new(Service::Rc);
-            [Operation::Write, operation, Operation::Write]
-                .into_iter()
-                .for_each(|operation| post(&mut pair, operation));
+            [Opcode::Write, operation, Opcode::Write].into_iter().for_each(|operation| post(&mut pair, operation));
             let sent = requests(&mut pair);
             if named >= parsed(sent.last().unwrap()).headers.bth.psn.wrapping_sub(FIRST_PSN) & 0xff_ffff {
                 continue;
@@ -171,7 +168,7 @@ fn no_acknowledgement_completes_a_read_or_atomic_of_ours() {
 #[test]
 fn packets_that_come_in_reverse_order_are_asked_for_again() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
     let sent = requests(&mut pair);
     assert_eq!(
         replies(&mut pair, sent.iter().rev()),
@@ -189,7 +186,7 @@ fn packets_that_come_in_reverse_order_are_asked_for_again() {
 #[test]
 fn a_gap_that_closes_before_it_was_told_is_not_told_if_all_behind_it_has_come_too() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, &pattern(4096, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(4096, 1), |_| ());
     let sent = requests(&mut pair);
     let order = [2, 0, 1, 2, 3].map(|n: usize| &sent[n]);
     assert_eq!(replies(&mut pair, order), [(opcode::ACKNOWLEDGE, at(3))]);
@@ -201,7 +198,7 @@ fn a_gap_that_closes_before_it_was_told_is_not_told_if_all_behind_it_has_come_to
 fn what_was_dropped_behind_a_message_that_then_finds_a_receive_is_asked_for_again() {
     let mut pair = Pair::new(Service::Rc);
     for _ in 0..3 {
-        pair.client.post(Operation::Send, b"waits", |_| ());
+        pair.client.post(Opcode::Send, b"waits", |_| ());
     }
     let sent = requests(&mut pair);
     // The first is refused twice, and the others are dropped.
@@ -217,11 +214,11 @@ fn what_was_dropped_behind_a_message_that_then_finds_a_receive_is_asked_for_agai
 #[test]
 fn a_refused_repetition_is_told_though_new_requests_follow_it() {
     let mut pair = Pair::new(Service::Rc);
-    post(&mut pair, Operation::Read);
-    post(&mut pair, Operation::Write);
+    post(&mut pair, Opcode::Read);
+    post(&mut pair, Opcode::Write);
     let sent = requests(&mut pair);
     replies(&mut pair, &sent[..1]);
-    pair.server.rights = vec![Access::Write];
+    pair.server.rights = vec![Right::Write];
     assert_eq!(
         replies(&mut pair, [&sent[0], &sent[1], &sent[2]]),
         [(opcode::ACKNOWLEDGE, at(0)), (opcode::ACKNOWLEDGE, at(3))],
@@ -233,7 +230,7 @@ fn a_refused_repetition_is_told_though_new_requests_follow_it() {
 #[test]
 fn a_write_that_has_to_wait_for_a_long_read_is_asked_for_again_behind_its_answer() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Read, &[], |r| r.length = 8);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8);
     // One request for all of it, as adapters send it.
     let read = read_part(&requests(&mut pair)[0], 0, 200 * 1024);
     let write = write_at(200, b"changes it");
@@ -252,6 +249,6 @@ fn write_at(packet: u32, data: &[u8]) -> Vec<u8> {
         &RequesterConfig { first_psn: at(packet), ..requester_config(Service::Rc) },
         &responder_config(Service::Rc),
     );
-    pair.client.post(Operation::Write, data, |r| r.remote_addr += 1024 * u64::from(packet - 1));
+    pair.client.post(Opcode::Write, data, |r| r.remote_addr += 1024 * u64::from(packet - 1));
     requests(&mut pair).remove(0)
 }

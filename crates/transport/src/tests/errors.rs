@@ -7,17 +7,12 @@ use super::pair::*;
 use crate::*;
 
 /// Posts one request and runs to the end.
-fn run_one(
-    operation: Operation,
-    data: &[u8],
-    change: impl FnOnce(&mut Request),
-    server: impl FnOnce(&mut Host),
-) -> Pair {
+fn run_one(operation: Opcode, data: &[u8], change: impl FnOnce(&mut Request), server: impl FnOnce(&mut Host)) -> Pair {
     let mut pair = Pair::new(Service::Rc);
     server(&mut pair.server);
-    pair.client.post(Operation::Write, b"before", |_| ());
+    pair.client.post(Opcode::Write, b"before", |_| ());
     pair.client.post(operation, data, change);
-    pair.client.post(Operation::Write, b"after", |r| r.remote_addr = BASE + 100);
+    pair.client.post(Opcode::Write, b"after", |r| r.remote_addr = BASE + 100);
     pair.finish(all);
     assert_eq!(pair.statuses()[0], Status::Success);
     assert_eq!(pair.statuses().len(), 2, "what is behind an error is for the host to flush");
@@ -28,22 +23,22 @@ fn run_one(
 
 #[test]
 fn a_wrong_key_a_range_too_long_and_a_missing_right_are_access_errors() {
-    for operation in [Operation::Write, Operation::Read, Operation::WriteImm, Operation::FetchAdd] {
+    for operation in [Opcode::Write, Opcode::Read, Opcode::WriteImm, Opcode::FetchAdd] {
         let pair = run_one(operation, &[0; 8], |r| r.rkey = 1, |_| ());
         assert_eq!(pair.statuses()[1], Status::RemoteAccess, "{operation:?}");
         assert_eq!(pair.server.failed, Some(Nak::RemoteAccess));
         assert!(pair.responder.has_ended());
     }
-    let long = run_one(Operation::Write, &[7; 3000], |r| r.remote_addr = BASE + (1 << 20) - 2000, |_| ());
+    let long = run_one(Opcode::Write, &[7; 3000], |r| r.remote_addr = BASE + (1 << 20) - 2000, |_| ());
     assert_eq!(long.statuses()[1], Status::RemoteAccess);
     assert_eq!(long.server.memory[(1 << 20) - 2000], 0, "found at the first packet");
-    let right = run_one(Operation::CompareSwap, &[0; 8], |_| (), |server| server.rights = vec![Access::Write]);
+    let right = run_one(Opcode::CompareSwap, &[0; 8], |_| (), |server| server.rights = vec![Right::Write]);
     assert_eq!(right.statuses()[1], Status::RemoteAccess);
 }
 
 #[test]
 fn a_misaligned_atomic_is_an_invalid_request() {
-    for operation in [Operation::FetchAdd, Operation::AtomicWrite] {
+    for operation in [Opcode::FetchAdd, Opcode::AtomicWrite] {
         let pair = run_one(operation, &[0; 8], |r| r.remote_addr += 4, |_| ());
         assert_eq!(pair.statuses()[1], Status::RemoteInvalidRequest);
         assert_eq!(pair.server.failed, Some(Nak::InvalidRequest));
@@ -53,7 +48,7 @@ fn a_misaligned_atomic_is_an_invalid_request() {
 #[test]
 fn a_receive_that_is_too_short_completes_with_a_length_error() {
     for length in [100, 3000] {
-        let pair = run_one(Operation::Send, &vec![1; length], |_| (), |server| server.posted.push_back(16));
+        let pair = run_one(Opcode::Send, &vec![1; length], |_| (), |server| server.posted.push_back(16));
         assert_eq!(pair.statuses()[1], Status::RemoteInvalidRequest);
         assert_eq!(pair.server.receives[0].done.unwrap().1, Status::LocalLength);
         assert_eq!(pair.server.failed, Some(Nak::InvalidRequest));
@@ -63,7 +58,7 @@ fn a_receive_that_is_too_short_completes_with_a_length_error() {
 #[test]
 fn a_receive_whose_memory_is_gone_is_a_remote_operation_error() {
     let pair = run_one(
-        Operation::Send,
+        Opcode::Send,
         b"x",
         |_| (),
         |server| {
@@ -78,7 +73,7 @@ fn a_receive_whose_memory_is_gone_is_a_remote_operation_error() {
 #[test]
 fn a_key_that_cannot_be_invalidated_spoils_the_receive() {
     let pair = run_one(
-        Operation::SendInvalidate,
+        Opcode::SendInv,
         b"x",
         |_| (),
         |server| {
@@ -94,7 +89,7 @@ fn a_key_that_cannot_be_invalidated_spoils_the_receive() {
 fn a_responder_without_resources_refuses_reads() {
     let config = ResponderConfig { max_dest_rd_atomic: 0, ..responder_config(Service::Rc) };
     let mut pair = Pair::with(&requester_config(Service::Rc), &config);
-    pair.client.post(Operation::Read, &[], |r| r.length = 8);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8);
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::RemoteInvalidRequest]);
 }
@@ -102,8 +97,8 @@ fn a_responder_without_resources_refuses_reads() {
 #[test]
 fn memory_that_goes_while_it_is_read_is_an_access_error_behind_the_answers_before() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Read, &[], |r| r.length = 8);
-    pair.client.post(Operation::Read, &[], |r| r.length = 8000);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8000);
     pair.transmit();
     let requests: Vec<_> = pair.client.wire.drain(..).collect();
     for bytes in &requests {
@@ -119,8 +114,8 @@ fn memory_that_goes_while_it_is_read_is_an_access_error_behind_the_answers_befor
 #[test]
 fn local_errors_end_a_request_after_those_before_it() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, &[1; 3000], |_| ());
-    let bad = pair.client.post(Operation::Write, &[1; 3000], |_| ());
+    pair.client.post(Opcode::Write, &[1; 3000], |_| ());
+    let bad = pair.client.post(Opcode::Write, &[1; 3000], |_| ());
     pair.client.bad_local = Some(bad);
     pair.transmit();
     assert_eq!(pair.statuses(), []);
@@ -128,7 +123,7 @@ fn local_errors_end_a_request_after_those_before_it() {
     assert_eq!(pair.statuses(), [Status::Success, Status::LocalProtection]);
 
     let mut pair = Pair::new(Service::Rc);
-    let bad = pair.client.post(Operation::Read, &[], |r| r.length = 3000);
+    let bad = pair.client.post(Opcode::Read, &[], |r| r.length = 3000);
     pair.client.bad_local = Some(bad);
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::LocalProtection]);
@@ -137,15 +132,15 @@ fn local_errors_end_a_request_after_those_before_it() {
 #[test]
 fn a_request_whose_memory_goes_after_it_has_arrived_is_no_error() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, b"before", |_| ());
-    let n = pair.client.post(Operation::Write, b"arrives", |_| ());
+    pair.client.post(Opcode::Write, b"before", |_| ());
+    let n = pair.client.post(Opcode::Write, b"arrives", |_| ());
     pair.transmit();
     let sent: Vec<_> = pair.client.wire.drain(..).collect();
     pair.client.bad_local = Some(n);
     pair.wait();
     assert!(pair.requester.counters().probes == 1 && pair.client.wire.is_empty(), "it cannot be sent again");
     sent.iter().for_each(|bytes| pair.responder.handle_packet(&parsed(bytes), &mut pair.server));
-    pair.client.post(Operation::Write, b"the next", |_| ());
+    pair.client.post(Opcode::Write, b"the next", |_| ());
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success; 3]);
 }
@@ -153,7 +148,7 @@ fn a_request_whose_memory_goes_after_it_has_arrived_is_no_error() {
 #[test]
 fn requests_that_cannot_be_sent_end_at_once() {
     for (operation, length, status) in
-        [(Operation::Write, (1 << 31) + 1, Status::LocalLength), (Operation::FetchAdd, 4, Status::LocalLength)]
+        [(Opcode::Write, (1 << 31) + 1, Status::LocalLength), (Opcode::FetchAdd, 4, Status::LocalLength)]
     {
         let mut pair = Pair::new(Service::Rc);
         pair.client.post(operation, &[], |_| ());
@@ -164,7 +159,7 @@ fn requests_that_cannot_be_sent_end_at_once() {
     }
     let config = RequesterConfig { max_rd_atomic: 0, ..requester_config(Service::Rc) };
     let mut pair = Pair::with(&config, &responder_config(Service::Rc));
-    pair.client.post(Operation::Read, &[0; 8], |_| ());
+    pair.client.post(Opcode::Read, &[0; 8], |_| ());
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::LocalQpOperation]);
 }
@@ -214,8 +209,8 @@ fn packets_that_do_not_fit_their_message_are_invalid_requests() {
 #[test]
 fn an_error_nak_that_finds_no_room_is_sent_later_and_nothing_is_executed_meanwhile() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, b"x", |r| r.rkey = 1);
-    pair.client.post(Operation::Write, b"y", |_| ());
+    pair.client.post(Opcode::Write, b"x", |r| r.rkey = 1);
+    pair.client.post(Opcode::Write, b"y", |_| ());
     pair.server.room = 0;
     pair.run(all);
     assert_eq!((pair.server.failed, pair.server.writes), (Some(Nak::RemoteAccess), 0), "whoever gets it finds that");
@@ -227,12 +222,12 @@ fn an_error_nak_that_finds_no_room_is_sent_later_and_nothing_is_executed_meanwhi
 #[test]
 fn a_request_that_is_refused_for_good_stays_so_if_it_comes_again() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, b"x", |_| ());
+    pair.client.post(Opcode::Write, b"x", |_| ());
     pair.transmit();
     let bytes = pair.client.wire.pop_front().unwrap();
     pair.server.rights.clear();
     pair.responder.handle_packet(&parsed(&bytes), &mut pair.server);
-    pair.server.rights.push(Access::Write);
+    pair.server.rights.push(Right::Write);
     pair.responder.handle_packet(&parsed(&bytes), &mut pair.server);
     pair.responder.poll_transmit(1, &mut pair.server);
     assert_eq!((pair.server.failed, pair.server.writes), (Some(Nak::RemoteAccess), 0));
@@ -242,7 +237,7 @@ fn a_request_that_is_refused_for_good_stays_so_if_it_comes_again() {
 fn a_qp_that_is_silent_is_not_nagged() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.silent = true;
-    pair.client.post(Operation::Write, &[1; 5000], |_| ());
+    pair.client.post(Opcode::Write, &[1; 5000], |_| ());
     pair.run(all);
     assert!(pair.wait());
     pair.run(all);
@@ -255,7 +250,7 @@ fn a_qp_that_is_silent_is_not_nagged() {
 #[test]
 fn a_response_of_the_wrong_length_is_a_bad_response() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Read, &[], |r| r.length = 16);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 16);
     pair.transmit();
     let mut bytes = packet(opcode::READ_RESPONSE_ONLY, FIRST_PSN, None, 12);
     bytes[0] = opcode::READ_RESPONSE_ONLY;
@@ -267,7 +262,7 @@ fn a_response_of_the_wrong_length_is_a_bad_response() {
 fn an_xrc_message_that_changes_its_srq_is_an_invalid_request() {
     let mut pair = Pair::new(Service::Xrc);
     pair.server.posted.push_back(5000);
-    pair.client.post(Operation::Send, &[1; 2000], |r| r.srqn = 5);
+    pair.client.post(Opcode::Send, &[1; 2000], |r| r.srqn = 5);
     pair.transmit();
     let mut packets: Vec<_> = pair.client.wire.drain(..).collect();
     packets[1][15] = 6;

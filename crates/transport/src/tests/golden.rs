@@ -108,41 +108,29 @@ fn posted(requests: &[Vec<u8>]) -> Vec<(Request, Vec<u8>)> {
                 (_, Some(atomic)) => (atomic.addr, atomic.rkey),
                 _ => (0, 0),
             };
-            let request = Request {
-                operation: Operation::Send,
-                length: 0,
-                remote_addr: addr,
-                rkey,
-                imm_or_rkey: 0,
-                compare_add: 0,
-                swap: 0,
-                srqn: 0,
-                fence: false,
-                solicited: false,
-                flush: (0, 0),
-            };
+            let request = Request { remote_addr: addr, rkey, ..Request::default() };
             posted.push((request, Vec::new()));
         }
         let (request, data) = posted.last_mut().unwrap();
         data.extend_from_slice(payload);
         request.length = data.len() as u64;
-        request.solicited |= headers.bth.solicited;
-        request.operation = match opcode::operation(headers.bth.opcode) {
-            opcode::READ_REQUEST => Operation::Read,
-            opcode::COMPARE_SWAP => Operation::CompareSwap,
-            opcode::FETCH_ADD => Operation::FetchAdd,
-            code if opcode::has_imm(code) && opcode::is_write(code) => Operation::WriteImm,
-            code if opcode::has_imm(code) => Operation::SendImm,
-            code if opcode::has_invalidate(code) => Operation::SendInvalidate,
-            code if opcode::is_write(code) => Operation::Write,
-            _ => Operation::Send,
+        request.flags |= if headers.bth.solicited { send_flags::SOLICITED } else { 0 };
+        request.opcode = match opcode::operation(headers.bth.opcode) {
+            opcode::READ_REQUEST => Opcode::Read,
+            opcode::COMPARE_SWAP => Opcode::CompareSwap,
+            opcode::FETCH_ADD => Opcode::FetchAdd,
+            code if opcode::has_imm(code) && opcode::is_write(code) => Opcode::WriteImm,
+            code if opcode::has_imm(code) => Opcode::SendImm,
+            code if opcode::has_invalidate(code) => Opcode::SendInv,
+            code if opcode::is_write(code) => Opcode::Write,
+            _ => Opcode::Send,
         };
         if let Some(atomic) = headers.atomic {
             (request.length, request.swap) = (8, atomic.swap_add);
-            let is_swap = request.operation == Operation::CompareSwap;
+            let is_swap = request.opcode == Opcode::CompareSwap;
             request.compare_add = if is_swap { atomic.compare } else { atomic.swap_add };
         }
-        if request.operation == Operation::Read {
+        if request.opcode == Opcode::Read {
             request.length = u64::from(headers.reth.unwrap().length);
         }
         request.imm_or_rkey = headers.imm.map(u32::from_ne_bytes).or(headers.invalidate).unwrap_or(0);

@@ -33,7 +33,7 @@ pub struct Host {
     pub base: u64,
     /// Every key is good.
     pub any_key: bool,
-    pub rights: Vec<Access>,
+    pub rights: Vec<Right>,
     /// Rooms of receives that are posted.
     pub posted: VecDeque<u64>,
     pub receives: Vec<Receive>,
@@ -65,7 +65,7 @@ impl Host {
             memory: vec![0; 1 << 20],
             base: BASE,
             any_key: false,
-            rights: vec![Access::Write, Access::Read, Access::Atomic, Access::Flush(1)],
+            rights: vec![Right::Write, Right::Read, Right::Atomic, Right::Flush(1)],
             posted: VecDeque::new(),
             receives: Vec::new(),
             bad_receive: false,
@@ -84,19 +84,13 @@ impl Host {
     }
 
     /// Posts a request of `data.len()` bytes, or `length` bytes of a READ.
-    pub fn post(&mut self, operation: Operation, data: &[u8], change: impl FnOnce(&mut Request)) -> u32 {
+    pub fn post(&mut self, operation: Opcode, data: &[u8], change: impl FnOnce(&mut Request)) -> u32 {
         let mut request = Request {
-            operation,
+            opcode: operation,
             length: data.len() as u64,
             remote_addr: BASE,
             rkey: RKEY,
-            imm_or_rkey: 0,
-            compare_add: 0,
-            swap: 0,
-            srqn: 0,
-            fence: false,
-            solicited: false,
-            flush: (0, 0),
+            ..Request::default()
         };
         change(&mut request);
         self.delivered.push(vec![0; request.length as usize]);
@@ -104,7 +98,7 @@ impl Host {
         self.requests.len() as u32 - 1
     }
 
-    fn range(&self, rkey: u32, addr: u64, len: u64, access: Access) -> Result<usize, Nak> {
+    fn range(&self, rkey: u32, addr: u64, len: u64, right: Right) -> Result<usize, Nak> {
         if self.silent {
             return Err(Nak::Silence);
         }
@@ -113,7 +107,7 @@ impl Host {
         }
         let offset = addr.checked_sub(self.base).ok_or(Nak::RemoteAccess)?;
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.memory.len() as u64);
-        if (rkey != RKEY && !self.any_key) || !inside || !self.rights.contains(&access) {
+        if (rkey != RKEY && !self.any_key) || !inside || !self.rights.contains(&right) {
             return Err(Nak::RemoteAccess);
         }
         Ok(offset as usize)
@@ -191,19 +185,19 @@ impl RequesterHost for Host {
 impl ResponderHost for Host {
     type Data = [u8];
 
-    fn check(&mut self, _srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
-        self.range(rkey, addr, len, access).map(|_| ())
+    fn check(&mut self, _srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
+        self.range(rkey, addr, len, right).map(|_| ())
     }
 
     fn write(&mut self, _srqn: u32, rkey: u32, addr: u64, data: &[u8], _last: bool) -> Result<(), Nak> {
-        let offset = self.range(rkey, addr, data.len() as u64, Access::Write)?;
+        let offset = self.range(rkey, addr, data.len() as u64, Right::Write)?;
         self.memory[offset..][..data.len()].copy_from_slice(data);
         self.writes += 1;
         Ok(())
     }
 
     fn atomic(&mut self, _srqn: u32, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
-        let offset = self.range(rkey, addr, 8, Access::Atomic)?;
+        let offset = self.range(rkey, addr, 8, Right::Atomic)?;
         let word = u64::from_ne_bytes(self.memory[offset..][..8].try_into().unwrap());
         let new = match compare {
             None => word.wrapping_add(swap_add),
@@ -282,7 +276,7 @@ impl ResponderHost for Host {
         let data = match packet.payload {
             Payload::None => Vec::new(),
             Payload::Memory { rkey, addr, len, .. } => {
-                let offset = self.range(rkey, addr, u64::from(len), Access::Read).map_err(|_| Refused::Memory)?;
+                let offset = self.range(rkey, addr, u64::from(len), Right::Read).map_err(|_| Refused::Memory)?;
                 self.memory[offset..][..len as usize].to_vec()
             }
             Payload::Request { .. } => panic!("a responder does not send requests"),

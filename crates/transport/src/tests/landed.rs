@@ -11,12 +11,12 @@ use crate::*;
 fn a_message_that_is_put_goes_in_few_packets_and_takes_the_psns_of_all() {
     for service in [Service::Rc, Service::Xrc, Service::Uc] {
         for (at_once, packets) in [(64, 1), (4, 3)] {
-            for operation in [Operation::Send, Operation::SendImm, Operation::Write, Operation::WriteImm] {
+            for operation in [Opcode::Send, Opcode::SendImm, Opcode::Write, Opcode::WriteImm] {
                 let mut ends = Ends::new(service, at_once);
                 let data = pattern(LENGTH, 3);
                 ends.server.host.posted.extend([1 << 20; 2]);
                 ends.client.host.post(operation, &data, |_| ());
-                ends.client.host.post(Operation::Send, b"behind", |_| ());
+                ends.client.host.post(Opcode::Send, b"behind", |_| ());
                 ends.transmit();
                 let (sent, answered) = ends.exchange();
                 let what = format!("{service:?} {operation:?} {at_once}");
@@ -24,12 +24,12 @@ fn a_message_that_is_put_goes_in_few_packets_and_takes_the_psns_of_all() {
                 assert_eq!(sent.last(), Some(&(opcode::SEND_ONLY, 11)), "{what}: 11 packets were before");
                 assert_eq!(ends.responder.expected_psn(), psn::add(FIRST_PSN, 12), "{what}");
                 assert_eq!(ends.statuses(), [Status::Success; 2], "{what}");
-                if operation == Operation::Send || operation == Operation::SendImm {
+                if operation == Opcode::Send || operation == Opcode::SendImm {
                     assert_eq!(ends.server.host.receives[0].data, data, "{what}");
                 } else {
                     assert_eq!(ends.server.host.memory[..LENGTH], data, "{what}");
                 }
-                if service != Service::Uc && operation == Operation::Send {
+                if service != Service::Uc && operation == Opcode::Send {
                     // One acknowledgement stands for all, and leaves before the receive completes.
                     assert_eq!(answered, [(opcode::ACKNOWLEDGE, 10), (opcode::ACKNOWLEDGE, 11)], "{what}");
                     assert_eq!(ends.server.host.sent_before, [1, 2]);
@@ -42,7 +42,7 @@ fn a_message_that_is_put_goes_in_few_packets_and_takes_the_psns_of_all() {
 #[test]
 fn what_was_refused_may_be_cut_otherwise_when_it_is_sent_again() {
     let mut ends = Ends::new(Service::Rc, 64);
-    ends.client.host.post(Operation::WriteImm, &pattern(LENGTH, 1), |_| ());
+    ends.client.host.post(Opcode::WriteImm, &pattern(LENGTH, 1), |_| ());
     ends.transmit();
     assert_eq!(ends.exchange().1, [(opcode::ACKNOWLEDGE, 0)]);
     assert_eq!(ends.responder.counters().rnr_naks, 1);
@@ -113,7 +113,7 @@ fn a_receive_goes_back_when_another_message_comes_than_was_announced() {
     let mut ends = Ends::new(Service::Rc, 64);
     ends.server.host.posted.push_back(500);
     assert!(ends.announce(opcode::SEND_FIRST, 0, 500).is_some());
-    ends.client.host.post(Operation::Write, b"a write", |_| ());
+    ends.client.host.post(Opcode::Write, b"a write", |_| ());
     ends.transmit();
     ends.exchange();
     assert_eq!((ends.statuses(), ends.server.host.posted[0]), (vec![Status::Success], 500));
@@ -135,7 +135,7 @@ fn nothing_is_announced_in_the_midst_of_other_things() {
     assert_eq!(ends.announce(opcode::SEND_FIRST, 1, 8), None, "a message is under way");
     ends.send(opcode::SEND_LAST, 1, 8, false);
     // A READ whose answer has not been sent reads what the message may change.
-    ends.client.host.post(Operation::Read, &[], |r| r.length = 5 * MTU as u64);
+    ends.client.host.post(Opcode::Read, &[], |r| r.length = 5 * MTU as u64);
     ends.requester =
         Requester::new(&RequesterConfig { first_psn: psn::add(FIRST_PSN, 2), ..requester_config(Service::Rc) });
     ends.transmit();
@@ -154,8 +154,8 @@ fn the_answer_to_a_read_is_put_too() {
     for (at_once, packets) in [(64, 1), (4, 3), (1, 11)] {
         let mut ends = Ends::new(Service::Rc, at_once);
         ends.server.host.memory[..LENGTH].copy_from_slice(&pattern(LENGTH, 9));
-        ends.client.host.post(Operation::Read, &[], |r| r.length = LENGTH as u64);
-        ends.client.host.post(Operation::Read, &[], |r| r.length = 8);
+        ends.client.host.post(Opcode::Read, &[], |r| r.length = LENGTH as u64);
+        ends.client.host.post(Opcode::Read, &[], |r| r.length = 8);
         ends.transmit();
         // Of short ones nothing is said.
         assert_eq!(ends.client.asked, [(0, 0, LENGTH as u64)]);
@@ -177,7 +177,7 @@ fn an_answer_that_was_put_has_the_bytes_that_were_asked_for() {
         (0, Status::BadResponse),
     ] {
         let mut ends = Ends::new(Service::Rc, 64);
-        ends.client.host.post(Operation::Read, &[], |r| r.length = LENGTH as u64);
+        ends.client.host.post(Opcode::Read, &[], |r| r.length = LENGTH as u64);
         ends.transmit();
         let bth = Bth { opcode: opcode::RC | opcode::READ_RESPONSE_ONLY, psn: FIRST_PSN, ..Bth::default() };
         let aeth = Some(Aeth { syndrome: aeth::Syndrome::Ack(31).encode(), msn: 1 });
@@ -192,7 +192,7 @@ fn an_answer_that_was_put_has_the_bytes_that_were_asked_for() {
 fn what_was_executed_in_part_and_comes_again_as_one_is_told_of_at_once() {
     let mut ends = Ends::new(Service::Rc, 4);
     ends.server.host.posted.push_back(1 << 20);
-    ends.client.host.post(Operation::Send, &pattern(LENGTH, 3), |_| ());
+    ends.client.host.post(Opcode::Send, &pattern(LENGTH, 3), |_| ());
     ends.transmit();
     // The answer to the first four is late, and all is sent again.
     ends.client.sent.truncate(1);
@@ -281,7 +281,7 @@ fn what_has_landed_beyond_the_memory_of_its_message_is_refused() {
     // By a key, the last time one that was good for the first packets.
     for (bytes, rkey, executed) in [(2 * MTU, RKEY + 1, 0), (2 * MTU, RKEY, 2), (3 * MTU, RKEY, 2)] {
         let mut ends = Ends::new(Service::Rc, 2);
-        ends.client.host.post(Operation::Write, &pattern(2 * MTU + bytes, 1), |r| r.rkey = rkey);
+        ends.client.host.post(Opcode::Write, &pattern(2 * MTU + bytes, 1), |r| r.rkey = rkey);
         ends.transmit();
         let mut second = ends.client.sent.split_off(1);
         ends.exchange();
@@ -302,7 +302,7 @@ fn what_has_landed_beyond_the_memory_of_its_message_is_refused() {
 #[test]
 fn only_a_message_whose_receive_is_taken_last_waits_for_it_in_part() {
     let mut ends = Ends::new(Service::Rc, 6);
-    ends.client.host.post(Operation::WriteImm, &pattern(LENGTH, 1), |_| ());
+    ends.client.host.post(Opcode::WriteImm, &pattern(LENGTH, 1), |_| ());
     ends.transmit();
     // Six, then five that are refused.
     assert_eq!(

@@ -40,8 +40,8 @@ fn a_late_answer_is_waited_for_without_probes() {
     let mut pair = lossless(&config(7));
     pair.one_way = timeout() / 2 - 1;
     for i in 0..5 {
-        pair.client.post(Operation::Write, &pattern(5000, i), |_| ());
-        pair.client.post(Operation::Read, &[], |r| r.length = 5000);
+        pair.client.post(Opcode::Write, &pattern(5000, i), |_| ());
+        pair.client.post(Opcode::Read, &[], |r| r.length = 5000);
     }
     pair.transmit();
     assert_eq!(pair.requester.next_timeout(), Some(pair.now + timeout()));
@@ -57,7 +57,7 @@ fn a_read_is_asked_for_whole_however_little_is_free() {
     let mut pair = lossless(&config(7));
     pair.server.memory = pattern(1 << 20, 7);
     for _ in 0..16 {
-        pair.client.post(Operation::Read, &[], |r| r.length = 50 * 1024);
+        pair.client.post(Opcode::Read, &[], |r| r.length = 50 * 1024);
     }
     pair.run(all);
     assert_eq!(pair.statuses(), [Status::Success; 16]);
@@ -68,7 +68,7 @@ fn a_read_is_asked_for_whole_however_little_is_free() {
 fn what_a_peer_has_not_taken_is_not_sent_again() {
     let mut pair = lossless(&config(2));
     pair.client.taken = false;
-    pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
     let begin = pair.now;
     pair.transmit();
     let times = wait_alone(&mut pair);
@@ -81,7 +81,7 @@ fn what_a_peer_has_not_taken_is_not_sent_again() {
 fn what_a_peer_takes_late_needs_no_copy() {
     let mut pair = lossless(&config(2));
     pair.client.taken = false;
-    pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
     pair.transmit();
     for _ in 0..2 {
         assert!(pair.wait());
@@ -97,7 +97,7 @@ fn what_a_peer_takes_late_needs_no_copy() {
     pair.take_answers();
     assert_eq!((pair.statuses(), pair.client.again), (vec![Status::Success], 0));
     // The next one has all its retries.
-    pair.client.post(Operation::Write, b"next", |_| ());
+    pair.client.post(Opcode::Write, b"next", |_| ());
     let begin = pair.now;
     pair.transmit();
     wait_alone(&mut pair);
@@ -109,8 +109,8 @@ fn what_was_taken_and_not_answered_is_sent_again() {
     for silent in 1..=7 {
         let mut pair = lossless(&config(7));
         pair.server.silent = true;
-        pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
-        pair.client.post(Operation::FetchAdd, &[0; 8], |r| (r.remote_addr, r.compare_add) = (BASE + 8192, 1));
+        pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
+        pair.client.post(Opcode::FetchAdd, &[0; 8], |r| (r.remote_addr, r.compare_add) = (BASE + 8192, 1));
         for _ in 0..silent {
             pair.run(all);
             assert!(pair.wait());
@@ -127,7 +127,7 @@ fn what_was_taken_and_not_answered_is_sent_again() {
 #[test]
 fn after_part_was_taken_the_rest_is_waited_for() {
     let mut pair = lossless(&config(7));
-    pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
     let sent = requests(&mut pair);
     // The QP is not ready for two of them; the others lie in the ring.
     (pair.server.silent, pair.client.taken) = (true, false);
@@ -145,7 +145,7 @@ fn after_part_was_taken_the_rest_is_waited_for() {
 #[test]
 fn a_responder_that_came_late_asks_for_what_it_missed() {
     let mut pair = lossless(&config(7));
-    pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
     // Two packets have found no QP.
     let sent = requests(&mut pair);
     assert_eq!(replies(&mut pair, &sent[2..3]), [(opcode::ACKNOWLEDGE, at(0))]);
@@ -160,7 +160,7 @@ fn a_responder_that_came_late_asks_for_what_it_missed() {
 #[test]
 fn time_in_which_nobody_looks_takes_no_retry() {
     let mut pair = lossless(&config(0));
-    pair.client.post(Operation::Write, b"answered late", |_| ());
+    pair.client.post(Opcode::Write, b"answered late", |_| ());
     let sent = requests(&mut pair);
     // The process gets no CPU for long, and then there is room for the answer.
     pair.now += 100 * timeout();
@@ -177,7 +177,7 @@ fn time_in_which_nobody_looks_takes_no_retry() {
 fn a_silent_peer_is_noticed_however_late_each_look_is() {
     for late in [0, timeout() / 5, timeout() / 2, 7 * timeout()] {
         let mut pair = lossless(&config(2));
-        pair.client.post(Operation::Write, b"into the void", |_| ());
+        pair.client.post(Opcode::Write, b"into the void", |_| ());
         pair.transmit();
         let mut looks = 0;
         while let Some(due) = pair.requester.next_timeout() {
@@ -196,9 +196,9 @@ fn a_silent_peer_is_noticed_however_late_each_look_is() {
 #[test]
 fn every_sequence_nak_is_obeyed() {
     let mut pair = lossless(&config(7));
-    pair.client.post(Operation::Write, b"measures the round trip, if that were done", |_| ());
+    pair.client.post(Opcode::Write, b"measures the round trip, if that were done", |_| ());
     pair.run(all);
-    pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
     pair.transmit();
     for _ in 0..3 {
         pair.client.wire.clear();
@@ -214,8 +214,8 @@ fn a_request_that_finds_no_room_ends_as_if_nobody_answered() {
     for (retries, looks) in [(0, 0), (2, 0), (2, 3), (7, 1)] {
         let mut pair = lossless(&config(retries));
         pair.client.room = 0;
-        pair.client.post(Operation::Write, &pattern(5000, 1), |_| ());
-        pair.client.post(Operation::Read, &[], |r| r.length = 5000);
+        pair.client.post(Opcode::Write, &pattern(5000, 1), |_| ());
+        pair.client.post(Opcode::Read, &[], |r| r.length = 5000);
         let begin = pair.now;
         assert_eq!(pair.transmit(), Sent::HostFull);
         while let Some(at) = pair.requester.next_timeout() {
@@ -239,8 +239,8 @@ fn a_request_that_finds_no_room_ends_as_if_nobody_answered() {
 fn the_wait_for_room_begins_with_the_last_answer() {
     let mut pair = lossless(&config(0));
     pair.client.room = 1;
-    pair.client.post(Operation::Write, b"sent", |_| ());
-    pair.client.post(Operation::Write, b"and refused", |_| ());
+    pair.client.post(Opcode::Write, b"sent", |_| ());
+    pair.client.post(Opcode::Write, b"and refused", |_| ());
     assert_eq!(pair.transmit(), Sent::HostFull);
     assert_eq!(pair.requester.next_timeout(), Some(pair.now + timeout()), "that of the packet");
     pair.run(all);
@@ -254,12 +254,12 @@ fn the_wait_for_room_begins_with_the_last_answer() {
 #[test]
 fn a_refusal_does_not_give_what_is_under_way_more_time() {
     let mut pair = lossless(&config(0));
-    pair.client.post(Operation::Write, b"sent", |_| ());
+    pair.client.post(Opcode::Write, b"sent", |_| ());
     pair.transmit();
     let due = pair.requester.next_timeout();
     pair.now += timeout() + 1;
     pair.client.room = 0;
-    pair.client.post(Operation::Write, b"and refused when the timer has run out", |_| ());
+    pair.client.post(Opcode::Write, b"and refused when the timer has run out", |_| ());
     assert_eq!((pair.transmit(), pair.requester.next_timeout()), (Sent::HostFull, due));
     assert!(pair.wait());
     assert_eq!(pair.statuses(), [Status::RetryExceeded]);
@@ -269,7 +269,7 @@ fn a_refusal_does_not_give_what_is_under_way_more_time() {
 fn a_read_that_finds_no_room_ends_too() {
     let mut pair = lossless(&config(1));
     pair.client.room = 0;
-    pair.client.post(Operation::Read, &[], |r| r.length = 5000);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 5000);
     assert_eq!(pair.transmit(), Sent::HostFull);
     assert_eq!(wait_alone(&mut pair).len(), 2);
     assert_eq!(pair.statuses(), [Status::RetryExceeded]);
@@ -279,7 +279,7 @@ fn a_read_that_finds_no_room_ends_too() {
 fn without_a_timeout_room_and_answers_are_waited_for_for_ever() {
     let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
     pair.client.room = 0;
-    pair.client.post(Operation::Write, b"hello", |_| ());
+    pair.client.post(Opcode::Write, b"hello", |_| ());
     assert_eq!((pair.transmit(), pair.requester.next_timeout()), (Sent::HostFull, None));
     pair.now += 1 << 50;
     pair.client.room = 1;
@@ -293,7 +293,7 @@ fn without_a_timeout_room_and_answers_are_waited_for_for_ever() {
 fn what_found_room_late_has_the_whole_timeout() {
     let mut pair = lossless(&config(0));
     pair.client.room = 0;
-    pair.client.post(Operation::Write, b"hello", |_| ());
+    pair.client.post(Opcode::Write, b"hello", |_| ());
     assert_eq!(pair.transmit(), Sent::HostFull);
     pair.now += timeout() - 1;
     assert_eq!(pair.transmit(), Sent::HostFull);
@@ -307,8 +307,8 @@ fn what_found_room_late_has_the_whole_timeout() {
 #[test]
 fn retries_begin_anew_with_answers_and_not_with_room() {
     let mut pair = lossless(&config(1));
-    pair.client.post(Operation::Write, &pattern(3000, 1), |_| ());
-    pair.client.post(Operation::Write, b"behind it", |_| ());
+    pair.client.post(Opcode::Write, &pattern(3000, 1), |_| ());
+    pair.client.post(Opcode::Write, b"behind it", |_| ());
     for room in [0, 1] {
         pair.client.room = room;
         assert_eq!(pair.transmit(), Sent::HostFull);
@@ -319,7 +319,7 @@ fn retries_begin_anew_with_answers_and_not_with_room() {
 
     let mut pair = lossless(&config(1));
     for i in 0..5 {
-        pair.client.post(Operation::Write, b"hello", |_| ());
+        pair.client.post(Opcode::Write, b"hello", |_| ());
         pair.client.room = 0;
         assert_eq!(pair.transmit(), Sent::HostFull);
         assert!(pair.wait());
@@ -332,7 +332,7 @@ fn retries_begin_anew_with_answers_and_not_with_room() {
 #[test]
 fn a_full_ring_does_not_run_the_timer_in_the_wait_of_an_rnr_nak() {
     let mut pair = lossless(&RequesterConfig { rnr_retry: 1, ..config(0) });
-    pair.client.post(Operation::Send, b"x", |_| ());
+    pair.client.post(Opcode::Send, b"x", |_| ());
     pair.run(all);
     assert_eq!(pair.requester.counters().rnr_naks, 1);
     pair.client.room = 0;
@@ -352,14 +352,14 @@ fn a_full_ring_does_not_run_the_timer_in_the_wait_of_an_rnr_nak() {
 fn what_waits_for_the_window_has_asked_for_an_answer() {
     let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
     pair.window = Window::lossless(1024, 32 << 10);
-    pair.client.post(Operation::Write, &pattern(1 << 16, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(1 << 16, 1), |_| ());
     pair.client.room = 2;
     assert_eq!(pair.transmit(), Sent::HostFull);
     assert!(pair.client.wire.iter().all(|bytes| !parsed(bytes).headers.bth.ack_request));
     // Another requester fills the window meanwhile.
     let mut other = lossless(&config(0));
     std::mem::swap(&mut pair.window, &mut other.window);
-    other.client.post(Operation::Write, &pattern(1 << 16, 1), |_| ());
+    other.client.post(Opcode::Write, &pattern(1 << 16, 1), |_| ());
     assert_eq!(other.transmit(), Sent::WindowClosed);
     std::mem::swap(&mut pair.window, &mut other.window);
     pair.client.room = usize::MAX;
@@ -374,8 +374,8 @@ fn what_waits_for_credits_has_asked_for_them() {
     let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
     pair.server.tell_credits = true;
     pair.server.posted.extend([10, 5000]);
-    pair.client.post(Operation::Send, b"x", |_| ());
-    pair.client.post(Operation::Send, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Send, b"x", |_| ());
+    pair.client.post(Opcode::Send, &pattern(5000, 1), |_| ());
     pair.client.room = 3;
     assert_eq!(pair.transmit(), Sent::HostFull);
     // The one answer is sent when the second message has begun.
@@ -396,9 +396,9 @@ fn what_waits_for_credits_after_an_rnr_nak_has_asked_for_them() {
     let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
     pair.server.tell_credits = true;
     pair.server.posted.push_back(10);
-    pair.client.post(Operation::Send, b"x", |_| ());
+    pair.client.post(Opcode::Send, b"x", |_| ());
     pair.run(all);
-    pair.client.post(Operation::Send, &pattern(5000, 1), |_| ());
+    pair.client.post(Opcode::Send, &pattern(5000, 1), |_| ());
     pair.run(all);
     assert_eq!(pair.requester.counters().rnr_naks, 1);
     pair.server.posted.push_back(5000);
@@ -412,7 +412,7 @@ fn only_a_lossless_reliable_requester_runs_a_timer_for_room() {
     let unreliable = lossless(&requester_config(Service::Uc));
     for mut pair in [reliable, unreliable] {
         pair.client.room = 0;
-        pair.client.post(Operation::Write, b"hello", |_| ());
+        pair.client.post(Opcode::Write, b"hello", |_| ());
         assert_eq!((pair.transmit(), pair.requester.next_timeout()), (Sent::HostFull, None));
         pair.now += 100 * timeout();
         pair.requester.handle_timeout(pair.now, &mut pair.window, &mut pair.client);
@@ -425,7 +425,7 @@ fn long_messages_ask_for_acknowledgements_and_reads_for_pieces() {
     let mut pair = lossless(&config(7));
     let packets = 4 * SIZE as usize / 1024;
     pair.server.memory = vec![0; 1 << 23];
-    pair.client.post(Operation::Write, &pattern(packets * 1024, 1), |_| ());
+    pair.client.post(Opcode::Write, &pattern(packets * 1024, 1), |_| ());
     pair.transmit();
     let sent = pair.client.sent();
     let asked = sent.iter().filter(|packet| packet.2).count();
@@ -434,7 +434,7 @@ fn long_messages_ask_for_acknowledgements_and_reads_for_pieces() {
 
     let mut pair = lossless(&config(7));
     pair.server.memory = pattern(1 << 23, 1);
-    pair.client.post(Operation::Read, &[], |r| r.length = packets as u64 * 1024);
+    pair.client.post(Opcode::Read, &[], |r| r.length = packets as u64 * 1024);
     pair.transmit();
     assert!((2..=16).contains(&pair.client.wire.len()));
     pair.finish(all);
@@ -448,7 +448,7 @@ fn an_acknowledgement_leaves_before_its_message_completes_where_that_is_wanted()
         let responder = ResponderConfig { acks_first, ..responder_config(Service::Rc) };
         let mut pair = Pair::with(&config(7), &responder);
         pair.server.posted.extend([1 << 20; 4]);
-        for operation in [Operation::Send, Operation::WriteImm, Operation::Send] {
+        for operation in [Opcode::Send, Opcode::WriteImm, Opcode::Send] {
             pair.client.post(operation, &pattern(5000, 1), |_| ());
             for bytes in requests(&mut pair) {
                 pair.responder.handle_packet(&parsed(&bytes), &mut pair.server);
@@ -461,7 +461,7 @@ fn an_acknowledgement_leaves_before_its_message_completes_where_that_is_wanted()
         assert_eq!(pair.statuses(), [Status::Success; 3]);
         assert_eq!(pair.server.sent_before, [usize::from(acks_first); 3]);
         // What finds no room waits as ever.
-        pair.client.post(Operation::Send, b"last", |_| ());
+        pair.client.post(Opcode::Send, b"last", |_| ());
         let last = requests(&mut pair);
         pair.server.room = 0;
         pair.responder.handle_packet(&parsed(&last[0]), &mut pair.server);

@@ -13,7 +13,7 @@ fn sends_of_every_length_arrive_in_the_receives_they_find() {
     let lengths = [0, 1, 3, 1023, 1024, 1025, 3000, 70_000];
     for (i, &length) in lengths.iter().enumerate() {
         pair.server.posted.push_back(100_000);
-        pair.client.post(Operation::Send, &pattern(length, i as u8), |_| ());
+        pair.client.post(Opcode::Send, &pattern(length, i as u8), |_| ());
     }
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success; 8]);
@@ -30,10 +30,10 @@ fn sends_of_every_length_arrive_in_the_receives_they_find() {
 fn immediate_data_solicited_events_and_invalidation_are_told() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.posted.extend([100, 100, 5000, 100]);
-    pair.client.post(Operation::SendImm, b"abc", |r| (r.imm_or_rkey, r.solicited) = (0x1122_3344, true));
-    pair.client.post(Operation::SendInvalidate, b"", |r| r.imm_or_rkey = 0x77);
-    pair.client.post(Operation::WriteImm, &pattern(2500, 1), |r| r.imm_or_rkey = 5);
-    pair.client.post(Operation::WriteImm, b"", |r| r.imm_or_rkey = 6);
+    pair.client.post(Opcode::SendImm, b"abc", |r| (r.imm_or_rkey, r.flags) = (0x1122_3344, send_flags::SOLICITED));
+    pair.client.post(Opcode::SendInv, b"", |r| r.imm_or_rkey = 0x77);
+    pair.client.post(Opcode::WriteImm, &pattern(2500, 1), |r| r.imm_or_rkey = 5);
+    pair.client.post(Opcode::WriteImm, b"", |r| r.imm_or_rkey = 6);
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success; 4]);
     let told: Vec<_> = pair.server.receives.iter().map(|receive| receive.done.unwrap().0).collect();
@@ -56,7 +56,7 @@ fn reads_bring_what_the_memory_holds() {
     pair.server.memory = pattern(1 << 20, 9);
     let lengths = [0, 1, 8, 1024, 4000, 300_000];
     for length in lengths {
-        pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + 5));
+        pair.client.post(Opcode::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + 5));
     }
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success; 6]);
@@ -70,7 +70,7 @@ fn reads_bring_what_the_memory_holds() {
 fn a_long_read_is_asked_for_in_pieces_that_fit_the_window() {
     let mut pair = Pair::new(Service::Rc);
     let size = pair.window.size();
-    pair.client.post(Operation::Read, &[], |r| r.length = 1 << 20);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 1 << 20);
     pair.transmit();
     assert!(pair.window.in_flight() <= size);
     assert!(pair.client.wire.len() > 1);
@@ -83,8 +83,8 @@ fn reads_outstanding_are_bounded() {
     let config = RequesterConfig { max_rd_atomic: 2, ..requester_config(Service::Rc) };
     let mut pair = Pair::with(&config, &ResponderConfig { max_dest_rd_atomic: 2, ..responder_config(Service::Rc) });
     for i in 0..5 {
-        pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (8, BASE + 8 * i));
-        pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = 1);
+        pair.client.post(Opcode::Read, &[], |r| (r.length, r.remote_addr) = (8, BASE + 8 * i));
+        pair.client.post(Opcode::FetchAdd, &[0; 8], |r| r.compare_add = 1);
     }
     pair.transmit();
     assert_eq!(pair.client.wire.len(), 2);
@@ -97,10 +97,10 @@ fn reads_outstanding_are_bounded() {
 fn atomics_answer_with_the_word_before() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.memory[..8].copy_from_slice(&5u64.to_ne_bytes());
-    pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = 3);
-    pair.client.post(Operation::CompareSwap, &[0; 8], |r| (r.compare_add, r.swap) = (8, 0x1122_3344_5566_7788));
-    pair.client.post(Operation::CompareSwap, &[0; 8], |r| (r.compare_add, r.swap) = (8, 1));
-    pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = u64::MAX);
+    pair.client.post(Opcode::FetchAdd, &[0; 8], |r| r.compare_add = 3);
+    pair.client.post(Opcode::CompareSwap, &[0; 8], |r| (r.compare_add, r.swap) = (8, 0x1122_3344_5566_7788));
+    pair.client.post(Opcode::CompareSwap, &[0; 8], |r| (r.compare_add, r.swap) = (8, 1));
+    pair.client.post(Opcode::FetchAdd, &[0; 8], |r| r.compare_add = u64::MAX);
     pair.finish(all);
     let words: Vec<_> =
         pair.client.delivered.iter().map(|data| u64::from_ne_bytes(data[..].try_into().unwrap())).collect();
@@ -111,8 +111,8 @@ fn atomics_answer_with_the_word_before() {
 #[test]
 fn atomic_write_and_flush_are_answered_with_empty_read_responses() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::AtomicWrite, &7u64.to_ne_bytes(), |_| ());
-    pair.client.post(Operation::Flush, &[], |r| (r.length, r.flush) = (4096, (1, 0)));
+    pair.client.post(Opcode::AtomicWrite, &7u64.to_ne_bytes(), |_| ());
+    pair.client.post(Opcode::Flush, &[], |r| (r.length, r.flush.placement) = (4096, 1));
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success; 2]);
     assert_eq!(pair.server.memory[..8], 7u64.to_ne_bytes());
@@ -122,10 +122,10 @@ fn atomic_write_and_flush_are_answered_with_empty_read_responses() {
 #[test]
 fn a_fence_waits_for_reads_and_atomics_before_it() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Read, &[], |r| r.length = 8);
-    pair.client.post(Operation::Write, b"no fence", |_| ());
-    pair.client.post(Operation::Write, b"fenced..", |r| r.fence = true);
-    pair.client.post(Operation::Read, &[], |r| r.length = 8);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8);
+    pair.client.post(Opcode::Write, b"no fence", |_| ());
+    pair.client.post(Opcode::Write, b"fenced..", |r| r.flags = send_flags::FENCE);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8);
     pair.transmit();
     let sent: Vec<_> = pair.client.sent().iter().map(|packet| packet.0).collect();
     assert_eq!(sent, [opcode::READ_REQUEST, opcode::WRITE_ONLY]);
@@ -138,13 +138,13 @@ fn a_read_brings_what_was_there_before_what_was_posted_after_it() {
         let mut pair = Pair::new(Service::Rc);
         pair.server.memory[..6000].copy_from_slice(&old);
         for (offset, length) in [(0, 6000), (5000, 8), (5500, 500)] {
-            pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + offset));
+            pair.client.post(Opcode::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + offset));
         }
-        pair.client.post(Operation::Write, &pattern(6000, 4), |_| ());
-        pair.client.post(Operation::Read, &[], |r| r.length = 8);
-        pair.client.post(Operation::FetchAdd, &[0; 8], |r| r.compare_add = 1);
-        pair.client.post(Operation::Read, &[], |r| r.length = 8);
-        pair.client.post(Operation::AtomicWrite, &[7; 8], |_| ());
+        pair.client.post(Opcode::Write, &pattern(6000, 4), |_| ());
+        pair.client.post(Opcode::Read, &[], |r| r.length = 8);
+        pair.client.post(Opcode::FetchAdd, &[0; 8], |r| r.compare_add = 1);
+        pair.client.post(Opcode::Read, &[], |r| r.length = 8);
+        pair.client.post(Opcode::AtomicWrite, &[7; 8], |_| ());
         // All requests come at once, while there may be no room for the answers.
         pair.transmit();
         pair.server.room = room;
@@ -169,9 +169,9 @@ fn a_read_brings_what_was_there_before_what_was_posted_after_it() {
 #[test]
 fn what_is_not_read_is_written_without_waiting() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (5000, BASE + 100));
+    pair.client.post(Opcode::Read, &[], |r| (r.length, r.remote_addr) = (5000, BASE + 100));
     for (data, addr) in [(&b"before"[..], BASE + 94), (b"behind", BASE + 5100), (b"", BASE + 200)] {
-        pair.client.post(Operation::Write, data, |r| r.remote_addr = addr);
+        pair.client.post(Opcode::Write, data, |r| r.remote_addr = addr);
     }
     pair.transmit();
     for bytes in std::mem::take(&mut pair.client.wire) {
@@ -187,7 +187,7 @@ fn what_is_not_read_is_written_without_waiting() {
 fn one_acknowledgement_answers_a_batch() {
     let mut pair = Pair::new(Service::Rc);
     for _ in 0..10 {
-        pair.client.post(Operation::Write, &[1; 8], |_| ());
+        pair.client.post(Opcode::Write, &[1; 8], |_| ());
     }
     pair.finish(all);
     assert_eq!(pair.statuses(), [Status::Success; 10]);
@@ -197,7 +197,7 @@ fn one_acknowledgement_answers_a_batch() {
 #[test]
 fn acknowledgements_are_asked_for_at_the_end_of_messages_and_before_the_window_closes() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Write, &pattern(200_000, 0), |_| ());
+    pair.client.post(Opcode::Write, &pattern(200_000, 0), |_| ());
     assert_eq!(pair.transmit(), Sent::WindowClosed);
     let asked: Vec<_> = pair.client.sent().iter().map(|packet| packet.2).collect();
     assert_eq!(asked.len(), 32);
@@ -209,7 +209,7 @@ fn acknowledgements_are_asked_for_at_the_end_of_messages_and_before_the_window_c
 fn the_packet_that_closes_the_window_asks_whatever_was_asked_before() {
     let mut pair = Pair::new(Service::Rc);
     pair.window = Window::new(1024, 10 * (1024 + 512) + 100);
-    pair.client.post(Operation::Write, &pattern(200_000, 0), |_| ());
+    pair.client.post(Opcode::Write, &pattern(200_000, 0), |_| ());
     assert_eq!(pair.transmit(), Sent::WindowClosed);
     let asked: Vec<_> = pair.client.sent().iter().map(|packet| packet.2).collect();
     assert_eq!(asked, [false, false, true, false, false, true, false, false, true, true]);
@@ -220,9 +220,9 @@ fn a_long_message_beyond_the_credits_begins_with_one_packet_that_asks() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.tell_credits = true;
     pair.server.posted.push_back(10);
-    pair.client.post(Operation::Send, b"x", |_| ());
+    pair.client.post(Opcode::Send, b"x", |_| ());
     pair.run(all);
-    pair.client.post(Operation::Send, &pattern(5000, 0), |_| ());
+    pair.client.post(Opcode::Send, &pattern(5000, 0), |_| ());
     pair.transmit();
     let sent = pair.client.sent();
     assert!(sent.len() == 1 && sent[0].0 == opcode::SEND_FIRST && sent[0].2, "{sent:?}");
@@ -231,8 +231,8 @@ fn a_long_message_beyond_the_credits_begins_with_one_packet_that_asks() {
 #[test]
 fn a_window_that_one_requester_fills_lets_another_begin_and_is_then_shared() {
     let (mut greedy, mut late) = (Pair::new(Service::Rc), Pair::new(Service::Rc));
-    greedy.client.post(Operation::Write, &pattern(1 << 19, 0), |_| ());
-    late.client.post(Operation::Write, &pattern(1 << 20, 0), |_| ());
+    greedy.client.post(Opcode::Write, &pattern(1 << 19, 0), |_| ());
+    late.client.post(Opcode::Write, &pattern(1 << 20, 0), |_| ());
     assert_eq!(greedy.transmit(), Sent::WindowClosed);
     let mut meanwhile = None;
     for _ in 0..200 {
@@ -263,8 +263,8 @@ fn a_window_that_one_requester_fills_lets_another_begin_and_is_then_shared() {
 fn a_host_without_room_is_asked_again() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.memory = pattern(1 << 20, 3);
-    pair.client.post(Operation::Write, &pattern(10_000, 1), |r| r.remote_addr = BASE + 50_000);
-    pair.client.post(Operation::Read, &[], |r| r.length = 10_000);
+    pair.client.post(Opcode::Write, &pattern(10_000, 1), |r| r.remote_addr = BASE + 50_000);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 10_000);
     pair.client.room = 4;
     assert_eq!(pair.transmit(), Sent::HostFull);
     assert_eq!(pair.client.wire.len(), 4);
@@ -292,8 +292,8 @@ fn a_host_without_room_is_asked_again() {
 fn xrc_requests_name_their_srq_and_answers_do_not() {
     let mut pair = Pair::new(Service::Xrc);
     pair.server.posted.push_back(5000);
-    pair.client.post(Operation::Send, &pattern(3000, 0), |r| r.srqn = 0x99);
-    pair.client.post(Operation::Read, &[], |r| (r.length, r.srqn) = (3000, 0x99));
+    pair.client.post(Opcode::Send, &pattern(3000, 0), |r| r.srqn = 0x99);
+    pair.client.post(Opcode::Read, &[], |r| (r.length, r.srqn) = (3000, 0x99));
     pair.transmit();
     let headers: Vec<_> = pair.client.wire.iter().map(|bytes| super::host::parsed(bytes).headers).collect();
     assert!(headers.iter().all(|headers| headers.srqn == Some(0x99) && headers.bth.opcode & 0xe0 == opcode::XRC));
@@ -307,10 +307,10 @@ fn credits_keep_a_requester_from_messages_that_find_no_receive() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.tell_credits = true;
     pair.server.posted.extend([10; 3]);
-    pair.client.post(Operation::Send, b"0", |_| ());
+    pair.client.post(Opcode::Send, b"0", |_| ());
     pair.run(all);
     for _ in 0..5 {
-        pair.client.post(Operation::Send, b"x", |_| ());
+        pair.client.post(Opcode::Send, b"x", |_| ());
     }
     pair.transmit();
     assert_eq!(pair.client.wire.len(), 3, "two that there are receives for, and one that asks");
@@ -329,7 +329,7 @@ fn writes_with_immediate_data_go_on_when_credits_come() {
     let mut pair = Pair::new(Service::Rc);
     pair.server.tell_credits = true;
     for _ in 0..4 {
-        pair.client.post(Operation::WriteImm, &pattern(5000, 0), |_| ());
+        pair.client.post(Opcode::WriteImm, &pattern(5000, 0), |_| ());
     }
     pair.run(all);
     assert_eq!(pair.requester.counters().rnr_naks, 1);
@@ -353,10 +353,10 @@ proptest! {
         for (i, &(kind, length)) in requests.iter().enumerate() {
             let data = pattern(length, i as u8);
             match kind {
-                0 => { pair.server.posted.push_back(5000); pair.client.post(Operation::Send, &data, |_| ()); }
-                1 => { pair.client.post(Operation::Write, &data, |r| r.remote_addr = BASE + at); }
-                2 => { pair.client.post(Operation::Read, &data, |r| r.remote_addr = BASE + at); }
-                _ => { pair.client.post(Operation::FetchAdd, &[0; 8], |r| (r.remote_addr, r.compare_add) = (BASE + at, 1)); }
+                0 => { pair.server.posted.push_back(5000); pair.client.post(Opcode::Send, &data, |_| ()); }
+                1 => { pair.client.post(Opcode::Write, &data, |r| r.remote_addr = BASE + at); }
+                2 => { pair.client.post(Opcode::Read, &data, |r| r.remote_addr = BASE + at); }
+                _ => { pair.client.post(Opcode::FetchAdd, &[0; 8], |r| (r.remote_addr, r.compare_add) = (BASE + at, 1)); }
             }
             at += 5000;
         }
@@ -380,9 +380,9 @@ fn packets_of_every_size_carry_messages_of_every_length() {
         for (i, length) in (0..).zip(lengths) {
             let data = pattern(length as usize, 2 + i as u8);
             pair.server.posted.push_back(own);
-            pair.client.post(Operation::Send, &data, |_| ());
-            pair.client.post(Operation::Write, &data, |r| r.remote_addr = BASE + 3 * i * own);
-            pair.client.post(Operation::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + (3 * i + 1) * own));
+            pair.client.post(Opcode::Send, &data, |_| ());
+            pair.client.post(Opcode::Write, &data, |r| r.remote_addr = BASE + 3 * i * own);
+            pair.client.post(Opcode::Read, &[], |r| (r.length, r.remote_addr) = (length, BASE + (3 * i + 1) * own));
         }
         // Two of each ten are lost at first: parts of messages and of READs are sent again.
         let (mut lost, mut longest) = (std::collections::HashSet::new(), 0);
@@ -409,9 +409,9 @@ fn every_packet_says_whether_the_path_has_migrated() {
         let requester = RequesterConfig { migrated, ..requester_config(Service::Rc) };
         let mut pair = Pair::with(&requester, &ResponderConfig { migrated, ..responder_config(Service::Rc) });
         pair.server.posted.push_back(5000);
-        pair.client.post(Operation::Send, &pattern(5000, 1), |_| ());
-        pair.client.post(Operation::Read, &[], |r| r.length = 5000);
-        pair.client.post(Operation::FetchAdd, &[0; 8], |_| ());
+        pair.client.post(Opcode::Send, &pattern(5000, 1), |_| ());
+        pair.client.post(Opcode::Read, &[], |r| r.length = 5000);
+        pair.client.post(Opcode::FetchAdd, &[0; 8], |_| ());
         let mut lose = lose_once(|way, code, _| way == Way::Request && code == opcode::SEND_MIDDLE);
         pair.finish(|way, packet| {
             assert_eq!(packet.headers.bth.migration, migrated, "{way:?} {:?}", packet.headers);
@@ -426,7 +426,7 @@ fn requests_say_who_sends_them_until_one_is_acknowledged() {
     let config = RequesterConfig { introduces: true, ..requester_config(Service::Rc) };
     let mut pair = Pair::with(&config, &responder_config(Service::Rc));
     for round in 0..3 {
-        pair.client.post(Operation::Write, &pattern(3000, 1), |_| ());
+        pair.client.post(Opcode::Write, &pattern(3000, 1), |_| ());
         let mut lose = lose_once(|way, _, _| way == Way::Response);
         pair.finish(|way, packet| {
             let says = way == Way::Request && round == 0;

@@ -104,8 +104,8 @@ impl RequesterHost for Placing {
 impl ResponderHost for Placing {
     type Data = Arrived;
 
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
-        self.host.check(srqn, rkey, addr, len, access)
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
+        self.host.check(srqn, rkey, addr, len, right)
     }
 
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &Arrived, last: bool) -> Result<(), Nak> {

@@ -5,15 +5,10 @@ use proptest::prelude::*;
 use super::host::Host;
 use super::pair::{FIRST_PSN, Pair, requester_config, responder_config};
 use crate::*;
+use vervain_wire::aeth::{NakCode, Syndrome};
 
-const OPERATIONS: [Operation; 6] = [
-    Operation::Send,
-    Operation::Write,
-    Operation::WriteImm,
-    Operation::Read,
-    Operation::FetchAdd,
-    Operation::AtomicWrite,
-];
+const OPERATIONS: [Opcode; 6] =
+    [Opcode::Send, Opcode::Write, Opcode::WriteImm, Opcode::Read, Opcode::FetchAdd, Opcode::AtomicWrite];
 
 /// Two that do not fit each other may have something to say for ever.
 fn count_down(left: &mut u32) -> bool {
@@ -25,7 +20,7 @@ fn posted(requests: &[(usize, u64)]) -> Host {
     let mut host = Host::new();
     for (operation, length) in requests {
         let operation = OPERATIONS[operation % OPERATIONS.len()];
-        let is_word = matches!(operation, Operation::FetchAdd | Operation::AtomicWrite);
+        let is_word = matches!(operation, Opcode::FetchAdd | Opcode::AtomicWrite);
         host.post(operation, &vec![7; if is_word { 8 } else { *length as usize }], |_| ());
     }
     host
@@ -140,7 +135,7 @@ fn what_is_under_way_goes_on_elsewhere() {
         let mut pair = Pair::new(service);
         pair.server.posted.extend([1 << 16; 8]);
         for operation in operations {
-            let is_word = matches!(operation, Operation::FetchAdd | Operation::AtomicWrite);
+            let is_word = matches!(operation, Opcode::FetchAdd | Opcode::AtomicWrite);
             pair.client.post(*operation, &vec![3; if is_word { 8 } else { 5000 }], |_| ());
         }
         // Two packets leave at a time; then both ends are others.
@@ -171,8 +166,8 @@ fn what_is_under_way_goes_on_elsewhere() {
 #[test]
 fn a_record_for_other_requests_is_refused() {
     let mut pair = Pair::new(Service::Rc);
-    pair.client.post(Operation::Read, &[0; 4096], |_| ());
-    pair.client.post(Operation::Write, &[0; 4096], |_| ());
+    pair.client.post(Opcode::Read, &[0; 4096], |_| ());
+    pair.client.post(Opcode::Write, &[0; 4096], |_| ());
     pair.transmit();
     let saved = pair.requester.save().expect("it goes on");
     let resume =
@@ -190,4 +185,15 @@ fn a_record_for_other_requests_is_refused() {
     );
     let mut others = posted(&[(1, 10), (1, 10)]);
     assert!(resume(&saved, &mut others).is_err());
+}
+
+#[test]
+fn a_record_of_a_refusal_that_ends_the_qp_has_one_that_does() {
+    let syndrome = Syndrome::Nak(NakCode::RemoteOperation);
+    for (nak, is_good) in [(Nak::RemoteOperation, true), (Nak::Silence, false), (Nak::ReceiverNotReady(1), false)] {
+        let refusal = Some(Refusal { psn: FIRST_PSN, syndrome, then: Then::Fail(nak) });
+        let saved = SavedResponder { expected: FIRST_PSN, refusal, ..SavedResponder::default() };
+        let resumed = Responder::resume(&responder_config(Service::Rc), &saved);
+        assert_eq!(resumed.is_ok(), is_good, "{nak:?}");
+    }
 }

@@ -16,7 +16,7 @@ impl World {
         let open = |index: &usize| !self.finished(*index);
         let tell = |index: usize| {
             let send = &self.ends[index].send;
-            let op = send.script.get(send.completed).map(|op| op.request.operation);
+            let op = send.script.get(send.completed).map(|op| op.request.opcode);
             format!("QP {index}: {} of {} posted {} next {op:?}", send.completed, send.script.len(), send.posted)
         };
         (0..self.ends.len()).filter(open).map(tell).collect::<Vec<_>>().join("; ")
@@ -79,7 +79,7 @@ impl World {
             told || lost || unready,
             "request {} ({:?}, {:?}) failed with {status:?}, for no reason",
             end.send.completed,
-            op.request.operation,
+            op.request.opcode,
             op.misdeed
         );
         // A READ asked for again whose memory is gone is refused, but does not end the peer: docs/protocol.md.

@@ -1,6 +1,6 @@
 //! Plans written by hand, each for one situation; and every single fault of a short exchange, one after the other.
 
-use vervain_transport::{Nanos, Operation, Request, Status};
+use vervain_transport::{Flush, Nanos, Opcode, Request, Status};
 
 use crate::plan::{ConnectionPlan, EndPlan, HostPlan, MS, Op, Plan, Receives, SECOND, Service, US, keys};
 use crate::random::{mix, pattern};
@@ -54,31 +54,29 @@ fn plan(service: Service) -> Plan {
 }
 
 /// A request of the first end, with the memory of the second.
-fn op(number: usize, operation: Operation, length: u64) -> Op {
-    use Operation::{AtomicWrite, CompareSwap, FetchAdd};
+fn op(number: usize, operation: Opcode, length: u64) -> Op {
+    use Opcode::{AtomicWrite, CompareSwap, FetchAdd};
     let key = mix(7, number as u64);
     let rkey = if matches!(operation, CompareSwap | FetchAdd) { keys::WORDS | 1 } else { keys::REGION | 1 };
     let mut word = [0; 8];
     pattern(key, 0, &mut word);
     let request = Request {
-        operation,
+        opcode: operation,
         length,
         remote_addr: keys::base(rkey),
         rkey,
         imm_or_rkey: number as u32,
         compare_add: if operation == AtomicWrite { u64::from_ne_bytes(word) } else { number as u64 },
         swap: number as u64 + 1,
-        srqn: 0,
-        fence: false,
-        solicited: false,
-        flush: (1, 0),
+        flush: Flush { placement: 1, ..Flush::default() },
+        ..Request::default()
     };
     Op { request, key, misdeed: None }
 }
 
 impl Plan {
-    fn with(mut self, operations: &[(Operation, u64)]) -> Self {
-        let make = |(number, &(operation, length)): (usize, &(Operation, u64))| op(number, operation, length);
+    fn with(mut self, operations: &[(Opcode, u64)]) -> Self {
+        let make = |(number, &(operation, length)): (usize, &(Opcode, u64))| op(number, operation, length);
         self.connections[0].ends[0].operations = operations.iter().enumerate().map(make).collect();
         self
     }
@@ -106,23 +104,23 @@ impl Plan {
 }
 
 /// One of each, some of them long.
-const MIXED: &[(Operation, u64)] = &[
-    (Operation::Send, 3000),
-    (Operation::Write, 2500),
-    (Operation::Read, 3500),
-    (Operation::FetchAdd, 8),
-    (Operation::WriteImm, 1024),
-    (Operation::CompareSwap, 8),
-    (Operation::Read, 8),
-    (Operation::SendImm, 0),
-    (Operation::AtomicWrite, 8),
-    (Operation::Read, 2048),
-    (Operation::FetchAdd, 8),
-    (Operation::Write, 0),
-    (Operation::Send, 1),
+const MIXED: &[(Opcode, u64)] = &[
+    (Opcode::Send, 3000),
+    (Opcode::Write, 2500),
+    (Opcode::Read, 3500),
+    (Opcode::FetchAdd, 8),
+    (Opcode::WriteImm, 1024),
+    (Opcode::CompareSwap, 8),
+    (Opcode::Read, 8),
+    (Opcode::SendImm, 0),
+    (Opcode::AtomicWrite, 8),
+    (Opcode::Read, 2048),
+    (Opcode::FetchAdd, 8),
+    (Opcode::Write, 0),
+    (Opcode::Send, 1),
 ];
 
-fn all(count: usize, operation: Operation, length: u64) -> Vec<(Operation, u64)> {
+fn all(count: usize, operation: Opcode, length: u64) -> Vec<(Opcode, u64)> {
     vec![(operation, length); count]
 }
 
@@ -135,8 +133,8 @@ fn without_faults_nothing_is_sent_twice() {
     }
 }
 
-fn unreliable(operation: Operation) -> bool {
-    use Operation::{Send, SendImm, Write, WriteImm};
+fn unreliable(operation: Opcode) -> bool {
+    use Opcode::{Send, SendImm, Write, WriteImm};
     matches!(operation, Send | SendImm | Write | WriteImm)
 }
 
@@ -190,7 +188,7 @@ fn what_a_partition_interrupts_goes_on_when_it_heals() {
 
 #[test]
 fn a_partition_that_lasts_exceeds_the_retries() {
-    let mut plan = plan(Service::Reliable).with(&all(100, Operation::Write, 1024)).faults(0, "down=0..50s");
+    let mut plan = plan(Service::Reliable).with(&all(100, Opcode::Write, 1024)).faults(0, "down=0..50s");
     plan.mild = false;
     let at = plan.end_with(Status::RetryExceeded, 0);
     // IBA 9.7.6.1.3: each of the eight tries waits from T to 4 T.
@@ -201,7 +199,7 @@ fn a_partition_that_lasts_exceeds_the_retries() {
 #[test]
 fn retries_begin_anew_with_each_progress() {
     let outages = "down=2ms..8ms,down=16ms..22ms,down=30ms..36ms";
-    let mut plan = plan(Service::Reliable).with(&all(400, Operation::Write, 1024)).faults(0, outages);
+    let mut plan = plan(Service::Reliable).with(&all(400, Opcode::Write, 1024)).faults(0, outages);
     // 4.2 ms.
     plan.first_end().timeout = 10;
     plan.first_end().retries = 1;
@@ -213,9 +211,7 @@ fn retries_begin_anew_with_each_progress() {
 
 #[test]
 fn a_responder_that_stops_exceeds_the_retries() {
-    for (retries, operation) in
-        [(0, Operation::Write), (1, Operation::Read), (3, Operation::FetchAdd), (7, Operation::Send)]
-    {
+    for (retries, operation) in [(0, Opcode::Write), (1, Opcode::Read), (3, Opcode::FetchAdd), (7, Opcode::Send)] {
         let mut plan = plan(Service::Reliable).with(&all(1000, operation, 8));
         plan.first_end().retries = retries;
         plan.hosts[1].stops = Some(100 * US);
@@ -229,7 +225,7 @@ fn a_responder_that_stops_exceeds_the_retries() {
 
 #[test]
 fn a_receiver_that_is_seldom_ready_is_waited_for() {
-    let mut plan = plan(Service::Reliable).with(&all(50, Operation::Send, 2000));
+    let mut plan = plan(Service::Reliable).with(&all(50, Opcode::Send, 2000));
     plan.connections[0].ends[1].receives = Receives { first: 0, then: 1, every: 5 * MS };
     let outcome = plan.run();
     assert_eq!((outcome.receives, outcome.failures), (50, 0));
@@ -238,7 +234,7 @@ fn a_receiver_that_is_seldom_ready_is_waited_for() {
 /// Each message meets two or three RNR NAKs, all together a hundred.
 #[test]
 fn rnr_retries_begin_anew_with_each_progress() {
-    let mut plan = plan(Service::Reliable).with(&all(50, Operation::Send, 2000));
+    let mut plan = plan(Service::Reliable).with(&all(50, Opcode::Send, 2000));
     plan.first_end().rnr_retries = 5;
     plan.connections[0].ends[1].receives = Receives { first: 0, then: 1, every: 400 * US };
     let outcome = plan.run();
@@ -248,7 +244,7 @@ fn rnr_retries_begin_anew_with_each_progress() {
 #[test]
 fn a_receiver_that_is_never_ready_exceeds_the_rnr_retries() {
     for rnr_retries in [0, 1, 4] {
-        let mut plan = plan(Service::Reliable).with(&all(50, Operation::Send, 2000));
+        let mut plan = plan(Service::Reliable).with(&all(50, Opcode::Send, 2000));
         plan.first_end().rnr_retries = rnr_retries;
         plan.connections[0].ends[1].receives = Receives { first: 3, then: 1, every: 10 * SECOND };
         let at = plan.end_with(Status::RnrRetryExceeded, 3);
@@ -260,9 +256,9 @@ fn a_receiver_that_is_never_ready_exceeds_the_rnr_retries() {
 /// A round trip takes 20 us, a probe comes after 300 us at the earliest: what is done by then, answers have set right.
 #[test]
 fn what_others_follow_is_resent_when_they_arrive() {
-    let writes = all(60, Operation::Write, 1024);
-    let reads = all(60, Operation::Read, 1024);
-    let sends = all(60, Operation::Send, 3000);
+    let writes = all(60, Opcode::Write, 1024);
+    let reads = all(60, Opcode::Read, 1024);
+    let sends = all(60, Opcode::Send, 3000);
     for (host, operations, faults) in [
         (0, &writes, "drop=any@9"),
         (0, &writes, "drop=any@9,drop=any@30,drop=any@50"),
@@ -288,7 +284,7 @@ fn what_others_follow_is_resent_when_they_arrive() {
 #[test]
 fn what_nothing_follows_is_probed_for() {
     for (host, faults) in [(0, "drop=any@60"), (1, "drop=ack@56..60"), (0, "drop=any@58..60")] {
-        let mut plan = plan(Service::Reliable).with(&all(60, Operation::Write, 1024)).faults(host, faults);
+        let mut plan = plan(Service::Reliable).with(&all(60, Opcode::Write, 1024)).faults(host, faults);
         plan.first_end().timeout = 20;
         let outcome = plan.run();
         assert!(outcome.done < 50 * MS, "{faults}: took {} ns", outcome.done);
@@ -298,7 +294,7 @@ fn what_nothing_follows_is_probed_for() {
 /// A requester that minds credits asks once when there are none, and not with all it has (IBA 9.7.7.2).
 #[test]
 fn without_credits_little_is_sent_in_vain() {
-    let mut plan = plan(Service::Reliable).with(&all(60, Operation::Send, 3000));
+    let mut plan = plan(Service::Reliable).with(&all(60, Opcode::Send, 3000));
     plan.connections[0].ends[1].receives = Receives { first: 4, then: 4, every: 2 * MS };
     let outcome = plan.run();
     assert_eq!((outcome.receives, outcome.failures), (60, 0));
@@ -321,12 +317,8 @@ fn psns_wrap() {
 #[test]
 fn reads_longer_than_the_window_arrive() {
     for faults in ["", "drop=1%", "rate=500Mbit,queue=100kB"] {
-        let reads = [
-            (Operation::Read, 4 << 20),
-            (Operation::Write, 10_000),
-            (Operation::Read, 3_000_001),
-            (Operation::Read, 20_000),
-        ];
+        let reads =
+            [(Opcode::Read, 4 << 20), (Opcode::Write, 10_000), (Opcode::Read, 3_000_001), (Opcode::Read, 20_000)];
         let mut plan = plan(Service::Reliable).with(&reads).faults(1, faults);
         plan.connections[0].ends[1].region = 8 << 20;
         let outcome = plan.run();
@@ -342,7 +334,7 @@ fn packets_older_than_half_of_all_psns_change_nothing() {
     world.run();
     let old = world.captured();
     assert!(old.len() > 20);
-    let (mixed, writes) = (MIXED.repeat(10), all(300, Operation::Write, 2000));
+    let (mixed, writes) = (MIXED.repeat(10), all(300, Opcode::Write, 2000));
     for ahead in [1 << 22, (1 << 23) - 5, (1 << 23) - 1, 1 << 23, (1 << 23) + 1, (1 << 23) + 9, 3 << 22] {
         for operations in [&mixed, &writes] {
             let mut plan = plan(Service::Reliable).with(operations);
@@ -361,7 +353,7 @@ fn packets_older_than_half_of_all_psns_change_nothing() {
 
 #[test]
 fn an_unreliable_qp_loses_whole_messages_and_does_not_stop() {
-    let sends = all(400, Operation::Send, 3000);
+    let sends = all(400, Opcode::Send, 3000);
     let outcome = plan(Service::Unreliable).with(&sends).faults(0, "drop=2%").run();
     assert_eq!((outcome.requests, outcome.again), (400, 0));
     assert!((300..400).contains(&outcome.receives), "{}", outcome.receives);
@@ -370,7 +362,7 @@ fn an_unreliable_qp_loses_whole_messages_and_does_not_stop() {
 #[test]
 fn a_narrow_line_is_filled_and_not_flooded() {
     let outcome =
-        plan(Service::Reliable).with(&all(200, Operation::Write, 100_000)).faults(0, "rate=1Gbit,queue=200kB").run();
+        plan(Service::Reliable).with(&all(200, Opcode::Write, 100_000)).faults(0, "rate=1Gbit,queue=200kB").run();
     // 20 MB take 170 ms at the least.
     assert!(outcome.done < 340 * MS, "took {} ns", outcome.done);
     assert!(outcome.again * 5 < outcome.packets, "{} of {} packets were sent again", outcome.again, outcome.packets);

@@ -1,6 +1,6 @@
 //! A plan from a seed: topology, parameters, requests and faults.
 
-use vervain_transport::{Nanos, Operation, Request};
+use vervain_transport::{Flush, Nanos, Opcode, Request, send_flags};
 
 use crate::plan::{
     ConnectionPlan, EndPlan, HostPlan, Landings, MS, Misdeed, Op, Plan, Receives, Rings, SECOND, Service, US, keys,
@@ -266,11 +266,11 @@ struct Aim {
 
 /// Requests of about so many packets.
 fn operations(random: &mut Random, aim: &Aim, packets: u64) -> Vec<Op> {
-    use Operation::{AtomicWrite, CompareSwap, FetchAdd, Flush, Read, Send, SendImm, SendInvalidate, Write, WriteImm};
-    let choice: &[Operation] = match (aim.service.reliable(), random.between(0, 5)) {
+    use Opcode::*;
+    let choice: &[Opcode] = match (aim.service.reliable(), random.between(0, 5)) {
         (false, 0..3) => &[Send, SendImm],
         (false, _) => &[Send, SendImm, Write, WriteImm],
-        (true, 0) => &[Send, SendImm, SendInvalidate],
+        (true, 0) => &[Send, SendImm, SendInv],
         (true, 1) => &[Write],
         (true, 2) => &[Read],
         (true, 3) => &[CompareSwap, FetchAdd],
@@ -278,7 +278,7 @@ fn operations(random: &mut Random, aim: &Aim, packets: u64) -> Vec<Op> {
             Send,
             Send,
             SendImm,
-            SendInvalidate,
+            SendInv,
             Write,
             Write,
             WriteImm,
@@ -297,14 +297,14 @@ fn operations(random: &mut Random, aim: &Aim, packets: u64) -> Vec<Op> {
         let number = mix(aim.number as u64, operations.len() as u64);
         let operation = random.pick(choice);
         let mut request = request(random, aim, operation, number);
-        request.fence = random.permille(fences);
+        request.flags |= if random.permille(fences) { send_flags::FENCE } else { 0 };
         total += request.length.div_ceil(u64::from(aim.mtu)).max(1);
         operations.push(Op { request, key: number, misdeed: None });
     }
     operations
 }
 
-fn request(random: &mut Random, aim: &Aim, operation: Operation, number: u64) -> Request {
+fn request(random: &mut Random, aim: &Aim, operation: Opcode, number: u64) -> Request {
     let mtu = u64::from(aim.mtu);
     let whole = random.between(1, (aim.longest / mtu).max(1)) * mtu;
     let mut length = match random.between(0, 9) {
@@ -319,18 +319,18 @@ fn request(random: &mut Random, aim: &Aim, operation: Operation, number: u64) ->
     let mut rkey = aim.key;
     let offset;
     match operation {
-        Operation::CompareSwap | Operation::FetchAdd => {
+        Opcode::CompareSwap | Opcode::FetchAdd => {
             length = 8;
             rkey = keys::WORDS | aim.host as u32;
             // Half of the words for each, so that comparisons find what they hope for now and then.
             let half = keys::WORD_COUNT / 2;
-            offset = 8 * (random.between(0, half - 1) + if operation == Operation::FetchAdd { half } else { 0 });
+            offset = 8 * (random.between(0, half - 1) + if operation == Opcode::FetchAdd { half } else { 0 });
         }
-        Operation::AtomicWrite => {
+        Opcode::AtomicWrite => {
             length = 8;
             offset = 8 * random.between(0, aim.region / 8 - 1);
         }
-        Operation::Read if random.permille(500) => {
+        Opcode::Read if random.permille(500) => {
             rkey = keys::PATTERN | aim.host as u32;
             offset = random.between(0, keys::PATTERN_LENGTH - length);
         }
@@ -338,42 +338,41 @@ fn request(random: &mut Random, aim: &Aim, operation: Operation, number: u64) ->
         _ => offset = if random.permille(500) { 0 } else { random.between(0, aim.region - length) },
     }
     let imm_or_rkey = match operation {
-        Operation::SendInvalidate => keys::INVALIDATE | (number as u32 & keys::OWNER),
+        Opcode::SendInv => keys::INVALIDATE | (number as u32 & keys::OWNER),
         _ => number as u32,
     };
     let mut word = [0; 8];
     crate::random::pattern(number, 0, &mut word);
     Request {
-        operation,
+        opcode: operation,
         length,
         remote_addr: keys::base(rkey) + offset,
         rkey,
         imm_or_rkey,
         // An atomic write's value is its data.
         compare_add: match operation {
-            Operation::CompareSwap => random.between(0, 3),
-            Operation::AtomicWrite => u64::from_ne_bytes(word),
+            Opcode::CompareSwap => random.between(0, 3),
+            Opcode::AtomicWrite => u64::from_ne_bytes(word),
             _ => number,
         },
         swap: random.between(0, 3),
         srqn: if aim.service == Service::Extended { aim.host as u32 + 1 } else { 0 },
-        fence: false,
-        solicited: random.permille(200),
-        flush: (1, 0),
+        flags: if random.permille(200) { send_flags::SOLICITED } else { 0 },
+        flush: Flush { placement: 1, ..Flush::default() },
     }
 }
 
 /// Makes a request one that must fail, if there is a way.
 fn offend(random: &mut Random, op: &mut Op, aim: &Aim) {
-    use Operation::{AtomicWrite, CompareSwap, FetchAdd, Flush, Read, Send, SendImm, SendInvalidate, Write, WriteImm};
-    let local = op.request.length > 0 && !matches!(op.request.operation, AtomicWrite | Flush) && random.permille(200);
-    let misdeed = match op.request.operation {
+    use Opcode::*;
+    let local = op.request.length > 0 && !matches!(op.request.opcode, AtomicWrite | Flush) && random.permille(200);
+    let misdeed = match op.request.opcode {
         _ if local => Misdeed::Local,
-        SendInvalidate if random.permille(500) => Misdeed::Invalidation,
-        Send | SendImm | SendInvalidate => Misdeed::Length,
+        SendInv if random.permille(500) => Misdeed::Invalidation,
+        Send | SendImm | SendInv => Misdeed::Length,
         Write | WriteImm | Read if op.request.length == 0 => return,
         CompareSwap | FetchAdd if random.permille(500) => Misdeed::Alignment,
-        Flush => return,
+        Flush | LocalInv | BindMw => return,
         AtomicWrite | CompareSwap | FetchAdd => Misdeed::Key,
         Read => random.pick(&[Misdeed::Key, Misdeed::Range, Misdeed::Gone]),
         Write | WriteImm => random.pick(&[Misdeed::Key, Misdeed::Range]),

@@ -1,7 +1,7 @@
 //! What a simulation is made of: hosts, connections between them, what they do to each other, and what the network does.
 //! A plan comes from a seed ([`crate::generate`]) or is written by hand ([`crate::directed`]).
 
-use vervain_transport::{Nanos, Operation, Request, Status};
+use vervain_transport::{Nanos, Opcode, Request, Status};
 
 pub const US: Nanos = 1_000;
 pub const MS: Nanos = 1_000_000;
@@ -202,31 +202,31 @@ impl Misdeed {
 
 impl Op {
     pub fn sends(&self) -> bool {
-        matches!(self.request.operation, Operation::Send | Operation::SendImm | Operation::SendInvalidate)
+        matches!(self.request.opcode, Opcode::Send | Opcode::SendImm | Opcode::SendInv)
     }
 
     pub fn writes(&self) -> bool {
-        matches!(self.request.operation, Operation::Write | Operation::WriteImm)
+        matches!(self.request.opcode, Opcode::Write | Opcode::WriteImm)
     }
 
     pub fn reads(&self) -> bool {
-        self.request.operation == Operation::Read
+        self.request.opcode == Opcode::Read
     }
 
     pub fn atomic(&self) -> bool {
-        matches!(self.request.operation, Operation::CompareSwap | Operation::FetchAdd)
+        matches!(self.request.opcode, Opcode::CompareSwap | Opcode::FetchAdd)
     }
 
     /// Takes a receive.
     pub fn receives(&self) -> bool {
-        self.sends() || self.request.operation == Operation::WriteImm
+        self.sends() || self.request.opcode == Opcode::WriteImm
     }
 
     /// Leaves no trace at the responder.
     pub fn traceless(&self) -> bool {
         self.reads()
-            || self.request.operation == Operation::Flush
-            || (self.request.operation == Operation::Write && self.request.length == 0)
+            || self.request.opcode == Opcode::Flush
+            || (self.request.opcode == Opcode::Write && self.request.length == 0)
     }
 }
 

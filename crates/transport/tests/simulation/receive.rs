@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use vervain_transport::{
-    Access, Nak, Operation, Payload, Received, Refused, Request, ResponderHost, Status, Target as Place, Transmit,
+    Nak, Opcode, Payload, Received, Refused, Request, ResponderHost, Right, Status, Target as Place, Transmit,
 };
 
 use crate::landing::{Arrived, Note, Putter, Way};
@@ -145,7 +145,7 @@ impl Target {
         let mut model = vec![0; self.memory.len()];
         let base = keys::base(self.key);
         for (index, op) in self.script[..(self.executed + 1).min(self.script.len())].iter().enumerate() {
-            let stores = op.writes() || op.request.operation == Operation::AtomicWrite;
+            let stores = op.writes() || op.request.opcode == Opcode::AtomicWrite;
             if !stores || op.request.rkey != self.key || op.misdeed.is_some_and(|m| m != Misdeed::Local) {
                 continue;
             }
@@ -207,14 +207,14 @@ impl Target {
     fn check_received(&self, index: usize, received: &Received) {
         let op = self.op(index);
         let request = &op.request;
-        let imm = matches!(request.operation, Operation::SendImm | Operation::WriteImm).then_some(request.imm_or_rkey);
-        let invalidated = (request.operation == Operation::SendInvalidate).then_some(request.imm_or_rkey);
+        let imm = matches!(request.opcode, Opcode::SendImm | Opcode::WriteImm).then_some(request.imm_or_rkey);
+        let invalidated = (request.opcode == Opcode::SendInv).then_some(request.imm_or_rkey);
         let wanted = Received {
             length: request.length as u32,
             write: op.writes(),
             imm,
             invalidated,
-            solicited: request.solicited,
+            solicited: request.is_solicited(),
             partial: false,
         };
         assert_eq!(*received, wanted, "request {index} is received with other particulars");
@@ -236,15 +236,15 @@ impl TargetHost<'_> {
     }
 
     /// What the key allows for the range.
-    fn rights(&self, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
-        let size = match (rkey & keys::KIND, access) {
-            (keys::REGION, Access::Write | Access::Read | Access::Flush(1)) if rkey == self.target.key => {
+    fn rights(&self, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
+        let size = match (rkey & keys::KIND, right) {
+            (keys::REGION, Right::Write | Right::Read | Right::Flush(1)) if rkey == self.target.key => {
                 self.target.memory.len() as u64
             }
-            (keys::PATTERN | keys::GONE, Access::Read) if rkey & keys::OWNER == self.shared.host as u32 => {
+            (keys::PATTERN | keys::GONE, Right::Read) if rkey & keys::OWNER == self.shared.host as u32 => {
                 keys::PATTERN_LENGTH
             }
-            (keys::WORDS, Access::Atomic) if rkey & keys::OWNER == self.shared.host as u32 => keys::WORD_COUNT * 8,
+            (keys::WORDS, Right::Atomic) if rkey & keys::OWNER == self.shared.host as u32 => keys::WORD_COUNT * 8,
             _ => return Err(Nak::RemoteAccess),
         };
         let start = addr.checked_sub(keys::base(rkey)).ok_or(Nak::RemoteAccess)?;
@@ -264,10 +264,10 @@ impl TargetHost<'_> {
 impl ResponderHost for TargetHost<'_> {
     type Data = Arrived;
 
-    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak> {
+    fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
         self.alive()?;
         self.check_srqn(srqn);
-        if len == 0 { Ok(()) } else { self.rights(rkey, addr, len, access) }
+        if len == 0 { Ok(()) } else { self.rights(rkey, addr, len, right) }
     }
 
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, arrived: &Arrived, last: bool) -> Result<(), Nak> {
@@ -277,10 +277,10 @@ impl ResponderHost for TargetHost<'_> {
         if data.is_empty() {
             return Ok(());
         }
-        self.rights(rkey, addr, data.len() as u64, Access::Write)?;
+        self.rights(rkey, addr, data.len() as u64, Right::Write)?;
         let (index, offset) = self.target.current();
         let op = *self.target.op(index);
-        assert!(op.writes(), "a write where request {index} is {:?}", op.request.operation);
+        assert!(op.writes(), "a write where request {index} is {:?}", op.request.opcode);
         assert!(op.misdeed.is_none_or(|m| m == Misdeed::Local), "a write of request {index} with {:?}", op.misdeed);
         assert_eq!(
             (rkey, addr),
@@ -293,7 +293,7 @@ impl ResponderHost for TargetHost<'_> {
         self.target.advance(index, offset, arrived, last);
         let start = (addr - keys::base(rkey)) as usize;
         self.target.memory[start..start + data.len()].copy_from_slice(data);
-        if last && op.request.operation == Operation::Write {
+        if last && op.request.opcode == Opcode::Write {
             self.target.finish(index);
         }
         Ok(())
@@ -305,13 +305,13 @@ impl ResponderHost for TargetHost<'_> {
         if !addr.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
-        self.rights(rkey, addr, 8, Access::Atomic)?;
+        self.rights(rkey, addr, 8, Right::Atomic)?;
         let (index, _) = self.target.current();
         let op = *self.target.op(index);
         let request = &op.request;
-        let (wanted, operand) = match request.operation {
-            Operation::CompareSwap => (Some(request.compare_add), request.swap),
-            Operation::FetchAdd => (None, request.compare_add),
+        let (wanted, operand) = match request.opcode {
+            Opcode::CompareSwap => (Some(request.compare_add), request.swap),
+            Opcode::FetchAdd => (None, request.compare_add),
             other => panic!("an atomic where request {index} is {other:?}"),
         };
         assert_eq!(
@@ -337,10 +337,10 @@ impl ResponderHost for TargetHost<'_> {
         if !addr.is_multiple_of(8) {
             return Err(Nak::InvalidRequest);
         }
-        self.rights(rkey, addr, 8, Access::Write)?;
+        self.rights(rkey, addr, 8, Right::Write)?;
         let (index, offset) = self.target.current();
         let request = self.target.op(index).request;
-        assert_eq!(request.operation, Operation::AtomicWrite, "an atomic write where request {index} is another");
+        assert_eq!(request.opcode, Opcode::AtomicWrite, "an atomic write where request {index} is another");
         assert_eq!((rkey, addr), (request.rkey, request.remote_addr), "atomic write {index} elsewhere");
         let arrived = Arrived { bytes: value.to_ne_bytes().to_vec(), place: None };
         self.target.advance(index, offset, &arrived, true);
@@ -387,7 +387,7 @@ impl ResponderHost for TargetHost<'_> {
         self.check_srqn(srqn);
         let (index, _) = self.target.current();
         let op = self.target.op(index);
-        assert_eq!(op.request.operation, Operation::SendInvalidate, "request {index} invalidates");
+        assert_eq!(op.request.opcode, Opcode::SendInv, "request {index} invalidates");
         assert_eq!(op.request.imm_or_rkey, rkey, "request {index} invalidates another key");
         if op.misdeed == Some(Misdeed::Invalidation) { Err(Nak::RemoteAccess) } else { Ok(()) }
     }
@@ -457,7 +457,7 @@ impl ResponderHost for TargetHost<'_> {
             Payload::None => {}
             Payload::Memory { srqn, rkey, addr, len, .. } => {
                 self.check_srqn(srqn);
-                if len > 0 && self.rights(rkey, addr, u64::from(len), Access::Read).is_err() {
+                if len > 0 && self.rights(rkey, addr, u64::from(len), Right::Read).is_err() {
                     return Err(Refused::Memory);
                 }
                 data = vec![0; len as usize];

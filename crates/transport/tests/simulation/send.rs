@@ -3,9 +3,7 @@
 
 use std::rc::Rc;
 
-use vervain_transport::{
-    Nanos, Operation, Payload, Refused, Request, RequesterCounters, RequesterHost, Status, Transmit,
-};
+use vervain_transport::{Nanos, Opcode, Payload, Refused, Request, RequesterCounters, RequesterHost, Status, Transmit};
 
 use vervain_wire::opcode;
 
@@ -122,7 +120,7 @@ impl SendQueue {
                 pattern(op.key, 0, &mut self.shadow[range]);
             } else if op.reads() {
                 fetch.expected = self.shadow[range].to_vec();
-            } else if request.operation == Operation::AtomicWrite {
+            } else if request.opcode == Opcode::AtomicWrite {
                 pattern(op.key, 0, &mut self.shadow[range]);
             }
         } else if op.misdeed.is_none() && request.rkey & keys::KIND == keys::PATTERN {
@@ -162,14 +160,14 @@ impl SendQueue {
         }
         let later: Vec<&Op> = self.script[index + 1..self.posted]
             .iter()
-            .take_while(|op| !op.request.fence)
+            .take_while(|op| !op.request.is_fenced())
             .filter(|op| op.misdeed.is_none_or(|m| m == Misdeed::Local))
             .collect();
         for (i, (&got, &wanted)) in fetch.data.iter().zip(&fetch.expected).enumerate() {
             let addr = op.request.remote_addr + i as u64;
             let written = |op: &&Op| {
                 let begin = op.request.remote_addr;
-                let covers = (op.writes() || op.request.operation == Operation::AtomicWrite)
+                let covers = (op.writes() || op.request.opcode == Opcode::AtomicWrite)
                     && op.request.rkey == self.script[index].request.rkey
                     && begin <= addr
                     && addr < begin + op.request.length;

@@ -11,24 +11,21 @@ use crate::responder::refused::KeyUse;
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 use vervain_config::{Config, FAULTS};
-use vervain_iba::{Opcode, wc};
+use vervain_iba::{Opcode, Status};
 
 impl SendQueue {
     /// Says why the request at place `i` ends with `status`.
     #[cold]
-    pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: u32) {
-        let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].opcode);
+    pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: Status) {
+        let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].request.opcode);
         let refused = self.refused_by_the_peer(i, status).or_else(|| self.leads_nowhere(status));
         let refused = refused.or_else(|| self.wrong_here(i, status));
         let why = match refused {
             Some(why) => Cow::Owned(why),
-            None if status == wc::RETRY_EXC_ERR => nobody_answers(self.way()),
+            None if status == Status::RetryExceeded => nobody_answers(self.way()),
             None => Cow::Borrowed(in_general(status)),
         };
-        reasons::tell_of_completion(format_args!(
-            "QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}",
-            wc::status_name(status)
-        ));
+        reasons::tell_of_completion(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}", status));
     }
 
     /// How the peer is, or would be, reached.
@@ -43,22 +40,22 @@ impl SendQueue {
     }
 
     /// What the peer that is reached by memory refuses of the request at place `i`.
-    fn refused_by_the_peer(&self, i: usize, status: u32) -> Option<String> {
+    fn refused_by_the_peer(&self, i: usize, status: Status) -> Option<String> {
         let peer = match &self.path {
             Path::Memory(peer) => peer,
-            Path::Xrc(peers) => peers.get(&self.wq[i].srqn)?,
+            Path::Xrc(peers) => peers.get(&self.wq[i].request.srqn)?,
             _ => return None,
         };
         match status {
-            wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::REM_OP_ERR => peer.why_refused(),
+            Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation => peer.why_refused(),
             _ => None,
         }
     }
 
     /// What is wrong with an address that nobody can answer from.
-    fn leads_nowhere(&self, status: u32) -> Option<String> {
+    fn leads_nowhere(&self, status: Status) -> Option<String> {
         let ah = &self.params.ah;
-        if status != wc::RETRY_EXC_ERR || self.params.has_memory || self.is_remote() {
+        if status != Status::RetryExceeded || self.params.has_memory || self.is_remote() {
             return None;
         }
         if ah.is_global && is_ipv4(&ah.grh.dgid) {
@@ -99,21 +96,21 @@ fn nobody_answers(way: Way<'_>) -> Cow<'static, str> {
 
 impl SendQueue {
     /// What is wrong with the request at place `i` itself.
-    fn wrong_here(&self, i: usize, status: u32) -> Option<String> {
-        let (w, max_rd_atomic) = (&self.wq[i], self.params.max_rd_atomic);
+    fn wrong_here(&self, i: usize, status: Status) -> Option<String> {
+        let (w, max_rd_atomic) = (&self.wq[i].request, self.params.max_rd_atomic);
         let (opcode, length) = (w.opcode, w.length);
         match status {
-            wc::LOC_PROT_ERR => self.bad_sge(i),
-            wc::LOC_QP_OP_ERR if opcode.answers() && max_rd_atomic == 0 => {
+            Status::LocalProtection => self.bad_sge(i),
+            Status::LocalQpOperation if opcode.answers() && max_rd_atomic == 0 => {
                 Some(format!("max_rd_atomic of the QP is {max_rd_atomic}, and this operation takes 1"))
             }
-            wc::LOC_LEN_ERR if self.is_ud && length > u64::from(self.params.mtu_bytes) => {
+            Status::LocalLength if self.is_ud && length > u64::from(self.params.mtu_bytes) => {
                 Some(format!("the datagram of {length} bytes is longer than the path MTU, {}", self.params.mtu_bytes))
             }
-            wc::LOC_LEN_ERR if length > u64::from(LIMITS.max_msg_sz) => {
+            Status::LocalLength if length > u64::from(LIMITS.max_msg_sz) => {
                 Some(format!("the message of {length} bytes is longer than max_msg_sz, {}", LIMITS.max_msg_sz))
             }
-            wc::LOC_LEN_ERR if matches!(opcode, Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite) => {
+            Status::LocalLength if matches!(opcode, Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite) => {
                 Some(format!("an atomic takes 8 bytes, the SGEs have {length}"))
             }
             _ => None,
@@ -125,7 +122,7 @@ impl SendQueue {
         if self.wq.inline_data(i).is_some() {
             return None;
         }
-        let need = local_need(self.wq[i].opcode);
+        let need = local_need(self.wq[i].request.opcode);
         self.wq.sges(i).iter().enumerate().filter(|(_, sge)| sge.length > 0).find_map(|(n, sge)| {
             let used = KeyUse {
                 name: "lkey",
@@ -143,16 +140,18 @@ impl SendQueue {
 }
 
 /// What a status says, where nothing more is known.
-fn in_general(status: u32) -> &'static str {
+fn in_general(status: Status) -> &'static str {
     match status {
-        wc::LOC_LEN_ERR => "the message has a length that the operation or the path does not allow",
-        wc::LOC_QP_OP_ERR => "the QP does not allow the operation",
-        wc::LOC_PROT_ERR => "an SGE names memory that its lkey does not cover or allow, or that is mapped no longer",
-        wc::MW_BIND_ERR => "the window or key does not allow the bind or invalidation",
-        wc::REM_INV_REQ_ERR => "the peer's QP or receive does not take this request",
-        wc::REM_ACCESS_ERR => "the rkey does not cover or allow the remote memory",
-        wc::REM_OP_ERR => "the peer's receive buffer or memory is not accessible",
-        wc::RNR_RETRY_EXC_ERR => "the peer has no receive posted",
+        Status::LocalLength => "the message has a length that the operation or the path does not allow",
+        Status::LocalQpOperation => "the QP does not allow the operation",
+        Status::LocalProtection => {
+            "an SGE names memory that its lkey does not cover or allow, or that is mapped no longer"
+        }
+        Status::MwBind => "the window or key does not allow the bind or invalidation",
+        Status::RemoteInvalidRequest => "the peer's QP or receive does not take this request",
+        Status::RemoteAccess => "the rkey does not cover or allow the remote memory",
+        Status::RemoteOperation => "the peer's receive buffer or memory is not accessible",
+        Status::RnrRetryExceeded => "the peer has no receive posted",
         _ => "error",
     }
 }

@@ -1,7 +1,8 @@
 //! The short way of a request: posted while nothing waits, for one peer, with one piece of local memory, and mapped at both
-//! ends. It is carried out from the program's own work request, without becoming a WQE. Whatever is not like that, and
-//! whatever is refused, has had no effect here and takes the long way (`send_queue`, `requester`), which does it again from
-//! the start and finds out why; a receive that was claimed goes along.
+//! ends. It is carried out from the program's own work request, without becoming a WQE. Any other request, and one that
+//! is refused, has had no effect here and takes the long way (`qp::sq`, `requester`), which does it again from the
+//! start and finds out why; a receive that was claimed goes along. A QP whose messages a carrier has takes no request
+//! this way.
 //!
 //! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
 
@@ -16,7 +17,7 @@ use crate::qp::sq::wqe::WorkRequest;
 use crate::responder::{InFlight, Responder, WakeCall};
 use crate::rq::Receipt;
 use std::sync::atomic::{Ordering, fence};
-use vervain_iba::{Opcode, QpState, QpType, Sge, access, send_flags, wc};
+use vervain_iba::{Opcode, QpState, QpType, Sge, Status, access, send_flags, wc};
 
 /// Bytes that one call moves the short way.
 const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
@@ -32,8 +33,10 @@ struct Receive {
 
 /// What the fast path knows of its queue.
 pub(crate) struct FastPath {
-    /// Operations that may take it, one bit each.
+    /// Operations that may take it, one bit each; 0 while a carrier has the messages.
     opcodes: u32,
+    /// Those that may take it where memory reaches the peer.
+    by_memory: u32,
     /// How many requests may take it before the next look at the queue; 0 while anything waits.
     room: u32,
     /// Bytes that the call in hand may still move by it.
@@ -46,8 +49,19 @@ pub(crate) struct FastPath {
 impl FastPath {
     /// That of a QP which has taken no request. It reads one piece of data, and asks nobody whether the QP takes any.
     pub(crate) fn new(qp_type: QpType, max_send_sge: u32) -> FastPath {
-        let opcodes = if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 };
-        FastPath { opcodes, room: 0, left: 0, unseen: 1 }
+        let by_memory = if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 };
+        FastPath { opcodes: by_memory, by_memory, room: 0, left: 0, unseen: 1 }
+    }
+
+    /// A carrier has the messages until the QP is reset: no request takes the fast path, nor is it looked at for that.
+    pub(crate) fn go_remote(&mut self) {
+        self.opcodes = 0;
+    }
+
+    /// Back to the state after creation: memory may reach the next peer.
+    pub(crate) fn reset(&mut self) {
+        self.opcodes = self.by_memory;
+        self.close();
     }
 
     /// A call of the program begins. Where the exchange that took the queue's lock is no full barrier, what the program
@@ -323,7 +337,7 @@ impl SendQueue {
     /// Carries out WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
     #[inline]
     pub(crate) fn advance_short(&mut self, qp: &QpBase, i: usize) -> bool {
-        let opcode = self.wq[i].opcode;
+        let opcode = self.wq[i].request.opcode;
         if self.fast.opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
             return false;
         }
@@ -335,7 +349,8 @@ impl SendQueue {
         let (mut receive, mut unanswered) = (Receive::default(), false);
         let done = {
             // A Send names what it fills when it has its receive.
-            let Ok(_mark) = target.enter_at(w.rkey, w.remote_addr) else { return false };
+            let (addr, rkey) = w.remote();
+            let Ok(_mark) = target.enter_at(rkey, addr) else { return false };
             match opcode {
                 Opcode::Write => {
                     self.fast.note_store();
@@ -419,7 +434,7 @@ impl SendQueue {
         self.count_psns(length.into());
         if (self.sq_sig_all || w.flags() & send_flags::SIGNALED != 0)
             && let Some(cq) = qp.send_cq()
-            && self.completions.push(cq.shared, w.wr_id(), wc::SUCCESS, opcode.wc_opcode(), fetched, tail)
+            && self.completions.push(cq.shared, w.wr_id(), Status::Success, opcode.wc_opcode(), fetched, tail)
         {
             cq.tell(false);
         }

@@ -32,7 +32,7 @@ use crate::qp::sq::wqe::{BindWork, SendRequest};
 use crate::responder::{LaneGuard, Responder, WakeCall};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, access, send_flags, wc};
+use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, Status, access, send_flags};
 
 /// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
 pub const POST_BUDGET: u64 = 256 << 10;
@@ -172,21 +172,16 @@ impl SendQueue {
             return Err(refusal(qp, request));
         }
         let i = self.wq.place(self.wq.tail());
-        let (num_sge, inline_len, length) = self.wq.take_data(i, request)?;
+        let (num_sge, is_inline, length) = self.wq.take_data(i, request)?;
         let w = &mut self.wq[i];
-        w.wr_id = request.wr_id;
-        w.opcode = opcode;
-        w.flags = request.flags;
-        w.num_sge = num_sge;
-        w.inline_len = inline_len;
-        w.length = length;
-        w.imm_or_rkey = request.imm_or_rkey;
-        w.rkey = request.rkey;
-        w.remote_addr = request.remote_addr;
-        w.srqn = request.srqn;
+        (w.wr_id, w.num_sge, w.is_inline) = (request.wr_id, num_sge, is_inline);
+        let r = &mut w.request;
+        (r.opcode, r.flags, r.length) = (opcode, request.flags, length);
+        (r.remote_addr, r.rkey, r.imm_or_rkey) = (request.remote_addr, request.rkey, request.imm_or_rkey);
+        r.srqn = request.srqn;
         match opcode {
-            Opcode::CompareSwap | Opcode::FetchAdd => (w.compare_add, w.swap) = (request.compare_add, request.swap),
-            Opcode::Flush => w.flush = request.flush,
+            Opcode::CompareSwap | Opcode::FetchAdd => (r.compare_add, r.swap) = (request.compare_add, request.swap),
+            Opcode::Flush => r.flush = request.flush,
             Opcode::BindMw => w.bind = request.bind.as_ref().map(BindWork::of),
             _ => {}
         }
@@ -259,8 +254,8 @@ impl SendQueue {
             }
             let i = self.wq.place(self.wq.head());
             if self.advance_short(qp, i) {
-                budget = budget.saturating_sub(self.wq[i].length);
-                self.finish(qp, wc::SUCCESS);
+                budget = budget.saturating_sub(self.wq[i].request.length);
+                self.finish(qp, Status::Success);
                 continue;
             }
             match self.step(qp, &mut budget) {
@@ -308,23 +303,23 @@ impl SendQueue {
     /// The WQE at the head is done: completes it. After an error the QP stops the queue (IBA 10.10.2.2), see
     /// [`SendQueue::take_failure`].
     #[inline(always)]
-    pub(crate) fn finish(&mut self, qp: &QpBase, status: u32) {
+    pub(crate) fn finish(&mut self, qp: &QpBase, status: Status) {
         let i = self.wq.place(self.wq.head());
         let w = &mut self.wq[i];
-        let opcode = w.opcode;
-        let signaled = self.sq_sig_all || w.flags & send_flags::SIGNALED != 0 || status != wc::SUCCESS;
-        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+        let opcode = w.request.opcode;
+        let signaled = self.sq_sig_all || w.request.flags & send_flags::SIGNALED != 0 || status != Status::Success;
+        if opcode.is_local() {
             w.bind = None;
             self.psn_ahead = self.psn_ahead.wrapping_sub(1);
         }
-        if status == wc::SUCCESS && self.goes_by_memory(opcode) {
-            qp.count_by_memory(opcode, self.wq[i].length);
+        if status == Status::Success && self.goes_by_memory(opcode) {
+            qp.count_by_memory(opcode, self.wq[i].request.length);
             if self.exec.by_vm | self.exec.by_owner != 0 {
                 qp.count_ways(self.exec.by_vm, self.exec.by_owner);
             }
-            self.count_psns(self.wq[i].length);
+            self.count_psns(self.wq[i].request.length);
         }
-        if status == wc::SUCCESS {
+        if status == Status::Success {
             self.wq.done();
             self.tell_psn();
         } else {
@@ -336,7 +331,7 @@ impl SendQueue {
         }
         self.exec = Exec::default();
         if signaled {
-            let byte_len = if opcode.answers() { self.wq[i].length as u32 } else { 0 };
+            let byte_len = if opcode.answers() { self.wq[i].request.length as u32 } else { 0 };
             self.complete(qp, i, status, byte_len);
         }
         if !self.owed.is_empty() {
@@ -411,6 +406,7 @@ impl SendQueue {
     /// A carrier has the messages from now on.
     pub(crate) fn go_remote(&mut self) {
         self.path = Path::Remote;
+        self.fast.go_remote();
     }
 
     /// The carrier has them no longer.
@@ -438,29 +434,29 @@ impl SendQueue {
     /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.
     #[inline]
     fn goes_by_memory(&self, opcode: Opcode) -> bool {
-        !self.path.is_remote() && !self.is_ud && !matches!(opcode, Opcode::LocalInv | Opcode::BindMw)
+        !self.path.is_remote() && !self.is_ud && !opcode.is_local()
     }
 
     /// Puts the completion of WQE `i`, the one before the head, where the program polls.
     #[inline(always)]
-    fn complete(&mut self, qp: &QpBase, i: usize, status: u32, byte_len: u32) {
+    fn complete(&mut self, qp: &QpBase, i: usize, status: Status, byte_len: u32) {
         let Some(cq) = qp.send_cq() else { return };
-        let (wr_id, opcode) = (self.wq[i].wr_id, self.wq[i].opcode.wc_opcode());
+        let (wr_id, opcode) = (self.wq[i].wr_id, self.wq[i].request.opcode.wc_opcode());
         if self.completions.push(cq.shared, wr_id, status, opcode, byte_len, self.wq.head()) {
-            cq.tell(status != wc::SUCCESS);
+            cq.tell(status != Status::Success);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, qp: &QpBase, i: usize, status: u32) {
+    fn failed(&mut self, qp: &QpBase, i: usize, status: Status) {
         qp.stop_sends();
         self.has_failed = true;
         self.explain(qp, i, status);
         qp.tally.add(Word::Errors, 1);
         match status {
-            wc::REM_ACCESS_ERR => qp.tally.add(Word::RemoteAccess, 1),
-            wc::REM_INV_REQ_ERR => qp.tally.add(Word::RemoteInvalid, 1),
+            Status::RemoteAccess => qp.tally.add(Word::RemoteAccess, 1),
+            Status::RemoteInvalidRequest => qp.tally.add(Word::RemoteInvalid, 1),
             _ => {}
         }
     }
@@ -476,7 +472,7 @@ impl SendQueue {
             let i = self.wq.place(self.wq.head());
             self.wq.done();
             self.wq[i].bind = None;
-            self.complete(qp, i, wc::WR_FLUSH_ERR, 0);
+            self.complete(qp, i, Status::Flushed, 0);
         }
         drop(counted);
         self.exec = Exec::default();
@@ -492,11 +488,11 @@ impl SendQueue {
     }
 
     /// Back to the state after creation (RESET), after [`SendQueue::abandon`] and [`SendQueue::disconnect`].
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, qp_type: QpType) {
         self.wq.reset();
-        self.fast.close();
+        self.fast.reset();
         if self.path.is_remote() {
-            self.path = Path::Unconnected;
+            self.path = Path::start(qp_type);
         }
         self.has_failed = false;
         self.exec = Exec::default();
@@ -542,13 +538,13 @@ impl SendQueue {
         len: u64,
         need: u32,
         to: &mut Pieces,
-    ) -> std::result::Result<(), u32> {
+    ) -> std::result::Result<(), Status> {
         self.each_piece(i, from, len, need, |p, n| to.push(p, n))
     }
 
     /// Checks the local memory of the whole of WQE `i` as [`SendQueue::collect`] does, and nothing else.
-    pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), u32> {
-        self.each_piece(i, 0, self.wq[i].length, need, |_, _| {})
+    pub(crate) fn check_local(&self, i: usize, need: u32) -> std::result::Result<(), Status> {
+        self.each_piece(i, 0, self.wq[i].request.length, need, |_, _| {})
     }
 
     /// Calls `each` for each part of bytes `[from, from + len)` of WQE `i`, with its length.
@@ -560,7 +556,7 @@ impl SendQueue {
         len: u64,
         need: u32,
         mut each: impl FnMut(*mut u8, u64),
-    ) -> std::result::Result<(), u32> {
+    ) -> std::result::Result<(), Status> {
         if let Some(data) = self.wq.inline_data(i) {
             each(data[from as usize..][..len as usize].as_ptr().cast_mut(), len);
             return Ok(());
@@ -578,7 +574,7 @@ impl SendQueue {
             let take = (n - skip).min(left);
             let addr = sge.addr.wrapping_add(skip);
             let found = crate::mr::local_memory(self.process, sge.lkey, addr, take, need, self.pd);
-            each(found.ok_or(wc::LOC_PROT_ERR)?, take);
+            each(found.ok_or(Status::LocalProtection)?, take);
             left -= take;
             skip = 0;
         }

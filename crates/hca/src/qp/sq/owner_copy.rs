@@ -11,9 +11,9 @@ use crate::process::send_work::Settled;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::{Step, Stop};
-use crate::responder::{Nak, Responder};
+use crate::responder::Responder;
 use std::sync::atomic::Ordering;
-use vervain_iba::{access, wc};
+use vervain_iba::{Nak, Status, access};
 
 /// How soon a request is looked at again.
 const FIRST_LOOK_NS: u64 = 20_000;
@@ -112,7 +112,7 @@ impl SendQueue {
     #[cold]
     pub(crate) fn has_answer(&self, i: usize, target: &Responder) -> bool {
         let r = &target.lane.request;
-        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == self.wq[i].length;
+        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == self.wq[i].request.length;
         self.exec.asked.as_ref().is_some_and(ends)
             && self.exec.claimed.is_none()
             && r.state.load(Ordering::Acquire) == request::DONE
@@ -164,8 +164,8 @@ impl SendQueue {
         r.local.store(u32::from(remote.local), Ordering::Relaxed);
         r.addr.store(remote.addr, Ordering::Relaxed);
         r.len.store(n, Ordering::Relaxed);
-        r.compare.store(self.wq[i].compare_add, Ordering::Relaxed);
-        r.swap.store(self.wq[i].swap, Ordering::Relaxed);
+        r.compare.store(self.wq[i].request.compare_add, Ordering::Relaxed);
+        r.swap.store(self.wq[i].request.swap, Ordering::Relaxed);
         r.moved.store(0, Ordering::Relaxed);
         r.taken.store(0, Ordering::Relaxed);
         let mut asked = Asked { op, len: n, moved: 0, seen: 0 };
@@ -287,7 +287,7 @@ impl SendQueue {
         if self.deadline_passed() {
             // What was asked is not forgotten: the answer may have come since it was looked for.
             target.withdraw();
-            return Step::Done(wc::RETRY_EXC_ERR);
+            return Step::Done(Status::RetryExceeded);
         }
         // Where the program does not poll, the progress thread looks: soon at first, since an owner takes some 30 µs.
         self.exec.looks += 1;

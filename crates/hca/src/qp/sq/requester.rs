@@ -10,10 +10,10 @@ use crate::qp::base::QpBase;
 use crate::qp::sq::owner_copy::{Asked, Remote};
 use crate::qp::sq::path::Path;
 use crate::qp::sq::{SendQueue, local_need};
-use crate::responder::{Atomic, InFlight, Nak, Reached, Refusal, Responder, Spoilt};
+use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Opcode, QpType, access, send_flags, wc};
+use vervain_iba::{Nak, Opcode, QpType, Right, Status, access, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -29,7 +29,7 @@ const SMALL: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The request is done, with this status.
-    Done(u32),
+    Done(Status),
     /// The budget is spent.
     Again,
     /// Nothing can be done before this time.
@@ -94,7 +94,21 @@ impl Exec {
 pub(crate) enum Stop {
     Step(Step),
     Nak(Nak),
-    Local(u32),
+    Local(Status),
+    /// The peer's process lets nobody in for a moment.
+    Paused,
+    /// The peer's QP is stopped.
+    Stopped,
+}
+
+impl From<Barred> for Stop {
+    fn from(barred: Barred) -> Self {
+        match barred {
+            Barred::Silence => Stop::Nak(Nak::Silence),
+            Barred::Paused => Stop::Paused,
+            Barred::Stopped => Stop::Stopped,
+        }
+    }
 }
 
 impl From<Nak> for Stop {
@@ -106,7 +120,7 @@ impl From<Nak> for Stop {
 impl From<Fault> for Stop {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Local => Stop::Local(wc::LOC_PROT_ERR),
+            Fault::Local => Stop::Local(Status::LocalProtection),
             Fault::Remote | Fault::Refused => Stop::Nak(Nak::RemoteOperation),
             Fault::Gone => Stop::Nak(Nak::Silence),
         }
@@ -136,8 +150,8 @@ impl SendQueue {
     #[inline]
     pub(crate) fn step(&mut self, qp: &QpBase, budget: &mut u64) -> Step {
         let i = self.wq.place(self.wq.head());
-        let opcode = self.wq[i].opcode;
-        if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+        let opcode = self.wq[i].request.opcode;
+        if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc) || opcode.is_local() {
             return self.step_elsewhere(qp, i, opcode, budget);
         }
         // The target is moved out and back, so that the queue and the target can be borrowed side by side.
@@ -158,14 +172,14 @@ impl SendQueue {
     /// One step of a request that is not for the one peer of a connected QP.
     #[inline(never)]
     fn step_elsewhere(&mut self, qp: &QpBase, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
-        if matches!(opcode, Opcode::LocalInv | Opcode::BindMw) {
+        if opcode.is_local() {
             return self.local_operation(qp, i, opcode);
         }
         if qp.qp_type() == QpType::Ud {
             return self.datagram(qp, i);
         }
         // Every XRC request names an SRQ, for the keys are held against its domain (IBA A14.5.2).
-        let srqn = self.wq[i].srqn;
+        let srqn = self.wq[i].request.srqn;
         let known = if let Path::Xrc(peers) = &mut self.path { peers.remove(&srqn) } else { None };
         let target = match known.map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
             Ok(target) => target,
@@ -190,17 +204,19 @@ impl SendQueue {
         }
         let dropped = match &outcome {
             Err(Stop::Local(_)) => true,
-            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::Paused | Nak::Stopped | Nak::ReceiverNotReady(_)),
+            Err(Stop::Nak(nak)) => !matches!(nak, Nak::Silence | Nak::ReceiverNotReady(_)),
             _ => false,
         };
         if dropped && let Some(wqe) = self.exec.claimed.take() {
             target.unclaim(wqe);
         }
         let result = match outcome {
-            Ok(()) => (Step::Done(wc::SUCCESS), true),
+            Ok(()) => (Step::Done(Status::Success), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
-            Err(Stop::Nak(Nak::Stopped)) if target.is_over(self.process) => (self.look_anew(target), false),
+            Err(Stop::Paused) => (self.paused(), true),
+            Err(Stop::Stopped) if target.is_over(self.process) => (self.look_anew(target), false),
+            Err(Stop::Stopped) => (self.stopped(), true),
             Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),
         };
         if !matches!(result.0, Step::Done(_)) {
@@ -220,7 +236,7 @@ impl SendQueue {
         target: &Responder,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         // The local memory of a message that is moved in one go.
         let mut whole = Pieces::new();
         if !self.exec.checked {
@@ -231,7 +247,7 @@ impl SendQueue {
                 self.check_long(i, total, opcode).map_err(Stop::Local)?;
             }
             if opcode.answers() && self.params.max_rd_atomic == 0 {
-                return Err(Stop::Local(wc::LOC_QP_OP_ERR));
+                return Err(Stop::Local(Status::LocalQpOperation));
             }
         }
         match opcode {
@@ -245,9 +261,9 @@ impl SendQueue {
     }
 
     #[inline(never)]
-    fn check_long(&self, i: usize, total: u64, opcode: Opcode) -> Result<(), u32> {
+    fn check_long(&self, i: usize, total: u64, opcode: Opcode) -> Result<(), Status> {
         if total > MAX_MESSAGE {
-            return Err(wc::LOC_LEN_ERR);
+            return Err(Status::LocalLength);
         }
         self.check_local(i, local_need(opcode))
     }
@@ -263,7 +279,7 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         let direction = if opcode == Opcode::Read { Direction::Read } else { Direction::Write };
         if self.exec.asked.is_some() && self.takes_answer(i, target) {
@@ -316,7 +332,7 @@ impl SendQueue {
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         while self.exec.done < total {
             let done = self.exec.done;
@@ -338,7 +354,7 @@ impl SendQueue {
 
     #[inline(never)]
     fn deliver_immediate(&mut self, qp: &QpBase, i: usize, target: &Responder, wqe: u32) {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let receipt = Receipt {
             opcode: wc::OP_RECV_RDMA_WITH_IMM,
             byte_len: w.length as u32,
@@ -349,7 +365,7 @@ impl SendQueue {
             sl: self.params.ah.sl,
             ..Receipt::default()
         };
-        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.is_solicited()));
     }
 
     /// Send, with immediate, with invalidate. `whole` is the local memory if the message is short.
@@ -363,7 +379,7 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         let mut mark = target.enter()?;
         self.fast.note_store();
         let wqe = match self.exec.claimed {
@@ -384,7 +400,7 @@ impl SendQueue {
         let first = !self.exec.checked;
         if first {
             if total > target.receive_room(wqe) {
-                return Err(self.spoil(target, wqe, &receipt, wc::LOC_LEN_ERR, Nak::InvalidRequest));
+                return Err(self.spoil(target, wqe, &receipt, Status::LocalLength, Nak::InvalidRequest));
             }
             self.exec.checked = true;
         }
@@ -401,7 +417,7 @@ impl SendQueue {
             _ if total > 0 => mark = self.send_long(i, target, wqe, &receipt, mark, budget)?,
             _ => {}
         }
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         receipt.byte_len = total as u32;
         match opcode {
             Opcode::SendImm => (receipt.imm, receipt.wc_flags) = (w.imm_or_rkey, wc::FLAG_IMM),
@@ -411,12 +427,14 @@ impl SendQueue {
                     Ok(()) => {}
                     Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                     // The receive was used; it completes with what was wrong with the message (IBA 9.9.3, class J).
-                    Err(_) => return Err(self.spoil(target, wqe, &receipt, wc::REM_INV_REQ_ERR, Nak::RemoteAccess)),
+                    Err(_) => {
+                        return Err(self.spoil(target, wqe, &receipt, Status::RemoteInvalidRequest, Nak::RemoteAccess));
+                    }
                 }
             }
             _ => {}
         }
-        self.owed.extend(target.publish_receive(wqe, &receipt, w.flags & send_flags::SOLICITED != 0));
+        self.owed.extend(target.publish_receive(wqe, &receipt, w.is_solicited()));
         target.leave_done(mark).map_err(Stop::from)
     }
 
@@ -431,14 +449,14 @@ impl SendQueue {
         mut mark: InFlight<'a>,
         budget: &mut u64,
     ) -> Result<InFlight<'a>, Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         while self.exec.done < total {
             let done = self.exec.done;
             let far = match target.reach_receive(wqe, done, total - done) {
                 Ok(Some(far)) => far,
                 Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
                 Ok(None) | Err(_) => {
-                    return Err(self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation));
+                    return Err(self.spoil(target, wqe, receipt, Status::LocalProtection, Nak::RemoteOperation));
                 }
             };
             let ends = done + far.len >= total;
@@ -459,15 +477,17 @@ impl SendQueue {
     #[cold]
     fn not_filled(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
         match stop {
-            Stop::Nak(Nak::RemoteOperation) => self.spoil(target, wqe, receipt, wc::LOC_PROT_ERR, Nak::RemoteOperation),
+            Stop::Nak(Nak::RemoteOperation) => {
+                self.spoil(target, wqe, receipt, Status::LocalProtection, Nak::RemoteOperation)
+            }
             stop => stop,
         }
     }
 
     /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
     #[cold]
-    fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: u32, nak: Nak) -> Stop {
-        let length = self.wq[self.wq.place(self.wq.head())].length;
+    fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: Status, nak: Nak) -> Stop {
+        let length = self.wq[self.wq.place(self.wq.head())].request.length;
         target.spoil_receive(wqe, receipt, Spoilt { status, length, whole: true });
         self.exec.claimed = None;
         Stop::Nak(nak)
@@ -476,12 +496,12 @@ impl SendQueue {
     /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole` is where the answer goes.
     #[inline]
     fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Responder, whole: &Pieces) -> Result<(), Stop> {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         if total != 8 {
-            return Err(Stop::Local(wc::LOC_LEN_ERR));
+            return Err(Stop::Local(Status::LocalLength));
         }
         if self.exec.unanswered {
-            return Err(Stop::Local(wc::LOC_PROT_ERR));
+            return Err(Stop::Local(Status::LocalProtection));
         }
         let old = if self.exec.asked.is_some() && self.takes_answer(i, target) {
             target.lane.request.result.load(Ordering::Relaxed)
@@ -497,15 +517,15 @@ impl SendQueue {
     /// Carries out an atomic, here or by asking the owner; what was there before.
     #[inline]
     fn fetch_at(&mut self, i: usize, opcode: Opcode, target: &Responder) -> Result<u64, Stop> {
-        let (rkey, addr) = (self.wq[i].rkey, self.wq[i].remote_addr);
+        let w = &self.wq[i].request;
+        let (rkey, addr) = (w.rkey, w.remote_addr);
         let mark = target.enter()?;
         target.answers()?;
         let compare_swap = opcode == Opcode::CompareSwap;
         // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
         let done = if self.exec.asked.is_some() {
-            target.check_atomic(rkey, addr).map(|()| None)?
+            target.check(rkey, addr, 8, Right::Atomic).map(|()| None)?
         } else {
-            let w = &self.wq[i];
             let atomic = Atomic { compare_swap, compare_add: w.compare_add, swap: w.swap };
             target.fetch_atomic(rkey, addr, atomic)?
         };
@@ -531,9 +551,10 @@ impl SendQueue {
         whole: &Pieces,
         budget: &mut u64,
     ) -> Result<(), Stop> {
-        let (rkey, addr, total) = (self.wq[i].rkey, self.wq[i].remote_addr, self.wq[i].length);
+        let w = &self.wq[i].request;
+        let (rkey, addr, total) = (w.rkey, w.remote_addr, w.length);
         if total != 8 {
-            return Err(Stop::Local(wc::LOC_LEN_ERR));
+            return Err(Stop::Local(Status::LocalLength));
         }
         if !addr.is_multiple_of(8) {
             return Err(Stop::Nak(Nak::InvalidRequest));
@@ -556,10 +577,10 @@ impl SendQueue {
     /// the stores of this queue have left their processor (IBA annex A19.4.2).
     #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let mark = target.enter()?;
         let length = if w.flush.level == 1 { 0 } else { w.flush.length };
-        target.check_flush(w.rkey, w.remote_addr, length, w.flush.placement)?;
+        target.check(w.rkey, w.remote_addr, length, Right::Flush(w.flush.placement))?;
         self.fast.show_stores();
         target.leave_done(mark).map_err(Stop::from)
     }
@@ -580,7 +601,7 @@ impl SendQueue {
         let n = part_of(way, far.len, *budget);
         if way != Way::Owner {
             let need = if direction == Direction::Read { access::LOCAL_WRITE } else { 0 };
-            let stream = self.wq[i].length >= crate::host::copy::STREAM_FROM;
+            let stream = self.wq[i].request.length >= crate::host::copy::STREAM_FROM;
             let mut pieces = Pieces::new();
             self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
             let moved =
@@ -607,16 +628,16 @@ impl SendQueue {
     }
 
     fn local_invalidate(&mut self, qp: &QpBase, i: usize) -> Step {
-        let key = self.wq[i].imm_or_rkey;
+        let key = self.wq[i].request.imm_or_rkey;
         let process = self.process;
         let done = qp.pausing(|| crate::mr::mw::local_invalidate(process, key, qp.qp_num()));
         // Memory management operation error (IBA 11.6.2), which the verbs call MW_BIND_ERR.
-        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
+        Step::Done(if done.is_ok() { Status::Success } else { Status::MwBind })
     }
 
     fn bind_window(&mut self, qp: &QpBase, i: usize) -> Step {
         let Some(b) = self.wq[i].bind.take() else {
-            return Step::Done(wc::LOC_QP_OP_ERR);
+            return Step::Done(Status::LocalQpOperation);
         };
         let done = qp.pausing(|| {
             if b.mw.pd().number != self.pd {
@@ -624,7 +645,7 @@ impl SendQueue {
             }
             b.mw.bind(b.new_rkey, b.mr.as_ref(), b.addr, b.length, b.access, qp.qp_num())
         });
-        Step::Done(if done.is_ok() { wc::SUCCESS } else { wc::MW_BIND_ERR })
+        Step::Done(if done.is_ok() { Status::Success } else { Status::MwBind })
     }
 }
 

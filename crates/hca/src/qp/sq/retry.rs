@@ -6,10 +6,10 @@ use crate::host::clock::now_ns;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
 use crate::qp::sq::requester::Step;
-use crate::responder::{Nak, Responder};
+use crate::responder::Responder;
 use std::sync::atomic::Ordering;
 use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
-use vervain_iba::{QpType, wc};
+use vervain_iba::{Nak, QpType, Status};
 
 /// How soon a process that lets nobody in is asked again.
 const PAUSED_NS: u64 = 20_000;
@@ -45,34 +45,32 @@ impl SendQueue {
     #[cold]
     pub(crate) fn refused(&mut self, qp: &QpBase, i: usize, target: &Responder, nak: Nak) -> Step {
         let reliable = qp.qp_type().is_reliable();
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let note = |target: &Responder| {
-            if let Some(need) = w.opcode.remote_right() {
-                target.note_access(w.rkey, w.remote_addr, w.length, need);
+            if let Some(right) = w.opcode.right() {
+                target.note_access(w.rkey, w.remote_addr, w.length, right);
             }
         };
         match nak {
             Nak::ReceiverNotReady(code) if reliable => self.receiver_not_ready(qp, target, code),
-            Nak::Paused => Step::Wait(now_ns() + PAUSED_NS),
-            Nak::Stopped => self.stopped(),
             Nak::Silence => {
                 self.start_over(target);
-                if reliable { self.silence() } else { Step::Done(wc::SUCCESS) }
+                if reliable { self.silence() } else { Step::Done(Status::Success) }
             }
             // Unreliable services never hear of it (IBA 9.8.2.2.6).
             Nak::ReceiverNotReady(_) => {
                 qp.tally.add(Word::OutOfBuffer, 1);
-                Step::Done(wc::SUCCESS)
+                Step::Done(Status::Success)
             }
-            _ if !reliable => Step::Done(wc::SUCCESS),
+            _ if !reliable => Step::Done(Status::Success),
             // The request is tried again from the start when the pause is over, and refused then.
             _ if !target.refuse(nak, note) => {
                 self.forget_progress(target);
                 Step::Wait(now_ns() + PAUSED_NS)
             }
-            Nak::InvalidRequest => Step::Done(wc::REM_INV_REQ_ERR),
-            Nak::RemoteAccess => Step::Done(wc::REM_ACCESS_ERR),
-            Nak::RemoteOperation => Step::Done(wc::REM_OP_ERR),
+            Nak::InvalidRequest => Step::Done(Status::RemoteInvalidRequest),
+            Nak::RemoteAccess => Step::Done(Status::RemoteAccess),
+            Nak::RemoteOperation => Step::Done(Status::RemoteOperation),
         }
     }
 
@@ -91,7 +89,7 @@ impl SendQueue {
         qp.tally.add(Word::OutOfBuffer, 1);
         qp.tally.add(Word::RnrNaks, 1);
         if e.rnr_left == 0 {
-            return Step::Done(wc::RNR_RETRY_EXC_ERR);
+            return Step::Done(Status::RnrRetryExceeded);
         }
         if e.rnr_left != 7 || self.params.rnr_retry != 7 {
             e.rnr_left -= 1;
@@ -103,8 +101,13 @@ impl SendQueue {
         Step::Wait(e.next_look().min(now_ns() + rnr_timer_ns(code)))
     }
 
+    /// The peer's process lets nobody in for a moment.
+    pub(crate) fn paused(&self) -> Step {
+        Step::Wait(now_ns() + PAUSED_NS)
+    }
+
     /// The peer is there, and no timer of ours runs.
-    fn stopped(&mut self) -> Step {
+    pub(crate) fn stopped(&mut self) -> Step {
         (self.exec.deadline, self.exec.handshake_until) = (0, 0);
         Step::Wait(self.exec.next_look_at_stopped())
     }
@@ -138,7 +141,7 @@ impl SendQueue {
     /// Nobody answers: retry until `retry_cnt` timeouts have passed (IBA 9.7.6.1.3).
     #[cold]
     pub(crate) fn silence(&mut self) -> Step {
-        if self.deadline_passed() { Step::Done(wc::RETRY_EXC_ERR) } else { Step::Wait(self.exec.next_look()) }
+        if self.deadline_passed() { Step::Done(Status::RetryExceeded) } else { Step::Wait(self.exec.next_look()) }
     }
 
     /// The handshake with the peer process is under way; that is no silence yet.
@@ -158,7 +161,7 @@ impl SendQueue {
             self.exec.handshake_until = now.saturating_add(HANDSHAKE_NS);
             return Step::Wait(self.exec.next_look());
         }
-        Step::Done(if reliable { wc::RETRY_EXC_ERR } else { wc::SUCCESS })
+        Step::Done(if reliable { Status::RetryExceeded } else { Status::Success })
     }
 
     /// The responder takes another PSN than the one that it expects for one lost before, or for an old one (IBA 9.7.2):
@@ -200,8 +203,8 @@ impl SendQueue {
                 self.exec.handshake_until = 0;
                 Err(self.silence())
             }
-            Resolved::Nobody => Err(Step::Done(wc::SUCCESS)),
-            Resolved::NoSuchSrq => Err(Step::Done(wc::REM_INV_REQ_ERR)),
+            Resolved::Nobody => Err(Step::Done(Status::Success)),
+            Resolved::NoSuchSrq => Err(Step::Done(Status::RemoteInvalidRequest)),
         }
     }
 }

@@ -185,34 +185,25 @@ impl WqeRing {
 
     /// WQE `i` for the fast path, if it has one piece of data at most.
     #[inline]
-    pub(crate) fn queued(&self, i: usize) -> Option<Queued> {
-        let w = &self.wqes[i];
-        let (data, inline) = match (w.inline_len, w.num_sge) {
-            (Some(length), _) => {
+    pub(crate) fn queued(&self, i: usize) -> Option<Queued<'_>> {
+        let wqe = &self.wqes[i];
+        let (data, inline) = match wqe.num_sge {
+            _ if wqe.is_inline => {
                 let at = &self.inline[i * self.cap.max_inline_data as usize..];
-                (Sge { addr: at.as_ptr() as u64, length, lkey: 0 }, send_flags::INLINE)
+                (Sge { addr: at.as_ptr() as u64, length: wqe.request.length as u32, lkey: 0 }, send_flags::INLINE)
             }
-            (None, 0) => (Sge::default(), 0),
-            (None, 1) => (self.sges[i * self.cap.max_send_sge as usize], 0),
+            0 => (Sge::default(), 0),
+            1 => (self.sges[i * self.cap.max_send_sge as usize], 0),
             _ => return None,
         };
-        Some(Queued {
-            wr_id: w.wr_id,
-            flags: w.flags & !send_flags::INLINE | inline,
-            data,
-            imm: w.imm_or_rkey,
-            rkey: w.rkey,
-            remote_addr: w.remote_addr,
-            compare_add: w.compare_add,
-            swap: w.swap,
-        })
+        Some(Queued { wqe, flags: wqe.request.flags & !send_flags::INLINE | inline, data })
     }
 
-    /// Keeps the data of `request` at place `i`: how many pieces, how much inline data, how many bytes in all.
+    /// Keeps the data of `request` at place `i`: how many pieces, whether it is inline, how many bytes in all.
     #[inline(always)]
-    pub(crate) fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, Option<u32>, u64)> {
+    pub(crate) fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, bool, u64)> {
         match &request.data {
-            Data::None => Ok((0, None, 0)),
+            Data::None => Ok((0, false, 0)),
             Data::Sges(sges) if request.flags & send_flags::INLINE == 0 => {
                 let room = self.cap.max_send_sge as usize;
                 if sges.len() > room {
@@ -223,7 +214,7 @@ impl WqeRing {
                     *to = *sge;
                     length += u64::from(sge.length);
                 }
-                Ok((sges.len() as u32, None, length))
+                Ok((sges.len() as u32, false, length))
             }
             Data::Sges(sges) => {
                 if sges.len() > self.cap.max_send_sge as usize {
@@ -239,14 +230,14 @@ impl WqeRing {
                     };
                     at = self.take_inline(i, at, data)?;
                 }
-                Ok((0, Some(at as u32), at as u64))
+                Ok((0, true, at as u64))
             }
             Data::Inline(buffers) => {
                 let mut at = 0;
                 for data in *buffers {
                     at = self.take_inline(i, at, data)?;
                 }
-                Ok((0, Some(at as u32), at as u64))
+                Ok((0, true, at as u64))
             }
         }
     }
@@ -268,7 +259,7 @@ impl WqeRing {
     #[inline(always)]
     pub(crate) fn inline_data(&self, i: usize) -> Option<&[u8]> {
         let start = i * self.cap.max_inline_data as usize;
-        self.wqes[i].inline_len.map(|_| &self.inline[start..start + self.wqes[i].length as usize])
+        self.wqes[i].is_inline.then(|| &self.inline[start..start + self.wqes[i].request.length as usize])
     }
 
     /// The SGEs of the WQE at place `i`.

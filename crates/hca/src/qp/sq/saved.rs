@@ -6,10 +6,10 @@ use crate::mr::mw::Mw;
 use crate::qp::Qp;
 use crate::qp::ah::Ah;
 use crate::qp::sq::SendQueue;
-use crate::qp::sq::wqe::{Bind, Data, Flush, SendRequest, UdDest};
+use crate::qp::sq::wqe::{Bind, Data, SendRequest, UdDest};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use vervain_iba::{AhAttr, Opcode, Sge};
+use vervain_iba::{AhAttr, Flush, Opcode, Sge};
 
 /// The data of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +87,8 @@ impl SendQueue {
     fn save_request(&self, n: u32) -> SavedSend {
         let i = self.wq.place(n);
         let w = &self.wq[i];
-        let is = |kinds: &[Opcode]| kinds.contains(&w.opcode);
+        let request = &w.request;
+        let is = |kinds: &[Opcode]| kinds.contains(&request.opcode);
         let data = match self.wq.inline_data(i) {
             Some(bytes) => SavedData::Inline(bytes.to_vec()),
             None => SavedData::Sges(self.wq.sges(i).to_vec()),
@@ -95,17 +96,17 @@ impl SendQueue {
         let atomic = is(&[Opcode::CompareSwap, Opcode::FetchAdd]);
         SavedSend {
             wr_id: w.wr_id,
-            opcode: w.opcode,
-            flags: w.flags,
-            imm_or_rkey: w.imm_or_rkey,
-            remote_addr: w.remote_addr,
-            rkey: w.rkey,
-            compare_add: if atomic { w.compare_add } else { 0 },
-            swap: if atomic { w.swap } else { 0 },
+            opcode: request.opcode,
+            flags: request.flags,
+            imm_or_rkey: request.imm_or_rkey,
+            remote_addr: request.remote_addr,
+            rkey: request.rkey,
+            compare_add: if atomic { request.compare_add } else { 0 },
+            swap: if atomic { request.swap } else { 0 },
             data,
             ud: (self.is_ud).then(|| self.wq.ud_address(i)).map(|to| (to.ah, to.qpn, to.qkey)),
-            srqn: w.srqn,
-            flush: if is(&[Opcode::Flush]) { w.flush } else { Flush::default() },
+            srqn: request.srqn,
+            flush: if is(&[Opcode::Flush]) { request.flush } else { Flush::default() },
             bind: w.bind.as_ref().map(|bind| SavedBind {
                 mw: bind.mw.rkey(),
                 new_rkey: bind.new_rkey,

@@ -16,13 +16,13 @@ use crate::qp::sq::requester::Step;
 use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::wqe::UdAddress;
 use crate::responder::datagram::{self, Arriving, Outcome};
-use crate::responder::{Nak, Responder};
+use crate::responder::{Barred, Responder};
 use crate::rq::Receipt;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use vervain_iba::{AhAttr, Opcode, send_flags, wc};
+use vervain_iba::{AhAttr, Nak, Opcode, Status, wc};
 
 /// How long a message is kept for a process that does not answer, at least. For one that lives and has had no CPU it is kept
 /// longer, while no more than [`KEEP_LONGER`] wait: an adapter receives for such a process.
@@ -146,9 +146,9 @@ impl UdPeers {
 impl SendQueue {
     /// The datagram at the head.
     pub(crate) fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
-        let total = self.wq[i].length;
+        let total = self.wq[i].request.length;
         if total > u64::from(self.params.mtu_bytes) {
-            return Step::Done(wc::LOC_LEN_ERR);
+            return Step::Done(Status::LocalLength);
         }
         let mut pieces = Pieces::new();
         if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
@@ -156,12 +156,12 @@ impl SendQueue {
         }
         // Before anybody's receive is taken for it.
         if !pieces.are_readable() {
-            return Step::Done(wc::LOC_PROT_ERR);
+            return Step::Done(Status::LocalProtection);
         }
-        let w = &self.wq[i];
+        let w = &self.wq[i].request;
         let to = self.wq.ud_address(i);
         let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
-        let solicited = w.flags & send_flags::SOLICITED != 0;
+        let solicited = w.is_solicited();
         if to.route.carrier().is_some() {
             let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(to.qpn));
             let held_back_until =
@@ -188,12 +188,12 @@ impl SendQueue {
             let later = waits || self.deliver(qp, &to, &pieces, imm, solicited) != Delivery::Over;
             if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
                 let kept = self.keep(to, &pieces, (imm, solicited), false, self.clock() + KEEP_NS);
-                if !matches!(kept, Step::Done(wc::SUCCESS)) {
+                if !matches!(kept, Step::Done(Status::Success)) {
                     return kept;
                 }
             }
         }
-        Step::Done(wc::SUCCESS)
+        Step::Done(Status::Success)
     }
 
     /// Keeps a message that cannot leave now.
@@ -208,13 +208,13 @@ impl SendQueue {
         let mut data = vec![0u8; pieces.len() as usize];
         // SAFETY: the vector has as many bytes as the pieces, checked local memory, name.
         if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), pieces, false) }.is_err() {
-            return Step::Done(wc::LOC_PROT_ERR);
+            return Step::Done(Status::LocalProtection);
         }
         if let Some(peers) = self.path.datagrams_mut() {
             peers.waiting.push_back(Kept { to, message: Message { data, imm, solicited }, is_carried, until });
             peers.all_stand = false;
         }
-        Step::Done(wc::SUCCESS)
+        Step::Done(Status::Success)
     }
 
     /// Gives a message to its carrier. A time if it is to be tried again then.
@@ -339,13 +339,13 @@ impl SendQueue {
         };
         let arriving = Arriving { header: &header, payload: pieces, receipt, qkey, solicited };
         let arrives = |_mark| datagram::receive(target, &arriving, self.process.policy);
-        match target.enter().and_then(arrives) {
-            Ok(Outcome::Over(call)) => {
+        match target.enter().map(arrives) {
+            Ok(Ok(Outcome::Over(call))) => {
                 self.owed.extend(call);
                 qp.count_by_memory(Opcode::Send, pieces.len());
             }
-            Ok(Outcome::Later) | Err(Nak::Paused) => return Delivery::Later,
-            Err(Nak::Stopped) => {
+            Ok(Ok(Outcome::Later)) | Err(Barred::Paused) => return Delivery::Later,
+            Err(Barred::Stopped) => {
                 if target.is_over(self.process) {
                     // It is looked for anew.
                     target.release();
@@ -353,12 +353,12 @@ impl SendQueue {
                 }
                 return Delivery::Stopped;
             }
-            Err(Nak::Silence) => {
+            Ok(Err(Nak::Silence)) | Err(Barred::Silence) => {
                 target.release();
                 peers.known.remove(&to.qpn);
             }
             // Dropped: no receive, wrong Q_Key, or memory that was not there.
-            Err(nak) => {
+            Ok(Err(nak)) => {
                 let has_no_receive = matches!(nak, Nak::ReceiverNotReady(_));
                 qp.tally.add(Word::OutOfBuffer, u64::from(has_no_receive));
                 let theirs = target.qp.qkey.load(Ordering::Relaxed);

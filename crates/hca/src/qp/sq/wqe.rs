@@ -3,11 +3,11 @@
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
 use crate::qp::ah::{Ah, Route};
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use vervain_iba::{AhAttr, Opcode, Sge};
+use vervain_iba::{AhAttr, Flush, Opcode, Request, Sge};
 
 /// One send work request, as the ABI hands it over. Everything borrowed is only read during the call.
+#[derive(Default)]
 pub struct SendRequest<'a> {
     /// The program's cookie.
     pub wr_id: u64,
@@ -37,29 +37,11 @@ pub struct SendRequest<'a> {
     pub flush: Flush,
 }
 
-impl Default for SendRequest<'_> {
-    fn default() -> Self {
-        SendRequest {
-            wr_id: 0,
-            opcode: Opcode::Send,
-            flags: 0,
-            imm_or_rkey: 0,
-            remote_addr: 0,
-            rkey: 0,
-            compare_add: 0,
-            swap: 0,
-            data: Data::None,
-            ud: None,
-            srqn: 0,
-            bind: None,
-            flush: Flush::default(),
-        }
-    }
-}
-
 /// A request's payload.
+#[derive(Default)]
 pub enum Data<'a> {
     /// Nothing.
+    #[default]
     None,
     /// Registered memory.
     Sges(&'a [Sge]),
@@ -93,56 +75,19 @@ pub struct Bind<'a> {
     pub access: u32,
 }
 
-/// What an RDMA Flush asks for (IBA annex A19).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flush {
-    /// `enum ibv_placement_type` bits: 1 global visibility, 2 persistence.
-    pub placement: u32,
-    /// `enum ibv_selectivity_level`: 0 range, 1 region.
-    pub level: u32,
-    /// Bytes.
-    pub length: u64,
-}
-
 /// A posted request. What does not belong to its operation is left from an earlier one.
+#[derive(Default)]
 pub(crate) struct Wqe {
+    /// The program's cookie.
     pub wr_id: u64,
-    pub opcode: Opcode,
-    pub flags: u32,
+    /// What it asks of the peer.
+    pub request: Request,
+    /// Pieces of its data.
     pub num_sge: u32,
-    /// Bytes of inline data, if the data is inline.
-    pub inline_len: Option<u32>,
-    /// Bytes in all.
-    pub length: u64,
-    pub imm_or_rkey: u32,
-    pub rkey: u32,
-    pub remote_addr: u64,
-    pub compare_add: u64,
-    pub swap: u64,
-    pub srqn: u32,
-    pub flush: Flush,
+    /// Its data was copied when it was posted.
+    pub is_inline: bool,
+    /// What it binds.
     pub bind: Option<Box<BindWork>>,
-}
-
-impl Default for Wqe {
-    fn default() -> Self {
-        Wqe {
-            wr_id: 0,
-            opcode: Opcode::Send,
-            flags: 0,
-            num_sge: 0,
-            inline_len: None,
-            length: 0,
-            imm_or_rkey: 0,
-            rkey: 0,
-            remote_addr: 0,
-            compare_add: 0,
-            swap: 0,
-            srqn: 0,
-            flush: Flush::default(),
-            bind: None,
-        }
-    }
 }
 
 /// A [`Bind`] that waits its turn.
@@ -193,22 +138,17 @@ pub trait WorkRequest {
     fn atomic(&self) -> (u64, u32, u64, u64);
 }
 
-/// A WQE with at most one piece of data.
-#[derive(Clone, Copy)]
-pub(crate) struct Queued {
-    pub wr_id: u64,
+/// A WQE with at most one piece of data, as the fast path reads it.
+pub(crate) struct Queued<'a> {
+    pub wqe: &'a Wqe,
+    /// Those of the request, with `IBV_SEND_INLINE` as it is kept.
     pub flags: u32,
     pub data: Sge,
-    pub imm: u32,
-    pub rkey: u32,
-    pub remote_addr: u64,
-    pub compare_add: u64,
-    pub swap: u64,
 }
 
-impl WorkRequest for Queued {
+impl WorkRequest for Queued<'_> {
     fn wr_id(&self) -> u64 {
-        self.wr_id
+        self.wqe.wr_id
     }
 
     fn flags(&self) -> u32 {
@@ -220,14 +160,15 @@ impl WorkRequest for Queued {
     }
 
     fn imm(&self) -> u32 {
-        self.imm
+        self.wqe.request.imm_or_rkey
     }
 
     fn remote(&self) -> (u64, u32) {
-        (self.remote_addr, self.rkey)
+        (self.wqe.request.remote_addr, self.wqe.request.rkey)
     }
 
     fn atomic(&self) -> (u64, u32, u64, u64) {
-        (self.remote_addr, self.rkey, self.compare_add, self.swap)
+        let Request { remote_addr, rkey, compare_add, swap, .. } = self.wqe.request;
+        (remote_addr, rkey, compare_add, swap)
     }
 }
