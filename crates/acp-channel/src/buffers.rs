@@ -24,8 +24,8 @@ impl<'w> State<'w> {
 }
 
 impl<'w> Channels<'w> {
-    /// Creates this rank's end of a segmented buffer with `peer`: `count` segments of `size` bytes at `start`. Ends of the same two ranks
-    /// in the same direction are matched in the order of their creation. Returns at once.
+    /// Creates this rank's end of a segmented buffer with `peer`: `count` segments of `size` bytes at `start`. Ends of
+    /// the same two ranks in the same direction are matched in the order of their creation. Returns at once.
     ///
     /// # Safety
     /// The segments are mapped until the end is freed, and nobody has a reference to them that excludes others.
@@ -88,8 +88,8 @@ impl<'w> Channels<'w> {
         self.is(id, |buffer, _| buffer.is_connected())
     }
 
-    /// An answer about an end, for programs that ask until it is yes: the others go on meanwhile, since the peer may wait for one of
-    /// them.
+    /// An answer about an end, for programs that ask until it is yes: the others go on meanwhile, since the peer may
+    /// wait for one of them.
     fn is(&self, id: Id, mut ask: impl FnMut(&mut Segments<'w>, &'w World) -> Result<bool>) -> Result<bool> {
         self.with(|state| {
             let mut yes = state.buffer(self.world, id, |buffer, with| ask(buffer, with.world))?;
@@ -109,7 +109,8 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// The source's: pushes the segment at the tail, which is there before its count is. It waits only where eight are under way.
+    /// The source's: pushes the segment at the tail, which is there before its count is. It waits only where eight are
+    /// under way.
     ///
     /// # Errors
     /// Refused: all are pushed; this is no connected end of a source.
@@ -141,7 +142,8 @@ impl<'w> Channels<'w> {
         self.is(id, Segments::is_pushed)
     }
 
-    /// How many segments were given back, were pushed, and of the source how many have arrived; each modulo how many there are.
+    /// How many segments were given back, were pushed, and of the source how many have arrived; each modulo how many
+    /// there are.
     ///
     /// # Errors
     /// Refused: this is no connected end.

@@ -1,12 +1,13 @@
 //! The two ends of a channel, as machines that go on when somebody calls.
 //!
-//! The receiving end has a node and the ring, the sending end the other side of the ring. The receiver pushes its node when it is
-//! created; the sender, once it has something to send and has read the node, puts a record there that has the address of its own
-//! words, and others behind it. So no end waits for more than that the other one was created, and a message that fits the ring is sent
-//! while its receiver does something else.
+//! The receiving end has a node and the ring, the sending end the other side of the ring. The receiver pushes its node
+//! when it is created; the sender, once it has something to send and has read the node, puts a record there that has
+//! the address of its own words, and others behind it. So no end waits for more than that the other one was created,
+//! and a message that fits the ring is sent while its receiver does something else.
 //!
-//! A message of more than [`OFFERED`] bytes is registered for the time and offered, and the receiver fetches it: a registration at
-//! each end, no copy. Where there is no registration left, and for shorter ones that no record holds, it goes through the ring in parts.
+//! A message of more than [`OFFERED`] bytes is registered for the time and offered, and the receiver fetches it: a
+//! registration at each end, no copy. Where there is no registration left, and for shorter ones that no record holds,
+//! it goes through the ring in parts.
 
 mod receive;
 mod send;
@@ -24,8 +25,9 @@ use crate::slab::{Id, Slab};
 use self::receive::ReceiveSide;
 use self::send::SendSide;
 
-/// A longer message is offered, so that the receiver fetches it. Registering at both ends, and a rank's sleep while the other one copies,
-/// take about 100 µs: 256 KiB took 100 µs so and 30 in parts, 1 MiB 138 and 110 to 135, 4 MiB 250 and 550.
+/// A longer message is offered, so that the receiver fetches it. Registering at both ends, and a rank's sleep while the
+/// other one copies, take about 100 µs: 256 KiB took 100 µs so and 30 in parts, 1 MiB 138 and 110 to 135, 4 MiB 250 and
+/// 550.
 pub(crate) const OFFERED: usize = 1 << 20;
 /// Offers of a channel that are not taken yet.
 const OFFERS: usize = 4;
@@ -119,7 +121,8 @@ pub(crate) struct End<'w> {
 }
 
 enum Side<'w> {
-    /// A sender that has nothing to send yet, or does not know of its receiver, and its words: later there might be none.
+    /// A sender that has nothing to send yet, or does not know of its receiver, and its words: later there might be
+    /// none.
     Meet(Piece<'w>),
     Send(SendSide<'w>),
     Receive(ReceiveSide<'w>),

@@ -176,9 +176,9 @@ impl<'w> Channels<'w> {
         }
     }
 
-    /// Creates this rank's end of a channel from rank `sender` to rank `receiver`, which creates the other end; of several of the same
-    /// two ranks in the same direction, the first goes with the first, and so on. Returns at once. Each end has 16.1 KiB of
-    /// memory, which a sender's end touches with its first message.
+    /// Creates this rank's end of a channel from rank `sender` to rank `receiver`, which creates the other end; of
+    /// several of the same two ranks in the same direction, the first goes with the first, and so on. Returns at once.
+    /// Each end has 16.1 KiB of memory, which a sender's end touches with its first message.
     ///
     /// # Errors
     /// Refused: the ranks are the same, neither is this one, or there is no such rank; no memory.
@@ -221,8 +221,8 @@ impl<'w> Channels<'w> {
     /// Begins to send `len` bytes. Messages arrive in the order in which they were begun.
     ///
     /// # Safety
-    /// The bytes are mapped until the request was [waited](Channels::wait) for, and nobody stores there or has a reference to them that
-    /// excludes others.
+    /// The bytes are mapped until the request was [waited](Channels::wait) for, and nobody stores there or has a
+    /// reference to them that excludes others.
     ///
     /// # Errors
     /// Refused: there is no such channel, this rank is not its sender, or it was freed; bytes at null.
@@ -284,8 +284,8 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// Begins to free an end: it is over when the other end is freed too. Messages that were begun before are sent; what was sent and
-    /// not received is lost. The end takes no requests any more.
+    /// Begins to free an end: it is over when the other end is freed too. Messages that were begun before are sent;
+    /// what was sent and not received is lost. The end takes no requests any more.
     ///
     /// # Errors
     /// Refused: there is no such channel, or it was freed.
@@ -308,7 +308,8 @@ impl<'w> Channels<'w> {
     /// Waits for a request, which is gone then, and returns the bytes that were received; 0 for others.
     ///
     /// # Errors
-    /// Refused: there is no such request; the sender has freed the channel before there was a message. Else the job is broken.
+    /// Refused: there is no such request; the sender has freed the channel before there was a message. Else the job is
+    /// broken.
     #[inline]
     pub fn wait(&self, request: Id) -> Result<usize> {
         self.wait_for(|state, world| state.outcome(world, request))
@@ -378,7 +379,8 @@ impl<'w> Channels<'w> {
             }
             Ok((watched, handle))
         })?;
-        // What is over already is gone on with by now. One that stays under way for long keeps nobody from what comes meanwhile.
+        // What is over already is gone on with by now. One that stays under way for long keeps nobody from what comes
+        // meanwhile.
         let handle = handle.filter(|_| self.awaits(handle));
         let began = Instant::now();
         self.world.wait_until(most, handle, || {

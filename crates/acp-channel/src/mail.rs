@@ -1,7 +1,7 @@
-//! How the two ends of a connection find each other. The end that others store to has a node in memory of its own, and pushes it on a
-//! list that begins in the first word of the other rank's starter memory: by compare and swap, until nobody has come between. The other
-//! rank takes the whole list by one swap, whenever it looks, and reads the nodes. So the list needs 8 bytes however many push, nobody
-//! waits for one who has stopped, and nothing is ever full.
+//! How the two ends of a connection find each other. The end that others store to has a node in memory of its own, and
+//! pushes it on a list that begins in the first word of the other rank's starter memory: by compare and swap, until
+//! nobody has come between. The other rank takes the whole list by one swap, whenever it looks, and reads the nodes. So
+//! the list needs 8 bytes however many push, nobody waits for one who has stopped, and nothing is ever full.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};

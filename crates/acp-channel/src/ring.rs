@@ -1,17 +1,20 @@
-//! The ring of a channel: records that the sender puts into memory of the receiver, which finds them by looking at its memory.
+//! The ring of a channel: records that the sender puts into memory of the receiver, which finds them by looking at its
+//! memory.
 //!
-//! A put stores each aligned word of 8 bytes at once, in whatever order. So a record is there when each of its words says so: a short
-//! one has 4 bytes of data in a word, and above them a mark that is not zero. A long one's bytes are as they are: its head, one word, is
-//! put behind them. The receiver makes zero what it has read before the sender may use it again, so that what is not zero is new: a
-//! quarter of the ring at a time, for the line of a message that has just come is the sender's too, and a store there waits for it.
+//! A put stores each aligned word of 8 bytes at once, in whatever order. So a record is there when each of its words
+//! says so: a short one has 4 bytes of data in a word, and above them a mark that is not zero. A long one's bytes are
+//! as they are: its head, one word, is put behind them. The receiver makes zero what it has read before the sender may
+//! use it again, so that what is not zero is new: a quarter of the ring at a time, for the line of a message that has
+//! just come is the sender's too, and a store there waits for it.
 //!
 //! | head, from the lowest bit | |
 //! |---|---|
 //! | 32 bits | bytes of data |
 //! | 32 bits | the kind of record |
 //!
-//! A record lies in one piece; where that does not fit before the end, one of kind Skip says to go on at the beginning. The receiver
-//! returns room a quarter of the ring at a time, and no record is longer than that: so the longest one always finds room at last.
+//! A record lies in one piece; where that does not fit before the end, one of kind Skip says to go on at the beginning.
+//! The receiver returns room a quarter of the ring at a time, and no record is longer than that: so the longest one
+//! always finds room at last.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +77,8 @@ fn words_of(kind: Kind, len: usize) -> usize {
 
 /// How records get to the receiver.
 pub(crate) trait Wire {
-    /// Puts these words of the sender's side to the same ones of the ring; if `behind`, not before those of the put just before.
+    /// Puts these words of the sender's side to the same ones of the ring; if `behind`, not before those of the put
+    /// just before.
     fn put(&mut self, words: Range<usize>, behind: bool) -> Result<()>;
 }
 
@@ -105,8 +109,8 @@ impl<'w> Out<'w> {
         Ok(())
     }
 
-    /// A place for so many words; None where there is none yet. What the receiver has read was carried out: its words of this side may
-    /// be written anew, whether or not the puts are known to be over.
+    /// A place for so many words; None where there is none yet. What the receiver has read was carried out: its words
+    /// of this side may be written anew, whether or not the puts are known to be over.
     #[inline]
     fn place(&mut self, words: usize, wire: &mut impl Wire) -> Result<Option<usize>> {
         let room = WORDS - (self.written - self.read) as usize;

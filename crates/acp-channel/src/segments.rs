@@ -1,7 +1,9 @@
-//! Segmented buffers: as many segments of the same size at two ranks; those of the source become those of the destination, in turns.
+//! Segmented buffers: as many segments of the same size at two ranks; those of the source become those of the
+//! destination, in turns.
 //!
-//! The source pushes the segment at its tail: it puts it, and its new count of pushed segments behind it. The destination gives the one
-//! at its head back: it puts its count. The ends find each other as those of channels do, the destination being the one that pushes.
+//! The source pushes the segment at its tail: it puts it, and its new count of pushed segments behind it. The
+//! destination gives the one at its head back: it puts its count. The ends find each other as those of channels do, the
+//! destination being the one that pushes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -270,7 +272,8 @@ impl<'w> Segments<'w> {
         let segment = world.copy(self.segments.add(offset), from, self.size, Order::Now)?;
         self.puts.push_back(segment);
         self.tail += 1;
-        // Not as a continuation: another thread's access may come between, and the next count must not overtake this one.
+        // Not as a continuation: another thread's access may come between, and the next count must not overtake this
+        // one.
         let order = Order::After(segment);
         self.tell(world, there, source::TAILS + slot, self.tail, destination::TAIL, order)?;
         self.tails[slot] = self.last;

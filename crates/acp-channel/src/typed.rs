@@ -99,7 +99,8 @@ impl<T: Pod> Sender<'_, '_, T> {
 }
 
 impl<T: Pod> Receiver<'_, '_, T> {
-    /// Waits for a message and returns how many values of it are stored: those that do not fit are lost. A broken job ends.
+    /// Waits for a message and returns how many values of it are stored: those that do not fit are lost. A broken job
+    /// ends.
     ///
     /// # Errors
     /// Refused: the sender has freed the channel; the message ends within a value.

@@ -8,7 +8,8 @@ use vervain_acp::{Error, GlobalAddress, GlobalPtr, Library, Order, Region, Resul
 use crate::Channels;
 use crate::memory::WORD;
 
-/// Bytes of a block, unless [`Channels::set_workspaces`] says otherwise. It is the original's, whose hexadecimal number was to be 2^20.
+/// Bytes of a block, unless [`Channels::set_workspaces`] says otherwise. It is the original's, whose hexadecimal number
+/// was to be 2^20.
 pub(crate) const BLOCK: usize = 0x1048576;
 /// The most: sizes of blocks are told as `int`.
 const MOST: usize = i32::MAX as usize;
@@ -28,8 +29,8 @@ pub struct Block {
     pub size: usize,
 }
 
-/// Memory in blocks of the same size, the last one perhaps shorter, each of another rank's. While one is there it is registered; one that
-/// is dropped and not [destroyed](Workspace::destroy) stays so until this rank leaves the job.
+/// Memory in blocks of the same size, the last one perhaps shorter, each of another rank's. While one is there it is
+/// registered; one that is dropped and not [destroyed](Workspace::destroy) stays so until this rank leaves the job.
 pub struct Workspace<'w> {
     world: &'w World,
     size: usize,
@@ -40,7 +41,8 @@ pub struct Workspace<'w> {
 }
 
 impl<'w> Channels<'w> {
-    /// Has the next workspace begin at rank `start`, with blocks of `block` bytes, at most 2^31 - 1. All ranks say the same.
+    /// Has the next workspace begin at rank `start`, with blocks of `block` bytes, at most 2^31 - 1. All ranks say the
+    /// same.
     ///
     /// # Errors
     /// Refused: there is no such rank, or no such block.
@@ -55,12 +57,13 @@ impl<'w> Channels<'w> {
         Ok(())
     }
 
-    /// Creates a workspace of `size` bytes, zero at first, in blocks of as many consecutive ranks as it needs; the next one begins behind
-    /// them. All ranks call it, with the same size, and it returns once all have. Two barriers and a round trip.
+    /// Creates a workspace of `size` bytes, zero at first, in blocks of as many consecutive ranks as it needs; the next
+    /// one begins behind them. All ranks call it, with the same size, and it returns once all have. Two barriers and a
+    /// round trip.
     ///
     /// # Errors
-    /// Refused, at all ranks: no bytes, not enough ranks, no memory somewhere. Else the job is broken, also where ranks say different
-    /// things.
+    /// Refused, at all ranks: no bytes, not enough ranks, no memory somewhere. Else the job is broken, also where ranks
+    /// say different things.
     pub fn create_workspace(&self, size: usize) -> Result<Workspace<'w>> {
         let world = self.world;
         let mut next = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,8 +98,8 @@ impl<'w> Channels<'w> {
         let mut blocks = Vec::with_capacity(count);
         let mut missing = None;
         let owners: Vec<u32> = (start..end).collect();
-        // What others have told lands in starter memory too: there might be no registration left, and to be refused alone would leave
-        // this rank one barrier behind.
+        // What others have told lands in starter memory too: there might be no registration left, and to be refused
+        // alone would leave this rank one barrier behind.
         let own = place(rank)?;
         let landing = |i: usize| own.add(((i + 1) * TOLD * WORD) as u64);
         for some in owners.chunks(together) {
@@ -148,7 +151,8 @@ impl<'w> Workspace<'w> {
         &self.blocks
     }
 
-    /// Copies `size` bytes from `offset` of the workspace to `to`, and waits: a round trip, however many blocks they are in.
+    /// Copies `size` bytes from `offset` of the workspace to `to`, and waits: a round trip, however many blocks they
+    /// are in.
     ///
     /// # Errors
     /// Refused: they are not inside, or `to` cannot be. Else the job is broken.

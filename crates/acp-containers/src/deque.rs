@@ -8,8 +8,8 @@ use vervain_acp_heap::Heap;
 use crate::ring::{Kind, Ring, sequence};
 use crate::source::{Element, Source};
 
-/// A deque of bytes in global memory (`acp_deque_t`): the address of its header, in the heap of the rank that it was made on, where
-/// its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
+/// A deque of bytes in global memory (`acp_deque_t`): the address of its header, in the heap of the rank that it was
+/// made on, where its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Deque {
     address: GlobalAddress,
@@ -18,7 +18,8 @@ pub struct Deque {
 sequence!(Deque, Kind::Deque);
 
 impl Deque {
-    /// Makes one without bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two allocations.
+    /// Makes one without bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two
+    /// allocations.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank, or no memory left there. Else the job is broken.
@@ -50,8 +51,8 @@ impl Deque {
         Ok(self.extents(heap, index, 1)?[0].address)
     }
 
-    /// Where up to `count` bytes from `index` on lie, as many as there are, until the deque is changed: in two parts where they pass
-    /// the end of the block; else the second one is null and of size 0. One round trip.
+    /// Where up to `count` bytes from `index` on lie, as many as there are, until the deque is changed: in two parts
+    /// where they pass the end of the block; else the second one is null and of size 0. One round trip.
     ///
     /// # Errors
     /// As of [`at`](Self::at).

@@ -8,8 +8,8 @@ use vervain_acp::Result;
 
 use crate::hashed::{Bytes, Container, Extent, Hashed, Item, Kind, Name};
 
-/// A set of `K` in the memory of several ranks, for all ranks and threads at once. All of `K` is its value: types with padding are
-/// no `Pod`.
+/// A set of `K` in the memory of several ranks, for all ranks and threads at once. All of `K` is its value: types with
+/// padding are no `Pod`.
 ///
 /// It is a name: dropping it does nothing, and [`destroy`](GSet::destroy) frees it.
 pub struct GSet<'a, K> {
@@ -23,7 +23,8 @@ macro_rules! common {
             /// Makes an empty one: its directory in the memory of `rank`, `slots` slots in that of each of `ranks`.
             ///
             /// # Errors
-            /// [Refused](vervain_acp::Error::is_refused): no ranks or slots, a rank that is none, no memory. Else the job is broken.
+            /// [Refused](vervain_acp::Error::is_refused): no ranks or slots, a rank that is none, no memory. Else the
+            /// job is broken.
             pub fn create(hashed: Hashed<'a>, ranks: &[u32], slots: u64, rank: u32) -> Result<Self> {
                 Ok(Self { core: hashed.create(Kind::$kind, ranks, slots, rank)?, of: PhantomData })
             }

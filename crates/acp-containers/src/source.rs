@@ -60,7 +60,8 @@ impl Source<'_> {
     }
 }
 
-/// Whether `len` bytes at `address` can be accessed, as far as this rank knows: of others' memory only that there is such a rank.
+/// Whether `len` bytes at `address` can be accessed, as far as this rank knows: of others' memory only that there is
+/// such a rank.
 pub(crate) fn check(world: &World, address: GlobalAddress, len: usize) -> Result<()> {
     let Some(rank) = world.rank_of(address) else {
         return Err(Error::refused(format!("{address} is the global address of no rank")));

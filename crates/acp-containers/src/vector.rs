@@ -8,8 +8,8 @@ use vervain_acp_heap::Heap;
 use crate::ring::{Kind, Ring, sequence};
 use crate::source::Source;
 
-/// A vector of bytes in global memory (`acp_vector_t`): the address of its header, in the heap of the rank that it was made on, where
-/// its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
+/// A vector of bytes in global memory (`acp_vector_t`): the address of its header, in the heap of the rank that it was
+/// made on, where its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Vector {
     address: GlobalAddress,

@@ -70,8 +70,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Has the rank make a segment that has room for the shape, as large as becomes the heap or else as small as it may be. What the
-    /// directory says when there is one more, this or others'; None if there is no memory.
+    /// Has the rank make a segment that has room for the shape, as large as becomes the heap or else as small as it may
+    /// be. What the directory says when there is one more, this or others'; None if there is no memory.
     pub fn grow(&self, world: &World, rank: u32, shape: Shape) -> Result<Option<Self>> {
         let bytes: u64 = self.segments.iter().map(|segment| 1 << segment.geometry.log()).sum();
         let becomes = becoming(bytes);

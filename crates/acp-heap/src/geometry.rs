@@ -24,8 +24,8 @@ fn span_log(level: usize) -> u32 {
     unit_log(level) + FANOUT
 }
 
-/// What a block of so many bytes is: units of the lowest level at which one word has enough, but no more of small ones than leave a
-/// word for two: rather one unit of the level above, in a word for 32.
+/// What a block of so many bytes is: units of the lowest level at which one word has enough, but no more of small ones
+/// than leave a word for two: rather one unit of the level above, in a word for 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub level: usize,
@@ -50,9 +50,10 @@ impl Shape {
     }
 }
 
-/// The tree of a segment of 2^log bytes. The words come first, the root foremost, then each level in turn; what they are about is the
-/// whole segment. Units that the words themselves lie in, and in a root those behind the segment's end, are taken for good; one that
-/// they lie in a part of is divided for good, and the word that says into what is always open.
+/// The tree of a segment of 2^log bytes. The words come first, the root foremost, then each level in turn; what they
+/// are about is the whole segment. Units that the words themselves lie in, and in a root those behind the segment's
+/// end, are taken for good; one that they lie in a part of is divided for good, and the word that says into what is
+/// always open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     log: u32,
@@ -149,8 +150,8 @@ impl Geometry {
 
     /// What a word in memory says; None if it is closed: its unit of the level above is not divided.
     ///
-    /// A closed word is zero, so that a new segment needs no preparation. So in words that can be closed the lowest bit is turned: what
-    /// would have been zero then begins with the continuation of a block.
+    /// A closed word is zero, so that a new segment needs no preparation. So in words that can be closed the lowest bit
+    /// is turned: what would have been zero then begins with the continuation of a block.
     pub fn read(&self, level: usize, index: u64, stored: u64) -> Option<Word> {
         if self.is_permanent(level, index) {
             return Some(Word(stored));
@@ -215,8 +216,8 @@ mod tests {
         assert_eq!(Shape::of(u64::MAX), None);
     }
 
-    /// Each byte behind the words is in exactly one available unit of a permanent word, or in none below but one above, and none in
-    /// front of their end is.
+    /// Each byte behind the words is in exactly one available unit of a permanent word, or in none below but one above,
+    /// and none in front of their end is.
     #[test]
     fn what_is_available_covers_all_behind_the_words() {
         for log in SMALLEST..=LARGEST {

@@ -1,5 +1,5 @@
-//! What this rank remembers of others' heaps, in a size that does not depend on how many ranks there are: it is only where to look
-//! first.
+//! What this rank remembers of others' heaps, in a size that does not depend on how many ranks there are: it is only
+//! where to look first.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,5 @@
-//! The tree against a model of it, without a network: one rank, several at once in any order of steps, and memory full of nonsense.
+//! The tree against a model of it, without a network: one rank, several at once in any order of steps, and memory full
+//! of nonsense.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -40,7 +41,8 @@ impl Memory {
 
     fn read(&self, at: u64) -> Result<u64, Stop> {
         let word = &self.words[at as usize / 8];
-        // That a word is zero still is what most of them say to those who search: no step, so that steps are where something is.
+        // That a word is zero still is what most of them say to those who search: no step, so that steps are where
+        // something is.
         if word.load(SeqCst) != 0 {
             (self.step)()?;
         }
@@ -99,7 +101,8 @@ fn search(tree: &Tree<'_, Memory>, shape: Shape) -> Result<Option<Taken>, Stop> 
     })
 }
 
-/// Memory of which all that somebody has read is changed by others before it is swapped: they allocate and free in turn, for ever.
+/// Memory of which all that somebody has read is changed by others before it is swapped: they allocate and free in
+/// turn, for ever.
 struct Restless {
     memory: Memory,
     /// What others have changed: so often a search has failed.
@@ -419,8 +422,8 @@ struct Shared {
     given: Mutex<Vec<(u64, Shape)>>,
 }
 
-/// One rank: it allocates, frees what it has and what others have given to it, and begins with what it has seen long ago. It is
-/// killed after some steps, if it has a number of them. Returns what it has at the end.
+/// One rank: it allocates, frees what it has and what others have given to it, and begins with what it has seen long
+/// ago. It is killed after some steps, if it has a number of them. Returns what it has at the end.
 fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
     let geometry = geometry(shared.log);
     let left = Cell::new(life);

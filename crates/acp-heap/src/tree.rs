@@ -2,9 +2,10 @@
 //!
 //! Two rules make it safe whatever the others do, and however late they do it:
 //!
-//! * A word that is not closed has all units above it divided. Only who has divided a unit opens the word below it, and only who has
-//!   closed a word makes the unit above it free again; in between nobody else can change either. So a compare and swap of a word
-//!   that is not closed has succeeded in memory that may be taken, though the words above were read long before, or never.
+//! * A word that is not closed has all units above it divided. Only who has divided a unit opens the word below it, and
+//!   only who has closed a word makes the unit above it free again; in between nobody else can change either. So a
+//!   compare and swap of a word that is not closed has succeeded in memory that may be taken, though the words above
+//!   were read long before, or never.
 //! * A word says all about its units. If it is again what somebody has once read, what follows from that holds again.
 //!
 //! Who is killed in between leaves a divided unit with a closed word: nobody has it any more, and nobody waits for it.
@@ -12,7 +13,8 @@
 use crate::geometry::{CLOSED, Geometry, LEVELS, Shape};
 use crate::word::{UNITS, Unit, Word};
 
-/// The words of a segment, in memory that others change. A loop over one of these functions ends unless others succeed over and over.
+/// The words of a segment, in memory that others change. A loop over one of these functions ends unless others succeed
+/// over and over.
 pub trait Words {
     /// Why a word cannot be reached, or is none of a tree.
     type Error;
@@ -23,7 +25,8 @@ pub trait Words {
     /// Reads words that lie anywhere.
     fn load_each<const N: usize>(&self, at: [u64; N], count: usize) -> Result<[u64; N], Self::Error>;
 
-    /// Compares and swaps each of the words, one after the other if `in_turn`, whether or not they succeed. Else in any order.
+    /// Compares and swaps each of the words, one after the other if `in_turn`, whether or not they succeed. Else in any
+    /// order.
     fn swap(&self, swaps: &mut [Swap], in_turn: bool) -> Result<(), Self::Error>;
 
     /// What a word has that no word can have.
@@ -76,8 +79,8 @@ pub struct Taken {
 const TRIES: u32 = 3;
 /// More failures than any number of others can cause: the word does not keep what is stored to it.
 const ENDLESS: u32 = 1 << 24;
-/// How often all is looked through again because something has changed meanwhile, before the heap grows: others that allocate and free
-/// in turn change something for ever.
+/// How often all is looked through again because something has changed meanwhile, before the heap grows: others that
+/// allocate and free in turn change something for ever.
 const SEARCHES: u32 = 8;
 /// Words that are read together by a thorough search.
 const CHUNK: usize = 512;
@@ -132,8 +135,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Ok(Outcome::Contended)
     }
 
-    /// Takes a block in a word that it opens, by dividing a unit of the word of a spot, of a higher level: two round trips if the spot
-    /// is true.
+    /// Takes a block in a word that it opens, by dividing a unit of the word of a spot, of a higher level: two round
+    /// trips if the spot is true.
     pub fn open(&self, shape: Shape, level: usize, mut spot: Spot) -> Result<Outcome<Taken>, W::Error> {
         let divided = self.try_in(Shape::unit(level), &mut spot, Word::divide)?;
         let offset = match divided {
@@ -141,8 +144,8 @@ impl<'a, W: Words> Tree<'a, W> {
             Outcome::Full => return Ok(Outcome::Full),
             Outcome::Contended => return Ok(Outcome::Contended),
         };
-        // Those between have their first unit divided. None is open yet, and only this rank can open them, the upper ones first: what
-        // others take in the last one they find again.
+        // Those between have their first unit divided. None is open yet, and only this rank can open them, the upper
+        // ones first: what others take in the last one they find again.
         let mut spots = [None; LEVELS];
         spots[level] = Some(spot);
         let mut swaps = [Swap { at: 0, expected: CLOSED, new: 0, found: 0 }; LEVELS];
@@ -233,8 +236,8 @@ impl<'a, W: Words> Tree<'a, W> {
         })
     }
 
-    /// Frees the block at this offset: two round trips, or one if it is in the word of a spot, which is true. Where it was, and what the
-    /// word has then; None if there is no such block. The offset is of what the spot's word is about.
+    /// Frees the block at this offset: two round trips, or one if it is in the word of a spot, which is true. Where it
+    /// was, and what the word has then; None if there is no such block. The offset is of what the spot's word is about.
     pub fn release(&self, offset: u64, spot: Option<(usize, Spot)>) -> Result<Option<(usize, Spot)>, W::Error> {
         if !self.geometry.has(offset) {
             return Ok(None);
@@ -288,7 +291,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Err(self.words.broken(self.geometry.word(level, spot.index), spot.stored))
     }
 
-    /// Closes all words below a level in which nothing is allocated, so that the units above are whole again. Whether there were any.
+    /// Closes all words below a level in which nothing is allocated, so that the units above are whole again. Whether
+    /// there were any.
     pub fn close_empty(&self, level: usize) -> Result<bool, W::Error> {
         let mut any = false;
         for level in 0..level.min(self.geometry.top()) {
@@ -320,7 +324,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Ok((above, parents))
     }
 
-    /// Whether somebody has a unit in hand: it is divided, and the word below is closed. Soon there is room, unless that one was killed.
+    /// Whether somebody has a unit in hand: it is divided, and the word below is closed. Soon there is room, unless
+    /// that one was killed.
     pub fn is_in_hand(&self) -> Result<bool, W::Error> {
         for level in 0..self.geometry.top() {
             for chunk in self.chunks(level, 0) {
@@ -374,8 +379,9 @@ impl<'a, W: Words> Tree<'a, W> {
     }
 }
 
-/// Looks everywhere: first where words are open, then for the smallest unit that can be divided, then again when words in which
-/// nothing is allocated any more are closed. Done with the tree it was in, contended if others were at it until the last.
+/// Looks everywhere: first where words are open, then for the smallest unit that can be divided, then again when words
+/// in which nothing is allocated any more are closed. Done with the tree it was in, contended if others were at it
+/// until the last.
 pub fn search<W: Words>(trees: &[Tree<'_, W>], shape: Shape, index: u64) -> Result<Outcome<(usize, Taken)>, W::Error> {
     let mut contended = true;
     for _ in 0..SEARCHES {

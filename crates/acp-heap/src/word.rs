@@ -55,7 +55,8 @@ impl Word {
         }
     }
 
-    /// The first of `units` free ones in a row, all of `available`, which has the lower bit of each unit that may be taken.
+    /// The first of `units` free ones in a row, all of `available`, which has the lower bit of each unit that may be
+    /// taken.
     pub fn room(self, units: u32, available: u64) -> Option<u32> {
         let mut runs = !(self.0 | self.0 >> 1) & LOW & available;
         // After each step a bit says that so many units from its own on are free.

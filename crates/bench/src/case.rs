@@ -1,5 +1,5 @@
-//! What one measurement is: an operation at a size, how it is driven, and what runs beside it. A plan unfolds into a list
-//! of these, workers carry them out, results name them.
+//! What one measurement is: an operation at a size, how it is driven, and what runs beside it. A plan unfolds into a
+//! list of these, workers carry them out, results name them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -114,10 +114,12 @@ words! {
 words! {
     /// What is measured.
     Measure {
-        /// The time of one message at a time: half the round trip for Send, Write, ping-pong and raw put, whose answer is the same
-        /// operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for ACP's copies.
+        /// The time of one message at a time: half the round trip for Send, Write, ping-pong and raw put, whose answer
+        /// is the same operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for
+        /// ACP's copies.
         Latency = "latency",
-        /// Bytes and messages per second with [`Case::depth`] requests under way; of PM as many as it has room for, until all are done.
+        /// Bytes and messages per second with [`Case::depth`] requests under way; of PM as many as it has room for,
+        /// until all are done.
         Bandwidth = "bandwidth",
     }
 }
@@ -213,8 +215,8 @@ impl Operation {
         matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong | Self::RawPut)
     }
 
-    /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes over RC where it
-    /// goes over QPs.
+    /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes over RC
+    /// where it goes over QPs.
     pub fn is_of(self, service: Service) -> bool {
         match service {
             Service::Rc => true,
@@ -326,8 +328,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// How many ranks carry it out, where those of a job do: at least two, of which one may have nothing to do; a third one for copies of
-    /// ACP between two others.
+    /// How many ranks carry it out, where those of a job do: at least two, of which one may have nothing to do; a third
+    /// one for copies of ACP between two others.
     pub fn ranks(&self) -> u32 {
         match (self.interface, self.grid) {
             (interface, _) if !interface.has_ranks() => 0,
@@ -344,8 +346,8 @@ impl Case {
 }
 
 impl fmt::Display for Case {
-    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback"; either in an
-    /// environment: "8 B send RC latency, loopback, in board".
+    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback"; either in
+    /// an environment: "8 B send RC latency, loopback, in board".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_environment = self.environment.map_or_else(String::new, |name| format!(", in {name}"));
         if self.interface != Interface::Verbs {

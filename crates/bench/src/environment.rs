@@ -1,5 +1,5 @@
-//! Environments: variables that a plan has its workers run with, so that one run holds devices against each other that are chosen
-//! by variables, or one device with parts of it left out.
+//! Environments: variables that a plan has its workers run with, so that one run holds devices against each other that
+//! are chosen by variables, or one device with parts of it left out.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,7 +13,8 @@ use crate::case::words;
 
 /// What stands in a value for a file that those who carry out cases together share, and nobody else.
 const FILE: &str = "{file}";
-/// Where such a file is made if the host has it: it may be memory that processes share, which is not to be written to a disk.
+/// Where such a file is made if the host has it: it may be memory that processes share, which is not to be written to a
+/// disk.
 const MEMORY: &str = "/dev/shm";
 
 words! {
@@ -34,8 +35,8 @@ words! {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Environment {
-    /// Variables. `{file}` in a value is the path of a file that does not exist yet, another one for each pair of workers and each
-    /// job.
+    /// Variables. `{file}` in a value is the path of a file that does not exist yet, another one for each pair of
+    /// workers and each job.
     pub variables: BTreeMap<String, String>,
     /// What it is, in one line.
     pub note: Option<String>,
@@ -59,7 +60,8 @@ impl Environment {
     }
 }
 
-/// The variables of some workers. Their file is taken away with this: who has it open keeps it, and who is killed leaves nothing.
+/// The variables of some workers. Their file is taken away with this: who has it open keeps it, and who is killed
+/// leaves nothing.
 #[derive(Debug, Default)]
 pub struct Prepared {
     /// With the file's path in them.

@@ -54,7 +54,8 @@ pub enum Order {
     },
     /// Ends what `Start` began: at once, or when all that is under way has come. No answer of its own.
     Stop,
-    /// Destroys the QPs. [`Answer::Released`], with the same number: what was answered before it is about earlier orders.
+    /// Destroys the QPs. [`Answer::Released`], with the same number: what was answered before it is about earlier
+    /// orders.
     Release(u64),
     /// Measures the machine itself. [`Answer::Raw`].
     Raw {
@@ -80,8 +81,8 @@ pub struct Spec {
     pub signal_every: u32,
     /// Goes on until it is stopped: interference.
     pub endless: bool,
-    /// Operations of a `Start` before those that are measured; 0 but for ranks of a job, whose first operations after a barrier
-    /// are those.
+    /// Operations of a `Start` before those that are measured; 0 but for ranks of a job, whose first operations after a
+    /// barrier are those.
     pub warm_up: u64,
 }
 
@@ -152,7 +153,8 @@ pub struct Opened {
     pub cpus: Vec<u32>,
     /// The process.
     pub pid: u32,
-    /// The kernel's boot id: network namespaces and containers are hosts to the network, and share the CPUs of one machine.
+    /// The kernel's boot id: network namespaces and containers are hosts to the network, and share the CPUs of one
+    /// machine.
     pub boot: String,
 }
 

@@ -184,8 +184,8 @@ pub struct Run {
     /// spread.
     pub segments: Vec<(u64, f64)>,
     /// Latency only: values in picoseconds and how often each came, ascending; buckets of an HDR histogram of three
-    /// digits. Halved already where the latency is half a round trip. By ranks of a job a value is the mean of 20 iterations, and of
-    /// one from 64 KiB on.
+    /// digits. Halved already where the latency is half a round trip. By ranks of a job a value is the mean of 20
+    /// iterations, and of one from 64 KiB on.
     pub histogram: Vec<(u64, u64)>,
     /// Messages that were sent and did not come; UC and UD.
     pub lost: u64,
@@ -209,8 +209,8 @@ pub struct InterferenceProof {
     pub slice_ms: f64,
     /// The longest time within the measurement without a completion of the stream, in ms.
     pub longest_pause_ms: f64,
-    /// Whether it ran throughout: from before the first post, with no pause longer than a scheduler explains (a tenth of
-    /// the measurement, or 20 ms, whichever is more).
+    /// Whether it ran throughout: from before the first post, with no pause longer than a scheduler explains (a tenth
+    /// of the measurement, or 20 ms, whichever is more).
     pub throughout: bool,
 }
 
@@ -262,7 +262,8 @@ pub enum Flag {
     ColdStart,
     /// Fewer runs than planned.
     Incomplete,
-    /// Fewer than three runs, or an interval that ends above twice the value: it says no more than the order of magnitude.
+    /// Fewer than three runs, or an interval that ends above twice the value: it says no more than the order of
+    /// magnitude.
     TooFewRounds,
     /// The interfering stream paused in at least one run.
     InterferencePaused,

@@ -1,8 +1,8 @@
 //! Who has started this process, from the variables that launchers set.
 //!
-//! The launcher that started a process last is the one that counts. A launcher passes on the variables of the one around it, so
-//! `vervain launch` removes from its ranks' environment what [`is_of_a_launcher`] names: where such a variable stands beside its
-//! own, the other launcher runs inside.
+//! The launcher that started a process last is the one that counts. A launcher passes on the variables of the one
+//! around it, so `vervain launch` removes from its ranks' environment what [`is_of_a_launcher`] names: where such a
+//! variable stands beside its own, the other launcher runs inside.
 
 use std::ffi::OsString;
 
@@ -17,8 +17,8 @@ const HOW: &str = "start the program with `vervain launch -n N`, Open MPI's mpir
 const PMIX: [&str; 2] = ["PMIX_RANK", "PMIX_NAMESPACE"];
 /// Variables of launchers with PMI-1 or PMI-2: the rank, the descriptor, or the address of the launcher.
 const PMI: [&str; 5] = ["PMI_RANK", "PMI_FD", "PMI_PORT", "PMI_ID", "PMI_SIZE"];
-/// Numbers of ranks: above 1, this process is one of several. Slurm's is that of a step, for within an allocation the number
-/// of its tasks says nothing about this process.
+/// Numbers of ranks: above 1, this process is one of several. Slurm's is that of a step, for within an allocation the
+/// number of its tasks says nothing about this process.
 const SIZES: [&str; 4] = ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE"];
 
 /// Who has started this process.
@@ -42,8 +42,8 @@ pub(crate) struct Seat {
     pub id: String,
 }
 
-/// Whether `name` is a variable by which a launcher tells a process its place in a job: what `vervain launch` removes from its
-/// ranks' environment. Settings that a user makes for PMIx itself (PMIX_MCA_…) are none.
+/// Whether `name` is a variable by which a launcher tells a process its place in a job: what `vervain launch` removes
+/// from its ranks' environment. Settings that a user makes for PMIx itself (PMIX_MCA_…) are none.
 pub fn is_of_a_launcher(name: &str) -> bool {
     let begins = |prefix: &str| name.starts_with(prefix);
     (begins("PMIX_") && !begins("PMIX_MCA_")) || begins("PMI_") || begins("OMPI_COMM_WORLD_") || SIZES.contains(&name)

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Why a call failed. As text one sentence, without a full stop, that says what to do where there is something to be done.
+/// Why a call failed. As text one sentence, without a full stop, that says what to do where there is something to be
+/// done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(String);
 

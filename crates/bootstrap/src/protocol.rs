@@ -1,9 +1,10 @@
-//! What a rank and `vervain launch` say to each other: requests and replies, each behind its length. Both ends hold every
-//! length against what is there, for the other end may be a program that has written over its own memory.
+//! What a rank and `vervain launch` say to each other: requests and replies, each behind its length. Both ends hold
+//! every length against what is there, for the other end may be a program that has written over its own memory.
 //!
-//! A frame is the number of the bytes that follow (4 bytes), a kind (1 byte) and the fields of that kind. Numbers are little
-//! endian; a text or a value stands behind its length (4 bytes). Each request but an abort has one reply, which for a fence comes
-//! when the last rank has asked, and a rank waits for it before it sends another request; it may abort at any time.
+//! A frame is the number of the bytes that follow (4 bytes), a kind (1 byte) and the fields of that kind. Numbers are
+//! little endian; a text or a value stands behind its length (4 bytes). Each request but an abort has one reply, which
+//! for a fence comes when the last rank has asked, and a rank waits for it before it sends another request; it may
+//! abort at any time.
 
 use std::fmt;
 

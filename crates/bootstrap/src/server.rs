@@ -13,7 +13,8 @@ use vervain_config::{JOB_FD, JOB_ID, JOB_RANK, JOB_SIZE};
 use crate::alone;
 use crate::protocol::{Inbox, Reply, Request, VERSION};
 
-/// Bytes of keys and values that a rank may have in the store: the limit on what a program can do to its launcher's memory.
+/// Bytes of keys and values that a rank may have in the store: the limit on what a program can do to its launcher's
+/// memory.
 pub const MAX_STORED: usize = 64 << 20;
 
 /// The store of one job, with the connections to its ranks.
@@ -90,7 +91,8 @@ impl Server {
         Ok((Server { id, ranks, values: HashMap::new(), fenced: BTreeSet::new(), missing: None }, seats))
     }
 
-    /// The connection to a rank, and whether it is to be polled for room (else for what the rank sends); None after its end.
+    /// The connection to a rank, and whether it is to be polled for room (else for what the rank sends); None after its
+    /// end.
     pub fn interest(&self, rank: u32) -> Option<(BorrowedFd<'_>, bool)> {
         let rank = self.rank(rank)?;
         Some((rank.stream.as_ref()?.as_fd(), !rank.outbox.is_empty()))
@@ -138,8 +140,8 @@ impl Server {
         None
     }
 
-    /// Whether a rank has joined the job and not left it. One whose process ends so has failed, whatever its exit status: the
-    /// others wait for it.
+    /// Whether a rank has joined the job and not left it. One whose process ends so has failed, whatever its exit
+    /// status: the others wait for it.
     pub fn is_member(&self, rank: u32) -> bool {
         self.rank(rank).is_some_and(|rank| rank.joined)
     }

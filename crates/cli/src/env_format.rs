@@ -1,5 +1,5 @@
-//! `vervain env`: the variables of `vervain run` in the form of a shell, a Dockerfile, GitHub Actions or JSON; and the list
-//! of all variables.
+//! `vervain env`: the variables of `vervain run` in the form of a shell, a Dockerfile, GitHub Actions or JSON; and the
+//! list of all variables.
 
 use std::ffi::OsString;
 use std::fmt::Write;

@@ -21,7 +21,8 @@ use crate::cli::InventoryArgs;
 use crate::environment::Variables;
 use crate::{output, settings};
 
-/// Opening a device takes milliseconds; a library that does nothing for so long never answers. Under valgrind it takes seconds.
+/// Opening a device takes milliseconds; a library that does nothing for so long never answers. Under valgrind it takes
+/// seconds.
 fn patience() -> Duration {
     Duration::from_secs(if vervain_share::checkers::valgrind() { 120 } else { 5 })
 }
@@ -82,8 +83,8 @@ pub struct Gid {
     pub window_node: Option<u32>,
 }
 
-/// Asks `library` in a child process with `variables` set. What the library says on standard error is passed on unless `quiet`;
-/// if it fails, its reason is part of the error.
+/// Asks `library` in a child process with `variables` set. What the library says on standard error is passed on unless
+/// `quiet`; if it fails, its reason is part of the error.
 pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<Device>> {
     let exe = std::env::current_exe().context("cannot tell where this command lies (is /proc mounted?)")?;
     // A library that is told to be silent would not give its reason either.
@@ -130,8 +131,8 @@ fn reason(complaint: &str) -> &str {
     if said.is_empty() { "it gives no reason" } else { said }
 }
 
-/// Both streams of the child, read side by side so that neither blocks it, and by one thread: a second one may not be had where
-/// processes are limited. The child is killed when it is idle for too long.
+/// Both streams of the child, read side by side so that neither blocks it, and by one thread: a second one may not be
+/// had where processes are limited. The child is killed when it is idle for too long.
 fn read_to_end(child: &mut Child) -> Result<(Vec<u8>, String)> {
     let mut streams =
         [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)].map(|s| s.map(File::from));
@@ -172,8 +173,8 @@ fn read_some(streams: &mut [Option<File>; 2], got: &mut [Vec<u8>; 2]) -> io::Res
     Ok(ready.contains(&true))
 }
 
-/// Whether a child still works. On a busy machine what takes milliseconds may take many seconds, but then the child waits for a CPU or
-/// a disk, or has had some of one.
+/// Whether a child still works. On a busy machine what takes milliseconds may take many seconds, but then the child
+/// waits for a CPU or a disk, or has had some of one.
 struct Progress {
     stat: String,
     begun: Instant,
@@ -200,7 +201,8 @@ impl Progress {
     }
 }
 
-/// From /proc/PID/stat (proc_pid_stat(5)): whether the process waits for a CPU or a disk, and the CPU time that it has had, in ticks.
+/// From /proc/PID/stat (proc_pid_stat(5)): whether the process waits for a CPU or a disk, and the CPU time that it has
+/// had, in ticks.
 fn activity(stat: &str) -> Option<(bool, [u64; 2])> {
     // The name may have blanks and parentheses.
     let fields: Vec<_> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();

@@ -52,7 +52,8 @@ fn expressible(dir: PathBuf) -> Result<PathBuf> {
     }
 }
 
-/// The dynamic linker maps libraries executable, which the kernel refuses on a filesystem mounted noexec (mmap(2), EPERM).
+/// The dynamic linker maps libraries executable, which the kernel refuses on a filesystem mounted noexec (mmap(2),
+/// EPERM).
 fn loadable(dir: PathBuf) -> Result<PathBuf> {
     let noexec = statvfs(&dir).is_ok_and(|of| of.f_flag.contains(StatVfsMountFlags::NOEXEC));
     if noexec {

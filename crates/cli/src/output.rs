@@ -28,8 +28,8 @@ pub fn columns() -> Option<usize> {
     io::stdout().is_terminal().then(|| size().map_or(80, |(width, _)| width.0.into()))
 }
 
-/// `text` behind `prefix`, as a paragraph of whole words whose further lines begin below the first one's text; as one line
-/// without `columns`. A word that is longer than a line, such as a path, stays whole too.
+/// `text` behind `prefix`, as a paragraph of whole words whose further lines begin below the first one's text; as one
+/// line without `columns`. A word that is longer than a line, such as a path, stays whole too.
 pub fn hanging(prefix: &str, text: &str, columns: Option<usize>) -> String {
     let indent = prefix.chars().count();
     let (mut out, mut at) = (prefix.to_owned(), indent);

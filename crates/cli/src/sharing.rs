@@ -74,8 +74,8 @@ fn found() -> Serving {
     if symbol.is_null() {
         return Serving::Absent;
     }
-    // SAFETY: the name is this project's own, and stands for a function of this type (`vervain_share::api`); the table that
-    // it returns is null or lives as long as the process.
+    // SAFETY: the name is this project's own, and stands for a function of this type (`vervain_share::api`); the table
+    // that it returns is null or lives as long as the process.
     let api = unsafe {
         let table = std::mem::transmute::<*mut libc::c_void, Entry>(symbol);
         table().as_ref()

@@ -195,8 +195,8 @@ fn an_unknown_option_is_2_and_one_line_with_the_option_that_was_meant() {
     assert_eq!(stdout(&output), "");
 }
 
-/// A value that a variable cannot have, as the command can tell it by itself; None for a text that the library or the machine
-/// judges.
+/// A value that a variable cannot have, as the command can tell it by itself; None for a text that the library or the
+/// machine judges.
 fn wrong_value(variable: &vervain_config::Variable) -> Option<&'static str> {
     use vervain_config::Syntax;
     match variable.syntax {

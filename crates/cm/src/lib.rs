@@ -1,13 +1,14 @@
-//! The InfiniBand connection manager (IBA vol. 1 ch. 12): the state machines of one process for the connections that it asks for and is
-//! asked for, and for service ID resolution (SIDR). Time and management datagrams are passed in; datagrams, events and deadlines are
-//! handed out. No clock, no socket, no thread, so that processes that lose, repeat and forge each other's datagrams run in a
-//! deterministic simulation.
+//! The InfiniBand connection manager (IBA vol. 1 ch. 12): the state machines of one process for the connections that it
+//! asks for and is asked for, and for service ID resolution (SIDR). Time and management datagrams are passed in;
+//! datagrams, events and deadlines are handed out. No clock, no socket, no thread, so that processes that lose, repeat
+//! and forge each other's datagrams run in a deterministic simulation.
 //!
-//! A [`Machine`] is told what the program wants by its methods and what the network brings by [`Machine::receive`]. After any call, the
-//! caller takes all of [`Machine::next_output`] and calls [`Machine::tick`] at [`Machine::next_deadline`].
+//! A [`Machine`] is told what the program wants by its methods and what the network brings by [`Machine::receive`].
+//! After any call, the caller takes all of [`Machine::next_output`] and calls [`Machine::tick`] at
+//! [`Machine::next_deadline`].
 //!
-//! Most peers are the kernel's ib_cm, or Vervain. So where it differs from the specification, it is followed; where it leaves a peer
-//! waiting for a timeout that an answer would spare, an answer is given that it understands:
+//! Most peers are the kernel's ib_cm, or Vervain. So where it differs from the specification, it is followed; where it
+//! leaves a peer waiting for a timeout that an answer would spare, an answer is given that it understands:
 //!
 //! | what | ib_cm | here |
 //! |---|---|---|
@@ -36,14 +37,16 @@ pub use vervain_wire::cm as message;
 
 use message::{Rep, Req, SidrRep, SidrReq};
 
-/// A communication identifier of a [`Machine`]; never 0. Its upper [`vervain_gsi::SLOT_BITS`] bits are the process slot.
+/// A communication identifier of a [`Machine`]; never 0. Its upper [`vervain_gsi::SLOT_BITS`] bits are the process
+/// slot.
 pub type CommId = u32;
 
 /// What a [`Machine`] hands out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "is taken out at once")]
 pub enum Output {
-    /// Is to be sent. If nobody is there, [`Machine::refused`] is to hear of it; if it cannot be sent now, it may be dropped.
+    /// Is to be sent. If nobody is there, [`Machine::refused`] is to hear of it; if it cannot be sent now, it may be
+    /// dropped.
     Send {
         /// To whom.
         path: Path,
@@ -56,10 +59,11 @@ pub enum Output {
 
 /// What has become of an identifier. There are none of those that are destroyed.
 ///
-/// A [`Machine::connect`] ends in one of [`Event::Reply`], [`Event::Rejected`] and [`Event::Unreachable`]; an [`Event::Request`] that is
-/// accepted in one of [`Event::Established`], [`Event::Rejected`] and [`Event::Unreachable`]; a connection that is established in one of
-/// [`Event::DisconnectRequested`], [`Event::Disconnected`] and [`Event::Rejected`]. Behind these [`Event::TimewaitExit`] follows, when the
-/// program has answered.
+/// A [`Machine::connect`] ends in one of [`Event::Reply`], [`Event::Rejected`] and [`Event::Unreachable`]; an
+/// [`Event::Request`] that is accepted in one of [`Event::Established`], [`Event::Rejected`] and
+/// [`Event::Unreachable`]; a connection that is established in one of [`Event::DisconnectRequested`],
+/// [`Event::Disconnected`] and [`Event::Rejected`]. Behind these [`Event::TimewaitExit`] follows, when the program has
+/// answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "is taken out at once")]
 pub enum Event {
@@ -109,7 +113,8 @@ pub enum Event {
         /// The program's at the other end.
         private_data: [u8; 220],
     },
-    /// The connection has ended: by [`Machine::disconnect`] and its answer, or want of it, or because the other end is gone.
+    /// The connection has ended: by [`Machine::disconnect`] and its answer, or want of it, or because the other end is
+    /// gone.
     Disconnected {
         /// The identifier.
         conn: CommId,

@@ -1,4 +1,5 @@
-//! The state machines of a process: what the program wants. What the network brings is in `receive.rs`, what time brings in `timers.rs`.
+//! The state machines of a process: what the program wants. What the network brings is in `receive.rs`, what time
+//! brings in `timers.rs`.
 
 mod conn;
 mod receive;
@@ -16,7 +17,8 @@ use conn::{Conn, Remote, State};
 /// Bits of an identifier below the slot.
 const NUMBER_BITS: u32 = u32::BITS - SLOT_BITS;
 
-/// So many refusals and answers are kept to be repeated. Of more, the oldest are forgotten; then what comes again is a new request.
+/// So many refusals and answers are kept to be repeated. Of more, the oldest are forgotten; then what comes again is a
+/// new request.
 const RESTING: usize = 4096;
 
 /// How long the answer to a SIDR_REQ is kept, as an exponent: some longer than the kernel waits before it asks again.
@@ -25,8 +27,8 @@ const SIDR_RESPONSE: u8 = 21;
 /// An address of a peer, its adapter, and its identifier or QP.
 type RemoteKey = ([u8; 16], u64, u32);
 
-/// The connection manager of a process. See the crate's documentation. `now` is never less than in an earlier call; all calls that may send
-/// have it, whether they set a timer today or not.
+/// The connection manager of a process. See the crate's documentation. `now` is never less than in an earlier call; all
+/// calls that may send have it, whether they set a timer today or not.
 #[derive(Debug)]
 pub struct Machine {
     slot: u32,
@@ -55,8 +57,8 @@ fn padded<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Error> {
 }
 
 impl Machine {
-    /// The connection manager of the process with this slot, from 0 to 1023. Identifiers begin where `seed` says, which should be another
-    /// one for each process that has the slot.
+    /// The connection manager of the process with this slot, from 0 to 1023. Identifiers begin where `seed` says, which
+    /// should be another one for each process that has the slot.
     pub fn new(slot: u32, seed: u64) -> Machine {
         // splitmix64: neighbouring seeds give identifiers that are far from one another.
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -169,8 +171,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Answers an [`Event::Reply`] when the QP is ready to send: an RTU, with at most 224 bytes of private data. The connection is
-    /// established; no event says so.
+    /// Answers an [`Event::Reply`] when the QP is ready to send: an RTU, with at most 224 bytes of private data. The
+    /// connection is established; no event says so.
     ///
     /// # Errors
     /// [`Error::State`] if there is no reply, or it was refused, or answered; [`Error::TooLong`].
@@ -187,8 +189,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Refuses a request or a reply, or takes back what was asked or granted and is not established: a REJ. `reason` is of
-    /// [`crate::message::reason`]; private data are at most 148 bytes, additional information 72.
+    /// Refuses a request or a reply, or takes back what was asked or granted and is not established: a REJ. `reason` is
+    /// of [`crate::message::reason`]; private data are at most 148 bytes, additional information 72.
     ///
     /// # Errors
     /// [`Error::State`] if it is established, or has ended; [`Error::TooLong`].
@@ -209,8 +211,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Has the other end wait for the answer to a request or reply longer, by 4.096 µs · 2^`service_timeout`: an MRA, now and whenever
-    /// the other end asks again. At most 222 bytes of private data.
+    /// Has the other end wait for the answer to a request or reply longer, by 4.096 µs · 2^`service_timeout`: an MRA,
+    /// now and whenever the other end asks again. At most 222 bytes of private data.
     ///
     /// # Errors
     /// [`Error::State`] if there is neither; [`Error::TooLong`].
@@ -220,7 +222,8 @@ impl Machine {
         Ok(())
     }
 
-    /// As [`Machine::mra`], but only when the other end asks again. The kernel's rdma_cm does this for each request and reply, with 24.
+    /// As [`Machine::mra`], but only when the other end asks again. The kernel's rdma_cm does this for each request and
+    /// reply, with 24.
     ///
     /// # Errors
     /// As [`Machine::mra`].
@@ -249,8 +252,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends a connection: a DREQ, with at most 220 bytes of private data, and then [`Event::Disconnected`]; or, where a DREQ has come, a
-    /// DREP with at most 224.
+    /// Ends a connection: a DREQ, with at most 220 bytes of private data, and then [`Event::Disconnected`]; or, where a
+    /// DREQ has come, a DREP with at most 224.
     ///
     /// # Errors
     /// [`Error::State`] if it is not established; [`Error::TooLong`].
@@ -269,7 +272,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The QP has received something (`IBV_EVENT_COMM_EST`), so the other end is ready though no RTU has come: [`Event::Established`].
+    /// The QP has received something (`IBV_EVENT_COMM_EST`), so the other end is ready though no RTU has come:
+    /// [`Event::Established`].
     ///
     /// # Errors
     /// [`Error::Established`] if that is known; [`Error::State`] if it was not granted, or has ended.
@@ -284,8 +288,8 @@ impl Machine {
         }
     }
 
-    /// The program gives the identifier up. What is to be said to the other end is said, and repeated until it is answered, without
-    /// events: there are none of this identifier any more.
+    /// The program gives the identifier up. What is to be said to the other end is said, and repeated until it is
+    /// answered, without events: there are none of this identifier any more.
     ///
     /// # Errors
     /// [`Error::Unknown`].

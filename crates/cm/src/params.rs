@@ -35,8 +35,8 @@ impl Service {
     }
 }
 
-/// What a REQ asks, apart from what the path says. The default is what rdma_cm sends over RoCE; `service_id`, `qpn`, `starting_psn` and
-/// `ca_guid` have none.
+/// What a REQ asks, apart from what the path says. The default is what rdma_cm sends over RoCE; `service_id`, `qpn`,
+/// `starting_psn` and `ca_guid` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReqParams {
     /// What is asked for: see [`vervain_wire::cm::service_id`].

@@ -14,8 +14,9 @@ pub(crate) fn of(exponent: u8) -> Nanos {
     (4096 << exponent.min(LARGEST)).max(SHORTEST)
 }
 
-/// In which time a packet is acknowledged, as an exponent, from the delay of the adapter at the other end and the life time of packets, as
-/// the kernel's ib_cm adds them: one more where the smaller is as large as, or only one less than, the larger.
+/// In which time a packet is acknowledged, as an exponent, from the delay of the adapter at the other end and the life
+/// time of packets, as the kernel's ib_cm adds them: one more where the smaller is as large as, or only one less than,
+/// the larger.
 pub(crate) fn ack_timeout(target_ack_delay: u8, packet_life_time: u8) -> u8 {
     let there_and_back = packet_life_time + 1;
     let (larger, smaller) = (there_and_back.max(target_ack_delay), there_and_back.min(target_ack_delay));

@@ -15,8 +15,8 @@ pub struct Peach2 {
     pub links: Links,
     /// Nanoseconds that a put takes longer for each board that it passes (`hop=NS`).
     pub hop_ns: u32,
-    /// Nanoseconds that the processor takes to make a descriptor in the memory of the board (`make-internal=NS`), and in that of the
-    /// host (`make-host=NS`).
+    /// Nanoseconds that the processor takes to make a descriptor in the memory of the board (`make-internal=NS`), and
+    /// in that of the host (`make-host=NS`).
     pub make_internal_ns: u32,
     /// See there.
     pub make_host_ns: u32,

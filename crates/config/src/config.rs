@@ -56,8 +56,8 @@ impl Process {
     }
 }
 
-/// How much this process tells, from [`Config::of_process`]'s first call on. What says that a variable is wrong must be seen
-/// where that variable is this one.
+/// How much this process tells, from [`Config::of_process`]'s first call on. What says that a variable is wrong must be
+/// seen where that variable is this one.
 pub fn log_level() -> LogLevel {
     Process::get().log.unwrap_or(LogLevel::Warn)
 }

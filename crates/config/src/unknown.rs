@@ -11,8 +11,8 @@ pub const PREFIX: &str = "VERVAIN_";
 /// What the names begin with by which tests talk to their own processes.
 const OF_TESTS: &str = "VERVAIN_TEST";
 
-/// A name that begins as Vervain's do and that nobody reads. As text one sentence. It is no error: another version may have
-/// such a variable.
+/// A name that begins as Vervain's do and that nobody reads. As text one sentence. It is no error: another version may
+/// have such a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
     /// The name.

@@ -167,7 +167,8 @@ impl Variable {
         std::env::var_os(self.name()).filter(|value| !value.is_empty())
     }
 
-    /// The value as the C library has it, while `look` runs: for where nothing may be allocated. An empty one counts as none.
+    /// The value as the C library has it, while `look` runs: for where nothing may be allocated. An empty one counts as
+    /// none.
     pub fn look<R>(&self, look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         // SAFETY: the name is a C string.
         let value = unsafe { libc::getenv(self.name.as_ptr()) };

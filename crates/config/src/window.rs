@@ -1,4 +1,5 @@
-//! The value of `VERVAIN_WINDOW`: what holds the memory of the window, and what of it is to be another way than by default.
+//! The value of `VERVAIN_WINDOW`: what holds the memory of the window, and what of it is to be another way than by
+//! default.
 
 use crate::board::Peach2;
 use crate::choices::Switch;
@@ -14,7 +15,8 @@ const PEACH2: &[u8] = b"peach2:";
 /// Memory that nodes without a common kernel write to, as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowSpec {
-    /// The file, the folder of a file for each node, `/dev/daxN.M`, or `ivshmem` with a colon and a PCI address if one is said.
+    /// The file, the folder of a file for each node, `/dev/daxN.M`, or `ivshmem` with a colon and a PCI address if one
+    /// is said.
     pub path: PathBuf,
     /// The model of the board by which nodes put there; by stores of the processor if none is said.
     pub peach2: Option<Peach2>,

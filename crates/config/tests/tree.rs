@@ -1,4 +1,5 @@
-//! The source tree against the table: the page on the environment, names in all documents, and code that reads variables.
+//! The source tree against the table: the page on the environment, names in all documents, and code that reads
+//! variables.
 
 use std::collections::BTreeSet;
 use std::fs;

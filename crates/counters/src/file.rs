@@ -11,10 +11,11 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 const LINE: usize = size_of::<Line>();
-/// Blocks begin at pages, so that each is mapped alone; 4096 also where pages are larger, for then several blocks are mapped
-/// at once.
+/// Blocks begin at pages, so that each is mapped alone; 4096 also where pages are larger, for then several blocks are
+/// mapped at once.
 const PAGE: usize = 4096;
-/// Blocks in a file at most: threads of all processes that use the device at the same time. Further ones are not counted.
+/// Blocks in a file at most: threads of all processes that use the device at the same time. Further ones are not
+/// counted.
 const MOST_BLOCKS: usize = 16_384;
 /// Blocks of one process at most.
 const MOST_OWN: usize = 1024;
@@ -24,7 +25,8 @@ fn block_bytes(ports: usize) -> usize {
     (ports.max(1) * LINE).next_multiple_of(PAGE)
 }
 
-/// The file as a process sees it that counts. Its threads take turns: a lock in here would be kept by one that ends within a call.
+/// The file as a process sees it that counts. Its threads take turns: a lock in here would be kept by one that ends
+/// within a call.
 #[derive(Debug)]
 pub struct CountersFile {
     path: PathBuf,
@@ -76,8 +78,8 @@ impl CountersFile {
         Ok(CountersFile { path, fd, ports, free: Vec::new(), held: Vec::new(), next: 0 })
     }
 
-    /// Lets go of the file, for an image of the process: its blocks may be others' when that is restored, and the file another one. What
-    /// threads count until [`CountersFile::rejoin`] stands in memory of the process.
+    /// Lets go of the file, for an image of the process: its blocks may be others' when that is restored, and the file
+    /// another one. What threads count until [`CountersFile::rejoin`] stands in memory of the process.
     ///
     /// # Errors
     /// What mmap(2) says; it may be called again.
@@ -98,7 +100,8 @@ impl CountersFile {
     /// Counts in blocks of the file again, with what was counted meanwhile.
     ///
     /// # Errors
-    /// As [`CountersFile::open`] and [`CountersFile::take`]; it may be called again, and counts in memory of the process until then.
+    /// As [`CountersFile::open`] and [`CountersFile::take`]; it may be called again, and counts in memory of the
+    /// process until then.
     pub fn rejoin(&mut self) -> io::Result<()> {
         if self.fd.is_none() {
             self.fd = Some(open(&self.path)?);
@@ -265,9 +268,9 @@ fn place_of(block: Block, ports: usize) -> (*mut u8, usize) {
     (block.0.cast::<u8>().wrapping_sub(within).cast_mut(), within + block_bytes(ports))
 }
 
-/// Maps so many bytes: of an open file from a page on, or of nobody's. A forked child, which would count where its parent does, has none of
-/// them. By the system call: libc's functions are others' too, such as those of the preload, which would give shared memory for memory of
-/// nobody's, and of UCX, whose mremap forgets where to.
+/// Maps so many bytes: of an open file from a page on, or of nobody's. A forked child, which would count where its
+/// parent does, has none of them. By the system call: libc's functions are others' too, such as those of the preload,
+/// which would give shared memory for memory of nobody's, and of UCX, whose mremap forgets where to.
 fn map(bytes: usize, of: Option<(BorrowedFd<'_>, u64)>) -> io::Result<*mut u8> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.

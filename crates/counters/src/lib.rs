@@ -1,15 +1,15 @@
-//! The counters of a device's ports, as sysfs shows them: of all processes that have used the device, those that were killed
-//! included, and up to date while they run.
+//! The counters of a device's ports, as sysfs shows them: of all processes that have used the device, those that were
+//! killed included, and up to date while they run.
 //!
-//! They lie in one file beside the view of sysfs that `vervain run` makes. It is a row of *blocks*; a block belongs to one
-//! thread of one process at a time, which alone adds to it, so that counting takes no atomic instruction. A block has one
-//! [`Line`] for each port. What a thread has counted stays when it is gone, and the next one that gets the block counts on;
-//! a counter's value is the sum over all blocks. A process holds its blocks by locks of the open file (fcntl(2),
-//! F_OFD_SETLK), which the kernel takes back however it ends.
+//! They lie in one file beside the view of sysfs that `vervain run` makes. It is a row of *blocks*; a block belongs to
+//! one thread of one process at a time, which alone adds to it, so that counting takes no atomic instruction. A block
+//! has one [`Line`] for each port. What a thread has counted stays when it is gone, and the next one that gets the
+//! block counts on; a counter's value is the sum over all blocks. A process holds its blocks by locks of the open file
+//! (fcntl(2), F_OFD_SETLK), which the kernel takes back however it ends.
 //!
-//! How many objects there are just now is counted there too: a thread that makes one adds one in its block, a thread that
-//! destroys one takes one away in its own. Those of a process that has ended are gone, so [`held_sums`] takes only blocks that
-//! somebody holds, and who takes a block over begins at none.
+//! How many objects there are just now is counted there too: a thread that makes one adds one in its block, a thread
+//! that destroys one takes one away in its own. Those of a process that has ended are gone, so [`held_sums`] takes only
+//! blocks that somebody holds, and who takes a block over begins at none.
 //!
 //! The file is its user's own and written by programs under Vervain only. Its numbers are summed and shown, and nothing
 //! else depends on them.
@@ -116,7 +116,8 @@ pub enum Word {
     WindowRingBytes,
     /// Data of long messages that was put into rings all the same.
     WindowStagedBytes,
-    /// Bytes that a sender copied first, as where they lay broke a limit of its device; and as the device could not read them there.
+    /// Bytes that a sender copied first, as where they lay broke a limit of its device; and as the device could not
+    /// read them there.
     WindowCopiedAlignment,
     /// See [`Word::WindowCopiedAlignment`].
     WindowCopiedMemory,

@@ -43,12 +43,12 @@ const fn hw(name: &'static str, words: &'static [Word]) -> Counter {
 
 use Word::*;
 
-/// A message by memory leaves the port and comes back to the host at once, like what an adapter loops: it counts in both
-/// directions, whole, as one packet.
+/// A message by memory leaves the port and comes back to the host at once, like what an adapter loops: it counts in
+/// both directions, whole, as one packet.
 const SENT: &[Word] = &[SentPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics, WindowWrites];
 const RECEIVED: &[Word] = &[ReceivedPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics, WindowWrites];
-/// What is put where it belongs counts in both directions too, since its receiver does not see it; what rings carry the receiver
-/// takes out of them.
+/// What is put where it belongs counts in both directions too, since its receiver does not see it; what rings carry the
+/// receiver takes out of them.
 const SENT_DATA: &[Word] = &[SentBytes, MemoryBytes, WindowDirectBytes, WindowRingBytes, WindowStagedBytes];
 const RECEIVED_DATA: &[Word] = &[ReceivedBytes, MemoryBytes, WindowDirectBytes];
 
@@ -111,7 +111,8 @@ pub fn find(name: &str) -> Option<&'static Counter> {
     REAL.iter().find(|counter| counter.name == name)
 }
 
-/// What stands in the tree of `vervain run` in a counter's place, for its port among `ports`, both counted over all devices.
+/// What stands in the tree of `vervain run` in a counter's place, for its port among `ports`, both counted over all
+/// devices.
 pub fn placeholder(counter: &Counter, port: usize, ports: usize) -> String {
     format!("port {port} of {ports}: {}\n", counter.name)
 }

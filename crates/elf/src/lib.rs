@@ -1,6 +1,6 @@
-//! What the dynamic linker will make of a program or library: its class and machine, its interpreter, the libraries that
-//! it needs, and the search paths that are written into it. The command asks it of programs, the preload of libraries.
-//! It knows nothing of verbs.
+//! What the dynamic linker will make of a program or library: its class and machine, its interpreter, the libraries
+//! that it needs, and the search paths that are written into it. The command asks it of programs, the preload of
+//! libraries. It knows nothing of verbs.
 
 #![forbid(unsafe_code)]
 
@@ -100,8 +100,8 @@ fn file_offset<P: ProgramHeader>(segments: &[P], endian: P::Endian, address: u64
     })
 }
 
-/// A search path entry with $ORIGIN replaced by `origin`: for a program, the directory of the file itself, for a library,
-/// that of the path by which it is loaded, which may be a link (ld.so(8)).
+/// A search path entry with $ORIGIN replaced by `origin`: for a program, the directory of the file itself, for a
+/// library, that of the path by which it is loaded, which may be a link (ld.so(8)).
 pub fn expand_origin(entry: &OsStr, origin: &Path) -> PathBuf {
     let text = entry.to_string_lossy().replace("${ORIGIN}", "$ORIGIN");
     PathBuf::from(text.replace("$ORIGIN", &origin.to_string_lossy()))

@@ -30,8 +30,8 @@ corrupt, delay and reorder take a percentage and the packets that are meant, by 
 count: drop=50%:ack, rx.drop=read_response_last@3, delay=5ms:write@10..20. Operations are any, \
 ack, nak, rnr, and those of the BTH from send_first to atomic_write, or how some of them begin.";
 
-/// Faults, as they are configured: items `[tx.|rx.]KEY=VALUE`, with commas between. An item without a direction is about
-/// packets that are sent, so that two processes with the same faults have each packet meet them once.
+/// Faults, as they are configured: items `[tx.|rx.]KEY=VALUE`, with commas between. An item without a direction is
+/// about packets that are sent, so that two processes with the same faults have each packet meet them once.
 ///
 /// | item | meaning |
 /// |---|---|
@@ -44,10 +44,10 @@ ack, nak, rnr, and those of the BTH from send_first to atomic_write, or how some
 /// | `rate=1Gbit` | packets leave at this rate; those that find `queue=512kB` of others waiting are lost |
 /// | `down=1s..3s` | everything is lost in this time after the start; may be repeated |
 ///
-/// `drop`, `dup`, `corrupt`, `delay` and `reorder` may be repeated and take, after further colons, a probability (`100%`
-/// unless given) and the packets that are meant, by the name of their operation and by count: `drop=50%:ack`,
-/// `drop=read_response_last@3`, `delay=5ms:write@10..20`. Names are `any`, `ack`, `nak`, `rnr`, and the operations of the
-/// BTH from `send_first` to `atomic_write`; a beginning (`send`, `read_response`) stands for all that begin so.
+/// `drop`, `dup`, `corrupt`, `delay` and `reorder` may be repeated and take, after further colons, a probability
+/// (`100%` unless given) and the packets that are meant, by the name of their operation and by count: `drop=50%:ack`,
+/// `drop=read_response_last@3`, `delay=5ms:write@10..20`. Names are `any`, `ack`, `nak`, `rnr`, and the operations of
+/// the BTH from `send_first` to `atomic_write`; a beginning (`send`, `read_response`) stands for all that begin so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub(crate) seed: Option<u64>,

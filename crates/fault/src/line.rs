@@ -125,8 +125,8 @@ impl<M> Ord for Held<M> {
 }
 
 impl<M: Clone> Line<M> {
-    /// A line of this direction. `salt` makes lines differ that have the same faults (the two ends of a connection, say);
-    /// times of the configuration count from `now`.
+    /// A line of this direction. `salt` makes lines differ that have the same faults (the two ends of a connection,
+    /// say); times of the configuration count from `now`.
     pub fn new(faults: &Faults, direction: Direction, salt: u64, now: Nanos) -> Self {
         let side = salt << 1 | u64::from(direction == Direction::Receive);
         let rules = faults.rules.iter().filter(|rule| rule.direction == direction);
@@ -223,8 +223,8 @@ impl<M: Clone> Line<M> {
         self.held.peek().map(|Reverse(held)| held.due.0)
     }
 
-    /// What the rules say of a packet. All are asked, whatever the others say, so that their numbers do not depend on each
-    /// other.
+    /// What the rules say of a packet. All are asked, whatever the others say, so that their numbers do not depend on
+    /// each other.
     fn decide(&mut self, packet: &[u8]) -> Fate {
         let mut fate = Fate { drop: self.run > 0, ..Fate::default() };
         self.run = self.run.saturating_sub(1);

@@ -45,8 +45,8 @@ pub(crate) struct Selector {
 }
 
 impl Selector {
-    /// `NAME`, `NAME@N` or `NAME@N..M`. A name stands for all operations that begin with it: `write` for `write_first` and so
-    /// on.
+    /// `NAME`, `NAME@N` or `NAME@N..M`. A name stands for all operations that begin with it: `write` for `write_first`
+    /// and so on.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (name, count) = match text.split_once('@') {
             Some((name, count)) => (name, Some(span(count, |n| n.parse().ok().filter(|&n: &u64| n > 0))?)),

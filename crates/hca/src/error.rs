@@ -1,4 +1,5 @@
-//! Errors of the device model: what was wanted and what was found, and the errno that the verbs man pages promise for it.
+//! Errors of the device model: what was wanted and what was found, and the errno that the verbs man pages promise for
+//! it.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
-//! Why a program hangs (DESIGN decision 11): what its QPs and CQs wait for in vain. With `VERVAIN_LOG=info` each such wait is
-//! reported after 1 s; where nobody has chosen a level the first, after 10 s or when the program exits.
+//! Why a program hangs (DESIGN decision 11): what its QPs and CQs wait for in vain. With `VERVAIN_LOG=info` each such
+//! wait is reported after 1 s; where nobody has chosen a level the first, after 10 s or when the program exits.
 //!
-//! Nothing is written down while requests are posted and completions polled. The progress thread looks once a second at what the
-//! queues hold, and a wait is as old as the first look that found it. They
-//! begin when a QP becomes ready to send. Without `info` they end 15 s after the last that found anything changed, for an idle program
-//! costs nothing (DESIGN decision 10), and begin again when something else wakes the thread.
+//! Nothing is written down while requests are posted and completions polled. The progress thread looks once a second at
+//! what the queues hold, and a wait is as old as the first look that found it. They begin when a QP becomes ready to
+//! send. Without `info` they end 15 s after the last that found anything changed, for an idle program costs nothing
+//! (DESIGN decision 10), and begin again when something else wakes the thread.
 
 use crate::cq::Cq;
 use crate::cq::facts::CqFacts;
@@ -39,7 +39,8 @@ static WAITS: OwnerLock<Known> = OwnerLock::new(Known::new());
 enum Wait {
     /// A send, the `request`th of its QP, waits for a receive of the peer's.
     Receive { qpn: u32, dest_qpn: u32, opcode: Opcode, rnr_retry: u8, request: u32 },
-    /// The program waits for the completion of sends that were to make none. `is_sure`: nothing that it has posted is outstanding.
+    /// The program waits for the completion of sends that were to make none. `is_sure`: nothing that it has posted is
+    /// outstanding.
     Unsignaled { qpn: u32, sends: u32, is_sure: bool },
     /// A CQ, at this address, holds completions, and the program has never polled it.
     Unpolled { cq: usize, qpn: u32, holds: u64 },
@@ -67,7 +68,8 @@ impl Wait {
         }
     }
 
-    /// Whether no correct program waits so: one that signals few of its sends polls for them too while it waits for a message.
+    /// Whether no correct program waits so: one that signals few of its sends polls for them too while it waits for a
+    /// message.
     fn is_sure(&self) -> bool {
         !matches!(self, Wait::Unsignaled { is_sure: false, .. })
     }
@@ -150,7 +152,8 @@ impl Look {
         qps.chain(rest).fold(0_u64, |sum, n| sum.wrapping_mul(31).wrapping_add(n))
     }
 
-    /// The waits of this look. `is_awaited` says of the CQ at an address that the program polls it or sleeps for its event.
+    /// The waits of this look. `is_awaited` says of the CQ at an address that the program polls it or sleeps for its
+    /// event.
     fn waits(&self, is_awaited: impl Fn(usize, &CqFacts) -> bool) -> Vec<Wait> {
         let sends = self.qps.iter().filter_map(|(qp, cq)| {
             if let Some(opcode) = qp.not_ready {
@@ -397,7 +400,8 @@ mod tests {
         assert!(sure.len() == 1 && sure[0].is_sure(), "{sure:?}");
     }
 
-    /// Looks at a program each second, whose state after so many is `state`; the seconds at which something is reported.
+    /// Looks at a program each second, whose state after so many is `state`; the seconds at which something is
+    /// reported.
     fn reports(asked: Waits, after: u64, state: impl Fn(u64) -> Look) -> Vec<u64> {
         let mut known = Known::new();
         let due = |at: &u64| {

@@ -1,7 +1,7 @@
-//! Why verbs and work requests of the program have failed (DESIGN decision 11). Each reason is a message at `info`. Where the
-//! program was started without `VERVAIN_LOG`, nobody has to know the variable to learn why: the first completion in error is
-//! reported at once, for a program that reads it may abort, the first long wait while it lasts, and the first reason of another
-//! kind when the program ends, since programs probe with verbs that fail.
+//! Why verbs and work requests of the program have failed (DESIGN decision 11). Each reason is a message at `info`.
+//! Where the program was started without `VERVAIN_LOG`, nobody has to know the variable to learn why: the first
+//! completion in error is reported at once, for a program that reads it may abort, the first long wait while it lasts,
+//! and the first reason of another kind when the program ends, since programs probe with verbs that fail.
 
 use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
@@ -77,8 +77,8 @@ fn report(why: Arguments<'_>, is_completion: bool) {
     }
 }
 
-/// Says why a verb has refused what programs try: at `info` only, and not again while it stays the same, for some post until
-/// a queue has room.
+/// Says why a verb has refused what programs try: at `info` only, and not again while it stays the same, for some post
+/// until a queue has room.
 #[cold]
 #[inline(never)]
 pub fn tell_what_is_no_failure(why: Arguments<'_>) {

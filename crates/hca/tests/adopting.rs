@@ -1,4 +1,5 @@
-//! Registration with `VERVAIN_ADOPT=on`: what keys tell peers of memory that nobody prepared, and what fork leaves of it.
+//! Registration with `VERVAIN_ADOPT=on`: what keys tell peers of memory that nobody prepared, and what fork leaves of
+//! it.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Completion queues: several lanes and the process's own completions merged, lanes that go hot and cool, overrun; against a
-//! model, and with threads that try to get past the poller unseen.
+//! Completion queues: several lanes and the process's own completions merged, lanes that go hot and cool, overrun;
+//! against a model, and with threads that try to get past the poller unseen.
 
 mod common;
 
@@ -230,8 +230,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Producers that rest for about as long as a lane takes to cool, each waiting until its last message was seen: one that
-/// goes unseen leaves its producer waiting for ever.
+/// Producers that rest for about as long as a lane takes to cool, each waiting until its last message was seen: one
+/// that goes unseen leaves its producer waiting for ever.
 fn hunt(lanes: usize, seconds: f64) {
     let context = context();
     let pd = context.alloc_pd().unwrap();
@@ -445,11 +445,13 @@ extern "C" fn sched_yield() -> libc::c_int {
     answer as libc::c_int
 }
 
-/// Two threads of one CPU, of which the second completes something while a poll of the first lends it the CPU: that poll tells of it. What the
-/// program hears next may be that the peer has gone, and then it takes for lost what it was not told of.
+/// Two threads of one CPU, of which the second completes something while a poll of the first lends it the CPU: that
+/// poll tells of it. What the program hears next may be that the peer has gone, and then it takes for lost what it was
+/// not told of.
 #[test]
 fn a_poll_that_lends_its_cpu_tells_of_what_came_meanwhile() {
-    /// Messages, and polls that are to have lent the CPU for one: on a busy machine others lose it to the tick, and are told no more than any.
+    /// Messages, and polls that are to have lent the CPU for one: on a busy machine others lose it to the tick, and are
+    /// told no more than any.
     const MOST: u32 = 20_000;
     const LENT: u32 = 100;
     let context = context();

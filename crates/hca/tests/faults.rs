@@ -127,7 +127,8 @@ fn what_was_published_before_the_cut_off_is_kept() {
     let stopped = bind(&qp, foreign(1));
     let mark = enter(&stopped);
     publish(&stopped, stopped.claim().unwrap(), 7);
-    // Stopped between the publication and the look whether it counts: the receiver has the message, the sender cannot know.
+    // Stopped between the publication and the look whether it counts: the receiver has the message, the sender cannot
+    // know.
     to_err(&qp);
     assert_eq!(poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(1, wc::SUCCESS)]);
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));

@@ -1,5 +1,5 @@
-//! Shared memory written by someone who means harm, or has gone mad: whatever stands in a peer's arena, or is written by a
-//! peer into our own, nothing panics, loops or leaves the mapping.
+//! Shared memory written by someone who means harm, or has gone mad: whatever stands in a peer's arena, or is written
+//! by a peer into our own, nothing panics, loops or leaves the mapping.
 
 mod common;
 
@@ -393,8 +393,8 @@ fn guarded(seed: u64, f: impl FnOnce()) {
     assert!(took < LIMIT, "the case of seed {seed:#x} took {took:?}");
 }
 
-/// How many objects are mapped when what was mapped of peers that are gone is let go; not more than `before`. The progress
-/// thread tidies up too, and what it is about to unmap is neither in the list nor gone.
+/// How many objects are mapped when what was mapped of peers that are gone is let go; not more than `before`. The
+/// progress thread tidies up too, and what it is about to unmap is neither in the list nor gone.
 fn settled(before: usize) -> usize {
     let (deadline, mut same) = (Instant::now() + LIMIT, 0);
     let mut now = mapped_objects().len();

@@ -1,5 +1,5 @@
-//! Contexts that are stopped, as one process sees it: by initiators that are driven by hand, and by QPs that are connected to
-//! themselves.
+//! Contexts that are stopped, as one process sees it: by initiators that are driven by hand, and by QPs that are
+//! connected to themselves.
 
 mod common;
 
@@ -441,8 +441,8 @@ fn what_a_peer_has_done_before_is_seen_to_when_the_stop_is_over() {
     world.context.go().unwrap();
 }
 
-/// Threads that post all the time, and stops at moments that nobody has chosen: memory and completions stand still between each
-/// stop and its end, and nothing is lost or done twice.
+/// Threads that post all the time, and stops at moments that nobody has chosen: memory and completions stand still
+/// between each stop and its end, and nothing is lost or done twice.
 #[test]
 fn nothing_moves_while_it_is_stopped() {
     const THREADS: usize = 3;
@@ -506,7 +506,8 @@ fn nothing_moves_while_it_is_stopped() {
     });
 }
 
-/// A thread that sends long messages to a context that goes on: when the one that it sends from is stopped, its piece is over.
+/// A thread that sends long messages to a context that goes on: when the one that it sends from is stopped, its piece
+/// is over.
 #[test]
 fn who_sends_has_ended_the_piece_in_hand() {
     /// Words of a message of 256 KiB, which one call moves.

@@ -1,5 +1,5 @@
-//! The program that stays inside of a job and sees to what can be done there only: its processes that have devices of Vervain's, and all its
-//! processes at once. To start one for each task would take milliseconds.
+//! The program that stays inside of a job and sees to what can be done there only: its processes that have devices of
+//! Vervain's, and all its processes at once. To start one for each task would take milliseconds.
 //!
 //! It is told a task a line, and answers each with one. It ends with the supervisor, or at the end of its input.
 

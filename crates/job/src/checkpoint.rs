@@ -1,7 +1,8 @@
-//! One dump and one restore by CRIU, which runs inside of the job's namespaces, so that it saves no namespaces and finds all paths.
+//! One dump and one restore by CRIU, which runs inside of the job's namespaces, so that it saves no namespaces and
+//! finds all paths.
 //!
-//! While all of the job stands still, CRIU runs a script of ours, which waits until what lies in the job's own folders was copied. So
-//! images, files and sizes are of one moment.
+//! While all of the job stands still, CRIU runs a script of ours, which waits until what lies in the job's own folders
+//! was copied. So images, files and sizes are of one moment.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -43,8 +44,8 @@ read -r answer <\"${0%hook}hear\"
 [ \"$answer\" = go ]
 ";
 
-/// Options that a dump and its restore share. Of a connection whose other end is in the job too, nothing comes while both stand still, so
-/// no packet filter is needed; and the job stays in the cgroup of who restarts it.
+/// Options that a dump and its restore share. Of a connection whose other end is in the job too, nothing comes while
+/// both stand still, so no packet filter is needed; and the job stays in the cgroup of who restarts it.
 const SHARED: &[&str] = &["--file-locks", "--tcp-established", "--network-lock", "skip", "--manage-cgroups=ignore"];
 
 /// What a dump needs to know of a job's part on a host.
@@ -147,7 +148,8 @@ pub(crate) fn begin(what: &Dump<'_>, dir: &Path, wait: Wait<'_>) -> Result<(Dump
 }
 
 impl Dumping {
-    /// The end of it: the processes go on, or, where all of it was kept and so was told, that they stood still for so many microseconds.
+    /// The end of it: the processes go on, or, where all of it was kept and so was told, that they stood still for so
+    /// many microseconds.
     ///
     /// # Errors
     /// CRIU has failed at last, or was told to.
@@ -205,8 +207,8 @@ fn check_orphans(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// CRIU looks at a process's pending signals before it writes its memory, and at its timers after: a timer that runs out in between would
-/// neither be pending nor set. One that runs out again and again loses a turn only.
+/// CRIU looks at a process's pending signals before it writes its memory, and at its timers after: a timer that runs
+/// out in between would neither be pending nor set. One that runs out again and again loses a turn only.
 fn check_signals(space: &Space, images: &Path) -> Result<()> {
     for process in image::processes(images)? {
         for thread in process.threads.iter().copied().filter(|thread| *thread <= MOST) {
@@ -230,7 +232,8 @@ fn signals_in(status: &str, name: &str) -> image::SignalSet {
     line.and_then(|set| image::SignalSet::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// More than any kernel has numbers. CRIU writes nonsense for the thread of a process that has ended and was not waited for.
+/// More than any kernel has numbers. CRIU writes nonsense for the thread of a process that has ended and was not waited
+/// for.
 const MOST: u32 = 1 << 22;
 
 /// What the images say.
@@ -366,8 +369,8 @@ pub(crate) struct Restoring {
     until: Instant,
 }
 
-/// Has CRIU bring the processes back below the init of new namespaces, and stops there: connections to other hosts break if they go on
-/// before the other ends are there.
+/// Has CRIU bring the processes back below the init of new namespaces, and stops there: connections to other hosts
+/// break if they go on before the other ends are there.
 ///
 /// # Errors
 /// What CRIU says.

@@ -1,4 +1,5 @@
-//! What is said to a supervisor, and what it answers: lines of JSON on a socket in a folder that only its user can enter.
+//! What is said to a supervisor, and what it answers: lines of JSON on a socket in a folder that only its user can
+//! enter.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -40,12 +41,13 @@ pub enum Request {
         /// The program.
         program: RemoteCommand,
     },
-    /// The job is to take turns: what follows on the connection are [`Turn`]s. The job goes on when the connection is closed.
+    /// The job is to take turns: what follows on the connection are [`Turn`]s. The job goes on when the connection is
+    /// closed.
     Gang,
 }
 
-/// What is said to the supervisor of a job that takes turns, each time with the number of the job's life: what comes late, when the job has
-/// ended and was resumed, is for nobody, and is not answered.
+/// What is said to the supervisor of a job that takes turns, each time with the number of the job's life: what comes
+/// late, when the job has ended and was resumed, is for nobody, and is not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Turn {
     /// The job is about to be held, so no checkpoint is begun until it goes on. Answered by [`Reply::Prepared`].
@@ -159,7 +161,8 @@ fn inside(folder: &File) -> PathBuf {
     format!("/proc/self/fd/{}/{INSIDE}", folder.as_raw_fd()).into()
 }
 
-/// The socket by which processes of a job reach their supervisor, in Vervain's folder as they see it, which is `folder` from here.
+/// The socket by which processes of a job reach their supervisor, in Vervain's folder as they see it, which is `folder`
+/// from here.
 ///
 /// # Errors
 /// It cannot be made.
@@ -197,14 +200,16 @@ impl Asker {
         let _ = send(&mut self.0, reply);
     }
 
-    /// Answers for the last time, and waits until who has asked has closed the connection, so that no image has an end of it.
+    /// Answers for the last time, and waits until who has asked has closed the connection, so that no image has an end
+    /// of it.
     pub(crate) fn dismiss(mut self, reply: &Reply) {
         self.tell(reply);
         let _ = self.0.shutdown(std::net::Shutdown::Write);
         let _ = self.0.read(&mut [0]);
     }
 
-    /// What it says next, when [`Asker::line`] is ready, and to which life of the job. None if it has gone, or cannot be understood.
+    /// What it says next, when [`Asker::line`] is ready, and to which life of the job. None if it has gone, or cannot
+    /// be understood.
     pub fn hear(&mut self) -> Option<(u32, Turn)> {
         let (mut line, mut byte) = (Vec::new(), [0]);
         while line.last() != Some(&b'\n') && line.len() < 64 {

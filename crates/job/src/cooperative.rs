@@ -1,9 +1,9 @@
-//! Jobs that save themselves: no CRIU, no root, no namespaces. The program calls `pmCheckpointIfAsked` of libpm, and its supervisor asks by
-//! the word of `vervain-request`.
+//! Jobs that save themselves: no CRIU, no root, no namespaces. The program calls `pmCheckpointIfAsked` of libpm, and
+//! its supervisor asks by the word of `vervain-request`.
 //!
-//! The program saves into a folder that it knows by PM_CHECKPOINT. When all its nodes have, they wait for a moment, in which that folder
-//! becomes a checkpoint and an empty one takes its place. So nothing is copied, and what stands in a checkpoint is what was saved since
-//! the one before. At a restart the folder has a copy of what the checkpoint has.
+//! The program saves into a folder that it knows by PM_CHECKPOINT. When all its nodes have, they wait for a moment, in
+//! which that folder becomes a checkpoint and an empty one takes its place. So nothing is copied, and what stands in a
+//! checkpoint is what was saved since the one before. At a restart the folder has a copy of what the checkpoint has.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, DirBuilder, File, Permissions};

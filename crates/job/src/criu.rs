@@ -103,7 +103,8 @@ fn parse_version(said: &str) -> Option<Version> {
 pub struct Reason {
     /// One sentence.
     pub sentence: String,
-    /// Whether it may be gone at the next attempt: what a connection leaves behind for a minute, or one that is being made.
+    /// Whether it may be gone at the next attempt: what a connection leaves behind for a minute, or one that is being
+    /// made.
     pub may_pass: bool,
 }
 
@@ -187,7 +188,8 @@ mod tests {
         let none = Criu::find(Some(&tmp.path().join("criu")), None).unwrap_err().to_string();
         assert!(none.contains("cannot find") && none.contains("remedy"), "{none}");
         let old = tmp.path().join("old");
-        // Written by another process: a child of another test that has it open to write would keep it from being executed.
+        // Written by another process: a child of another test that has it open to write would keep it from being
+        // executed.
         let write = "printf '#!/bin/sh\\necho Version: 3.17.1\\n' >\"$0\"; chmod 755 \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&old).status().unwrap().success());
         let old = Criu::find(Some(&old), None).unwrap_err().to_string();

@@ -1,5 +1,6 @@
-//! The freezer of control groups, version 2, where this user can make a group below the own one: it stops processes without their noticing.
-//! Signals are noticed: Open MPI's mpirun passes each SIGCONT on to its ranks and prints a line about it.
+//! The freezer of control groups, version 2, where this user can make a group below the own one: it stops processes
+//! without their noticing. Signals are noticed: Open MPI's mpirun passes each SIGCONT on to its ranks and prints a line
+//! about it.
 
 use std::fs::{self, File};
 use std::io;
@@ -114,7 +115,8 @@ pub(crate) fn groups() -> Option<&'static Path> {
     mounted.into_iter().find(|dir| statfs(*dir).is_ok_and(|fs| fs.filesystem_type() == CGROUP2_SUPER_MAGIC))
 }
 
-/// Below the group of this process, by the number of the job's process namespace, which is no other job's while this one is there.
+/// Below the group of this process, by the number of the job's process namespace, which is no other job's while this
+/// one is there.
 fn place() -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();

@@ -1,5 +1,6 @@
-//! A gang: jobs that take turns. All processes of one job have the CPUs at once, so none of them waits for one that has none; the others are
-//! held (`hold.rs`). Each job's supervisor has its job go on when the connection ends, so whatever ends the gang, all go on.
+//! A gang: jobs that take turns. All processes of one job have the CPUs at once, so none of them waits for one that has
+//! none; the others are held (`hold.rs`). Each job's supervisor has its job go on when the connection ends, so whatever
+//! ends the gang, all go on.
 
 use std::fmt;
 use std::io::{ErrorKind, Read};
@@ -25,8 +26,8 @@ pub const SHORTEST_SLICE: Duration = Duration::from_millis(1);
 /// As good as never.
 pub const LONGEST_SLICE: Duration = Duration::from_secs(3600);
 
-/// How long before the end of a turn it is looked who is to be asked then, and the next job is told what it does first: so neither takes time
-/// between the turns.
+/// How long before the end of a turn it is looked who is to be asked then, and the next job is told what it does first:
+/// so neither takes time between the turns.
 const AHEAD: Duration = Duration::from_millis(2);
 /// How often in a row a job may not be held.
 const FAILURES: u32 = 3;
@@ -203,7 +204,8 @@ impl Gang {
     /// Turn by turn, until the end.
     fn turns(&mut self, rules: &Rules, began: Instant, switches: &mut Vec<Switch>) -> Result<()> {
         let end = rules.time.map(|time| began + time);
-        // Before the first turn, which would be shorter by that. Who cannot be held yet is held in it, or has a turn too.
+        // Before the first turn, which would be shorter by that. Who cannot be held yet is held in it, or has a turn
+        // too.
         self.hold_those_who_are_back(0)?;
         let mut now = self.next(self.jobs.len() - 1);
         // The first of the jobs may have ended already, and this one be held.
@@ -350,7 +352,8 @@ impl Gang {
         Ok(())
     }
 
-    /// Says something to the supervisor of a job. It is no error that it has gone, which is noticed when it is to answer.
+    /// Says something to the supervisor of a job. It is no error that it has gone, which is noticed when it is to
+    /// answer.
     fn say(&mut self, n: usize, turn: Turn) {
         let job = &mut self.jobs[n];
         if let (Some(line), Some(hand)) = (&mut job.line, &job.hand) {
@@ -358,7 +361,8 @@ impl Gang {
         }
     }
 
-    /// Says something, and waits for the answer: the job may be in the midst of a checkpoint. None if it has no life any more.
+    /// Says something, and waits for the answer: the job may be in the midst of a checkpoint. None if it has no life
+    /// any more.
     fn ask(&mut self, n: usize, turn: Turn) -> Result<Option<Reply>> {
         self.say(n, turn);
         let Some(line) = &mut self.jobs[n].line else { return Ok(None) };
@@ -449,7 +453,8 @@ impl Gang {
         let began = Instant::now();
         if let Some(going) = self.jobs[n].held.take().and_then(|held| held.going) {
             let mut wait = |fd: BorrowedFd<'_>, until| self.signals.or(fd, Some(until));
-            // It is not frozen any more, and goes on when it has a CPU: other programs may keep it from that for seconds.
+            // It is not frozen any more, and goes on when it has a CPU: other programs may keep it from that for
+            // seconds.
             if let Err(e) = going.all(&mut wait) {
                 ensure!(!e.is::<Told>(), e);
                 (self.note)(&format!("job {}: {e:#}", self.jobs[n].name));
@@ -525,7 +530,8 @@ impl Line {
     }
 }
 
-/// Waits until a descriptor is ready or the time has come; which are ready. Slices are short, so milliseconds would not do.
+/// Waits until a descriptor is ready or the time has come; which are ready. Slices are short, so milliseconds would not
+/// do.
 pub(crate) fn ready(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     loop {
@@ -573,8 +579,8 @@ mod tests {
         Reply::Joined(Reach { life, supervisor: own, init: own, group: None })
     }
 
-    /// A supervisor without a job: it notes what it is told, and ends after so much. Where it is told so, its job has no life for a while, when
-    /// it has heard so much.
+    /// A supervisor without a job: it notes what it is told, and ends after so much. Where it is told so, its job has
+    /// no life for a while, when it has heard so much.
     fn stand_in(places: &Places, name: &str, most: usize, away: Option<usize>) -> JoinHandle<Vec<(u32, Turn)>> {
         let place = places.take(&name.parse().unwrap()).unwrap();
         let listener = place.listen().unwrap();
@@ -629,7 +635,8 @@ mod tests {
         assert!(ended.shares.iter().all(|(_, time)| *time > Duration::ZERO));
         assert_eq!(a.join().unwrap(), turns(1, 6));
         let [b, c] = [b, c].map(|job| job.join().unwrap());
-        // a begins; b, c, a, b, and a has ended; c, b, c, b, c. Or that is noticed when it has its next turn: b, c, a, b, c, a, b, c, b.
+        // a begins; b, c, a, b, and a has ended; c, b, c, b, c. Or that is noticed when it has its next turn: b, c, a,
+        // b, c, a, b, c, b.
         assert!([(18, 16), (16, 14)].contains(&(b.len(), c.len())), "{b:?}\n{c:?}");
         assert_eq!(b, turns(1, b.len()));
         assert_eq!(c, turns(1, c.len()));

@@ -1,16 +1,18 @@
-//! Holding a job: its devices stand still, and then all its processes are stopped. Nothing of it moves, and its connections
-//! know of no time, so it may be held for as long as one likes. What images cannot have is not given up: no image is made.
+//! Holding a job: its devices stand still, and then all its processes are stopped. Nothing of it moves, and its
+//! connections know of no time, so it may be held for as long as one likes. What images cannot have is not given up: no
+//! image is made.
 //!
-//! The gang does that itself ([`Hand`]), since each program that had to run in between would cost some tens of microseconds. The program
-//! inside ([`Inside`]) looks before who is to be asked, and lets the job go on if the gang is killed.
+//! The gang does that itself ([`Hand`]), since each program that had to run in between would cost some tens of
+//! microseconds. The program inside ([`Inside`]) looks before who is to be asked, and lets the job go on if the gang is
+//! killed.
 //!
-//! Processes are stopped by the freezer where there is one ([`crate::freezer`]), else by a signal to -1 from the program inside. That
-//! reaches all processes of its process namespace but the init and itself, in one system call, and no fork gets past it: a process that is
-//! being forked begins with the signal, or its parent forks when it goes on. All of the job is stopped, so nobody waits for a process
-//! that is.
+//! Processes are stopped by the freezer where there is one ([`crate::freezer`]), else by a signal to -1 from the
+//! program inside. That reaches all processes of its process namespace but the init and itself, in one system call, and
+//! no fork gets past it: a process that is being forked begins with the signal, or its parent forks when it goes on.
+//! All of the job is stopped, so nobody waits for a process that is.
 //!
-//! A process that opens its first device after the look is stopped without having been parked, until the next turn: that is
-//! harmless for the length of a slice, since timeouts of connections are longer, and it has just begun.
+//! A process that opens its first device after the look is stopped without having been parked, until the next turn:
+//! that is harmless for the length of a slice, since timeouts of connections are longer, and it has just begun.
 
 use std::fs::{self, File};
 use std::io;
@@ -43,8 +45,8 @@ pub(crate) struct Hand {
 }
 
 impl Hand {
-    /// As the supervisor says it, by numbers of processes that have to mean the same here; `peer` is the process at the other end of the
-    /// connection to it.
+    /// As the supervisor says it, by numbers of processes that have to mean the same here; `peer` is the process at the
+    /// other end of the connection to it.
     pub(crate) fn new(reach: &Reach, peer: Option<i32>) -> Result<Hand> {
         ensure!(
             peer == Some(reach.supervisor.cast_signed()),
@@ -103,8 +105,8 @@ impl Answers {
         self.failed.get_or_insert_with(|| anyhow!("process {pid} of the job {}", why(self.step, error)));
     }
 
-    /// Waits for all, even if one fails, so that none is left in the midst of a step; `wait` waits for a descriptor or a time, and may end all
-    /// of it. Who has ended needs nothing.
+    /// Waits for all, even if one fails, so that none is left in the midst of a step; `wait` waits for a descriptor or
+    /// a time, and may end all of it. Who has ended needs nothing.
     pub(crate) fn all(mut self, wait: &mut dyn FnMut(BorrowedFd<'_>, Instant) -> Result<()>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         for (pid, asked) in std::mem::take(&mut self.asked) {

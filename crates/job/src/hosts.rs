@@ -1,5 +1,5 @@
-//! The hosts of a job besides the supervisor's: their names, how an agent is started on one, and which hosts and addresses have become
-//! which at a restart.
+//! The hosts of a job besides the supervisor's: their names, how an agent is started on one, and which hosts and
+//! addresses have become which at a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +56,8 @@ impl Host {
     }
 }
 
-/// How a program is started on another host: words for a shell, in which `{}` stands for the host; without one the host comes last.
+/// How a program is started on another host: words for a shell, in which `{}` stands for the host; without one the host
+/// comes last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteStart(String);
 

@@ -1,5 +1,6 @@
-//! What is asked of CRIU's images: the processes, the regular files, what stands in pipes, how long it took. Only these messages are
-//! declared, and of them only these fields; protobuf has readers skip the rest, so a later CRIU may add some.
+//! What is asked of CRIU's images: the processes, the regular files, what stands in pipes, how long it took. Only these
+//! messages are declared, and of them only these fields; protobuf has readers skip the rest, so a later CRIU may add
+//! some.
 
 use std::fs;
 use std::path::Path;

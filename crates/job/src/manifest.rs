@@ -1,4 +1,5 @@
-//! What a checkpoint says of itself: what it is made of, and what a restart has to bring about before CRIU can do its part.
+//! What a checkpoint says of itself: what it is made of, and what a restart has to bring about before CRIU can do its
+//! part.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! A job's part on one host: its namespaces and processes, and what is done to all of them at once. The supervisor's own is told by calls,
-//! and those on other hosts by lines ([`crate::remote`]): both carry out the same orders.
+//! A job's part on one host: its namespaces and processes, and what is done to all of them at once. The supervisor's
+//! own is told by calls, and those on other hosts by lines ([`crate::remote`]): both carry out the same orders.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -115,7 +115,8 @@ impl From<Refused> for Trouble {
 #[derive(Debug)]
 pub(crate) struct Part {
     home: Rc<Home>,
-    // CRIU is in the process namespace too, and is waited for here: it goes before the space, whose end waits for all others.
+    // CRIU is in the process namespace too, and is waited for here: it goes before the space, whose end waits for all
+    // others.
     dumping: Option<Dumping>,
     restoring: Option<Restoring>,
     pub(crate) space: Space,
@@ -128,8 +129,8 @@ impl Part {
         Part { home, space, frozen: None, dumping: None, restoring: None }
     }
 
-    /// One whose processes are there again, and stand still until [`Order::EndRestore`]. `streams` are the numbers of the pipes that were
-    /// the supervisor's, and the new ones.
+    /// One whose processes are there again, and stand still until [`Order::EndRestore`]. `streams` are the numbers of
+    /// the pipes that were the supervisor's, and the new ones.
     pub(crate) fn restored(
         home: Rc<Home>,
         what: &Restored,

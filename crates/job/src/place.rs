@@ -1,4 +1,5 @@
-//! Where the supervisors of this user's jobs lie: a folder for each, with its control socket and a lock that lives as long as it.
+//! Where the supervisors of this user's jobs lie: a folder for each, with its control socket and a lock that lives as
+//! long as it.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};

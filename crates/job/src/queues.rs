@@ -1,5 +1,5 @@
-//! What stands in the queues of a job's TCP connections. Between hosts it moves on after all processes stand still, and an image of one end
-//! must not be made before, or what the other end has sent since is in neither.
+//! What stands in the queues of a job's TCP connections. Between hosts it moves on after all processes stand still, and
+//! an image of one end must not be made before, or what the other end has sent since is in neither.
 
 use std::collections::HashSet;
 use std::fs;

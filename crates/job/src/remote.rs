@@ -1,5 +1,6 @@
-//! Parts of a job on other hosts. An agent is started there by a command of the user's (`--remote-start`), and told what to do by lines on its
-//! standard input; it answers each by one on its standard output. It and its part end when the input does.
+//! Parts of a job on other hosts. An agent is started there by a command of the user's (`--remote-start`), and told
+//! what to do by lines on its standard input; it answers each by one on its standard output. It and its part end when
+//! the input does.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

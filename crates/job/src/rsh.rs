@@ -1,6 +1,6 @@
-//! `vervain job rsh`: a program on another host that is part of the job, as `ssh HOST COMMAND` would start it outside of the job. The supervisor
-//! has it started there; its streams and its status come by TCP connections that belong to the job like all others, so a checkpoint has
-//! them with what stands in them.
+//! `vervain job rsh`: a program on another host that is part of the job, as `ssh HOST COMMAND` would start it outside
+//! of the job. The supervisor has it started there; its streams and its status come by TCP connections that belong to
+//! the job like all others, so a checkpoint has them with what stands in them.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -33,8 +33,9 @@ const SECRET: usize = 32;
 /// The exit status of ssh where the command was not started.
 const FAILED: u8 = 255;
 
-/// What runs the command there. Launchers such as Hydra pass the environment of the first host on to their ranks, with the place of its view of
-/// devices: that has to lead to the view of this host too. Its words: that place, the command, the variable that has the place.
+/// What runs the command there. Launchers such as Hydra pass the environment of the first host on to their ranks, with
+/// the place of its view of devices: that has to lead to the view of this host too. Its words: that place, the command,
+/// the variable that has the place.
 const SHELL: &str = r#"[ -z "$0" ] || [ -e "$0" ] || ln -s "$(printenv "$2")" "$0"; exec sh -c "$1""#;
 
 /// What a connection carries.
@@ -66,8 +67,8 @@ struct Shell {
     vervain: Words,
 }
 
-/// Runs a command, the words of which are joined as ssh does, on another host of the job that this process is in; its exit status. `variable`
-/// is the one that has the place of the view of devices.
+/// Runs a command, the words of which are joined as ssh does, on another host of the job that this process is in; its
+/// exit status. `variable` is the one that has the place of the view of devices.
 ///
 /// # Errors
 /// It cannot be started there.
@@ -115,7 +116,8 @@ pub fn rsh(private: &Path, host: &Host, words: &[OsString], variable: &str) -> R
     Ok(status[0])
 }
 
-/// The addresses at which other hosts may find this one. Two parts of a job may be on one host, so loopback is the last to be tried.
+/// The addresses at which other hosts may find this one. Two parts of a job may be on one host, so loopback is the last
+/// to be tried.
 fn reachable() -> Result<Vec<IpAddr>> {
     let of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut all = own_addresses()?;

@@ -1,6 +1,6 @@
-//! A job's namespaces, and the three programs inside: the init, which is their first process; the one that becomes the job's first
-//! program; and any other that the supervisor wants to run there, such as CRIU. Each is this same executable, started anew, so that
-//! nothing happens between fork and exec, and no unsafe code is needed.
+//! A job's namespaces, and the three programs inside: the init, which is their first process; the one that becomes the
+//! job's first program; and any other that the supervisor wants to run there, such as CRIU. Each is this same
+//! executable, started anew, so that nothing happens between fork and exec, and no unsafe code is needed.
 //!
 //! A job sees the host's file systems, but for `/proc`, `/dev/pts`, `/dev/shm` and Vervain's folder, which are its own.
 
@@ -32,7 +32,8 @@ use crate::agent::{Agent, Done, Task};
 use crate::checkpoint::Wait;
 use crate::{scratch, streams};
 
-/// Numbers below are left to the programs that bring a job back: the kernel gives none of them out again when it begins anew.
+/// Numbers below are left to the programs that bring a job back: the kernel gives none of them out again when it begins
+/// anew.
 const FIRST_PID: u32 = 300;
 /// How long the init may take to set up.
 const SETUP: Duration = Duration::from_secs(20);
@@ -296,7 +297,8 @@ impl Space {
         self.target().kill();
     }
 
-    /// Has the program that stays inside do something. It is started when there is something to do, and again if it was killed.
+    /// Has the program that stays inside do something. It is started when there is something to do, and again if it was
+    /// killed.
     ///
     /// # Errors
     /// It cannot be done: a sentence.
@@ -322,7 +324,8 @@ impl Space {
         self.agent.borrow().is_some()
     }
 
-    /// Starts a program in the job's namespaces, with these descriptors beside its streams. It is killed if this thread ends.
+    /// Starts a program in the job's namespaces, with these descriptors beside its streams. It is killed if this thread
+    /// ends.
     ///
     /// # Errors
     /// It cannot be started.
@@ -420,8 +423,9 @@ fn hear(line: &mut UnixStream) -> Result<Option<Told>> {
     if text.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_slice(&text)?)) }
 }
 
-/// The first process of a job's namespaces: sets them up, starts the job's first process, takes in orphans, tells how the first ends.
-/// It ends when the supervisor does, and the kernel ends all others with it. `line` is the connection to the supervisor.
+/// The first process of a job's namespaces: sets them up, starts the job's first process, takes in orphans, tells how
+/// the first ends. It ends when the supervisor does, and the kernel ends all others with it. `line` is the connection
+/// to the supervisor.
 pub fn init(line: RawFd, plan: &str, take: impl FnOnce(RawFd) -> OwnedFd) -> Result<i32> {
     set_pdeathsig(Signal::SIGKILL)?;
     let mut line = UnixStream::from(take(line));
@@ -565,7 +569,8 @@ fn own_file_systems(plan: &Plan) -> Result<()> {
     if fs::metadata("/dev/shm").is_ok_and(|meta| meta.is_dir()) {
         fs("tmpfs", Path::new("/dev/shm"), safe, Some("mode=1777"))?;
     }
-    // `ip netns exec` shows a /sys without control groups, and a job is frozen by one. It can do without where that cannot be.
+    // `ip netns exec` shows a /sys without control groups, and a job is frozen by one. It can do without where that
+    // cannot be.
     let groups = Path::new("/sys/fs/cgroup");
     if fs::read_dir(groups).is_ok_and(|mut entries| entries.next().is_none()) {
         let _ = fs("cgroup2", groups, safe | MsFlags::MS_NOEXEC, None);
@@ -577,8 +582,8 @@ fn own_file_systems(plan: &Plan) -> Result<()> {
 /// Sets up `lo`: what `ip link set lo up` does, by rtnetlink(7).
 fn lo_up() -> Result<()> {
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
-    /// NETLINK_ROUTE is protocol 0. RTM_NEWLINK of linux/rtnetlink.h, NLM_F_REQUEST | NLM_F_ACK of linux/netlink.h, IFF_UP of linux/if.h. A network namespace
-    /// begins with lo, which has the first index.
+    /// NETLINK_ROUTE is protocol 0. RTM_NEWLINK of linux/rtnetlink.h, NLM_F_REQUEST | NLM_F_ACK of linux/netlink.h,
+    /// IFF_UP of linux/if.h. A network namespace begins with lo, which has the first index.
     const NEWLINK: u16 = 16;
     const REQUEST_ACK: u16 = 5;
     const UP: u32 = 1;

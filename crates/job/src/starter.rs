@@ -1,5 +1,6 @@
-//! The first process of a job's part on another host: it starts what `vervain job rsh` asks for, so that all of it is one tree, which is what
-//! CRIU saves. It is asked by a socket in the part's own folder of Vervain's, by its agent; a connection lasts as long as the request.
+//! The first process of a job's part on another host: it starts what `vervain job rsh` asks for, so that all of it is
+//! one tree, which is what CRIU saves. It is asked by a socket in the part's own folder of Vervain's, by its agent; a
+//! connection lasts as long as the request.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! A folder with the checkpoints of a job. One that is being written has another name until it is whole, so what has the name of a
-//! checkpoint is one.
+//! A folder with the checkpoints of a job. One that is being written has another name until it is whole, so what has
+//! the name of a checkpoint is one.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::ErrorKind;

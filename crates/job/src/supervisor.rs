@@ -1,8 +1,8 @@
-//! The supervisor of a job, in the foreground: starts it or brings it back, copies its streams, passes signals on, has checkpoints made
-//! when it is asked or when it is time, and resumes a job that was killed.
+//! The supervisor of a job, in the foreground: starts it or brings it back, copies its streams, passes signals on, has
+//! checkpoints made when it is asked or when it is time, and resumes a job that was killed.
 //!
-//! One thread does all of that, and it is the one that starts processes, since the kernel sends their PR_SET_PDEATHSIG at the end of the
-//! *thread* that has started them. Other threads only copy streams and take in requests.
+//! One thread does all of that, and it is the one that starts processes, since the kernel sends their PR_SET_PDEATHSIG
+//! at the end of the *thread* that has started them. Other threads only copy streams and take in requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -37,7 +37,8 @@ use crate::streams::{self, Streams};
 
 /// How long a port that its last connection has left behind is waited for.
 const TIME_WAIT: Duration = Duration::from_secs(60);
-/// How often a checkpoint is begun anew, where a process has opened a device, a timer run out, or a connection not been accepted yet.
+/// How often a checkpoint is begun anew, where a process has opened a device, a timer run out, or a connection not been
+/// accepted yet.
 const TRIES: u32 = 5;
 /// How long the job runs before the second attempt; before each further one twice as long as before the last.
 const BREATH: Duration = Duration::from_millis(10);
@@ -121,8 +122,8 @@ pub fn run(setting: Setting, start: Start) -> Result<u8> {
     status
 }
 
-/// Brings a job back from the images of a checkpoint, which [`find`](crate::store::find) has found, and stays with it. Returns its exit
-/// status.
+/// Brings a job back from the images of a checkpoint, which [`find`](crate::store::find) has found, and stays with it.
+/// Returns its exit status.
 ///
 /// # Errors
 /// It cannot be brought back.
@@ -148,7 +149,8 @@ pub fn restart(mut setting: Setting, found: (PathBuf, Manifest, PathBuf), name: 
 fn launchers(private: &Path, environment: &mut Command) -> Result<()> {
     let exe = std::env::current_exe()?;
     let rsh = format!("{} job rsh", exe.display());
-    // Open MPI 4, PRRTE (Open MPI 5) and Hydra (MPICH), which takes the path of a program alone, and has options of its own for ssh.
+    // Open MPI 4, PRRTE (Open MPI 5) and Hydra (MPICH), which takes the path of a program alone, and has options of its
+    // own for ssh.
     for name in ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"] {
         environment.env(name, &rsh);
     }
@@ -176,7 +178,8 @@ struct Supervisor {
     /// It was brought back.
     has_moved: bool,
     gang: Option<Member>,
-    /// Checkpoints that were asked for while the job was held: an image is made of a job that goes on, in its next turn.
+    /// Checkpoints that were asked for while the job was held: an image is made of a job that goes on, in its next
+    /// turn.
     put_off: VecDeque<(Checkpoint, Asker)>,
 }
 

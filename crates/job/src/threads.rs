@@ -1,5 +1,5 @@
-//! Vervain's threads in a process of the job, which take the steps of parking ([`crate::park`]), as /proc shows them. A process with one that
-//! waits for a CPU or a disk is slow, not stuck; if it is stuck, their states show where.
+//! Vervain's threads in a process of the job, which take the steps of parking ([`crate::park`]), as /proc shows them. A
+//! process with one that waits for a CPU or a disk is slow, not stuck; if it is stuck, their states show where.
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ pub(crate) fn are_busy(pid: i32) -> bool {
     own(pid).any(|thread| matches!(thread.state, 'R' | 'D'))
 }
 
-/// The end of a sentence: the name and state of each, and the function of the kernel that it waits in, if that is shown. Empty if there
-/// are none.
+/// The end of a sentence: the name and state of each, and the function of the kernel that it waits in, if that is
+/// shown. Empty if there are none.
 pub(crate) fn describe(pid: i32) -> String {
     let each = own(pid).map(|Thread { name, state, folder }| {
         let waits_in = fs::read_to_string(folder.join("wchan")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Who may have written a checkpoint. Restarting executes what its images say, with the rights of who restarts it, so nobody else may
-//! have had a hand in them.
+//! Who may have written a checkpoint. Restarting executes what its images say, with the rights of who restarts it, so
+//! nobody else may have had a hand in them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

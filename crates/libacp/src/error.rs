@@ -44,7 +44,8 @@ pub fn reason(error: &Error) -> String {
     error.to_string()
 }
 
-/// Ends all ranks of the job with the error's sentence. The engine calls it too, from the thread that has found the job broken.
+/// Ends all ranks of the job with the error's sentence. The engine calls it too, from the thread that has found the job
+/// broken.
 #[cold]
 pub fn end_job(error: &Error) {
     static ENDING: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,5 @@
-//! What the functions of vectors, deques and lists have in common: the types of acp.h, and what becomes of arguments and errors.
+//! What the functions of vectors, deques and lists have in common: the types of acp.h, and what becomes of arguments
+//! and errors.
 
 use std::ffi::c_int;
 use std::ops::Range;

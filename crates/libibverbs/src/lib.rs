@@ -1,5 +1,5 @@
-//! `libibverbs.so.1`: every exported symbol of rdma-core's library up to v65, under its version, and those of `vervain.h`. What
-//! the functions do is in the `vervain-verbs` crate.
+//! `libibverbs.so.1`: every exported symbol of rdma-core's library up to v65, under its version, and those of
+//! `vervain.h`. What the functions do is in the `vervain-verbs` crate.
 //!
 //! `tests/exports.rs` compares the built library with the list of Debian's v44 and with the nodes that came later.
 
@@ -24,9 +24,9 @@ export!(
     mult_to_ibv_rate,
 );
 
-// The ABI of 2006, whose structs were laid out otherwise. Its device list cannot be had, so no program gets an object that
-// it could pass to the other functions; no program of today asks for any of them. They are here because ld.so may bind a
-// reference without a version to the oldest one: then the answer is a clean error.
+// The ABI of 2006, whose structs were laid out otherwise. Its device list cannot be had, so no program gets an object
+// that it could pass to the other functions; no program of today asks for any of them. They are here because ld.so may
+// bind a reference without a version to the oldest one: then the answer is a clean error.
 export!(
     compat "IBVERBS_1.0" => no_pointer:
     ibv_alloc_pd,
@@ -172,8 +172,8 @@ export!(
 );
 
 // The private node, for the plugins that rdma-core loads. Without it programs do not load: ibv_devinfo, perftest and
-// pyverbs import `ibv_query_gid_type` from it. A vendor's own libmlx5 in the search path needs the rest to be loaded, and
-// finds that none of it works. Newer releases renamed the node; their programs import the same few functions.
+// pyverbs import `ibv_query_gid_type` from it. A vendor's own libmlx5 in the search path needs the rest to be loaded,
+// and finds that none of it works. Newer releases renamed the node; their programs import the same few functions.
 export!(default "IBVERBS_PRIVATE_34" from vervain_verbs: ibv_query_gid_type);
 export!(compat "IBVERBS_PRIVATE_57" => vervain_verbs::ibv_query_gid_type: ibv_query_gid_type);
 export!(compat "IBVERBS_PRIVATE_59" => vervain_verbs::ibv_query_gid_type: ibv_query_gid_type);

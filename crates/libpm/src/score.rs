@@ -79,7 +79,8 @@ fn initialize() -> Result<(), Error> {
     let context = match Context::open(&device) {
         Ok(context) => context,
         Err(error) => {
-            // The process ends, and the job is not left before the sentence is out: with that, others fail for want of this one.
+            // The process ends, and the job is not left before the sentence is out: with that, others fail for want of
+            // this one.
             mem::forget(device);
             return Err(error);
         }
@@ -107,7 +108,8 @@ unsafe extern "C" {
     fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// A program of SCore's has no function that ends it. One that fails ends at once: the launcher ends the others, which may wait for it.
+/// A program of SCore's has no function that ends it. One that fails ends at once: the launcher ends the others, which
+/// may wait for it.
 extern "C" fn at_the_end(status: c_int, _: *mut c_void) {
     let world = WORLD.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(World { context, device }) = world.filter(|_| status == 0) else { return };

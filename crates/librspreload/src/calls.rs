@@ -14,7 +14,8 @@ use crate::table::{find, insert, is_here, remove};
 const SOL_RDMA: c_int = 0x10000;
 const VARIABLES: [(&str, c_int); 3] = [("RS_SQ_SIZE", 0), ("RS_RQ_SIZE", 1), ("RS_INLINE", 2)];
 
-/// socket(2). What rsockets are made of are no sockets of the C library's: Vervain's libraries make theirs by system calls.
+/// socket(2). What rsockets are made of are no sockets of the C library's: Vervain's libraries make theirs by system
+/// calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the caller's own arguments.

@@ -1,7 +1,7 @@
 //! Functions of any descriptor, of which some have an rsocket.
 //!
-//! fcntl(2) and ioctl(2) are variadic in C; on x86-64 and AArch64 under Linux an integer or a pointer travels the same way whether it is
-//! variadic or not.
+//! fcntl(2) and ioctl(2) are variadic in C; on x86-64 and AArch64 under Linux an integer or a pointer travels the same
+//! way whether it is variadic or not.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 

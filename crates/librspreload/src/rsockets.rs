@@ -15,7 +15,8 @@ macro_rules! functions {
         }
 
         fn load() -> Option<Functions> {
-            // SAFETY: a name that ends with 0; loading it runs constructors that are trusted as in any program linked to it.
+            // SAFETY: a name that ends with 0; loading it runs constructors that are trusted as in any program linked
+            // to it.
             let library = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if library.is_null() {
                 return None;

@@ -1,4 +1,5 @@
-//! Which descriptor has an rsocket. Looked at by each read and write of the program, in signal handlers too: without a lock.
+//! Which descriptor has an rsocket. Looked at by each read and write of the program, in signal handlers too: without a
+//! lock.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -18,12 +19,13 @@ static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()
 /// How many descriptors each rsocket has, if more than one; and whoever changes the table.
 static COUNTS: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
 
-/// The process that the rsockets of the table are of; 0 while there are none. After fork(2) the child has a copy of the table, and after vfork(2)
-/// the table itself, and neither has the rsockets.
+/// The process that the rsockets of the table are of; 0 while there are none. After fork(2) the child has a copy of the
+/// table, and after vfork(2) the table itself, and neither has the rsockets.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn process() -> u32 {
-    // SAFETY: no arguments. Of the kernel, as the C library may have kept the number of another process after a bare clone(2).
+    // SAFETY: no arguments. Of the kernel, as the C library may have kept the number of another process after a bare
+    // clone(2).
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
 }
 
@@ -63,8 +65,8 @@ pub fn find(fd: c_int) -> Option<(c_int, &'static Functions)> {
     if rsocket < 0 || !is_here() { None } else { Some((rsocket, functions()?)) }
 }
 
-/// The descriptor has this rsocket from now on, beside others that may have it. Whether it can: there are descriptors for which there is no place, and
-/// no child of the table's process has any.
+/// The descriptor has this rsocket from now on, beside others that may have it. Whether it can: there are descriptors
+/// for which there is no place, and no child of the table's process has any.
 pub fn insert(fd: c_int, rsocket: c_int) -> bool {
     if !is_here() {
         return false;
@@ -77,7 +79,8 @@ pub fn insert(fd: c_int, rsocket: c_int) -> bool {
         None => counts.push((rsocket, 1)),
     }
     let before = place.swap(rsocket + 1, Ordering::AcqRel) - 1;
-    // A descriptor that the kernel has given anew was closed by a way that does not lead here, such as a system call of the program's own.
+    // A descriptor that the kernel has given anew was closed by a way that does not lead here, such as a system call of
+    // the program's own.
     let left_over = count_down(&mut counts, before);
     drop(counts);
     if let (Some(rsocket), Some(functions)) = (left_over, functions()) {

@@ -75,8 +75,8 @@ impl Doors {
         self.second.filter(|_| color > 0).unwrap_or(self.first)
     }
 
-    /// Whether the doors of process 0 of the job are on the same link layers as these, of `rank`: datagrams to one on another lead
-    /// nowhere, and nothing answers.
+    /// Whether the doors of process 0 of the job are on the same link layers as these, of `rank`: datagrams to one on
+    /// another lead nowhere, and nothing answers.
     ///
     /// # Errors
     /// They are not: the sentence names both.

@@ -1,8 +1,8 @@
-//! Many ranks of a job in one process: each with its own pool, handshakes and identity, all on one set of ports and doors. For who
-//! measures how a rank does in a job that is larger than the machine.
+//! Many ranks of a job in one process: each with its own pool, handshakes and identity, all on one set of ports and
+//! doors. For who measures how a rank does in a job that is larger than the machine.
 //!
-//! Datagrams name the rank that they are for only where that is not known otherwise. Here it follows from the attempt that they belong
-//! to, which no other rank has.
+//! Datagrams name the rank that they are for only where that is not known otherwise. Here it follows from the attempt
+//! that they belong to, which no other rank has.
 
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -140,8 +140,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Opens the devices, for the ranks in `ranks`: whole blocks of the directory but for the last one, of which this process is the
-    /// first rank. `connections` of the options is what all of them may have together.
+    /// Opens the devices, for the ranks in `ranks`: whole blocks of the directory but for the last one, of which this
+    /// process is the first rank. `connections` of the options is what all of them may have together.
     ///
     /// # Errors
     /// As [`Mesh::open`](crate::Mesh::open); the ranks do not begin with this process's.
@@ -254,8 +254,8 @@ impl Crowd {
         self.members[at].as_deref_mut()
     }
 
-    /// Registers a rank with its leader, which is one of this crowd, added before, or another process; whether it is in the directory,
-    /// [`registered`](Crowd::registered) says. One at a time.
+    /// Registers a rank with its leader, which is one of this crowd, added before, or another process; whether it is in
+    /// the directory, [`registered`](Crowd::registered) says. One at a time.
     ///
     /// # Errors
     /// As [`want`](Crowd::want).
@@ -313,8 +313,8 @@ impl Crowd {
         }
     }
 
-    /// Connects a rank to `peer`; [`Event::Opened`] tells, and the connection is held once then. The address of the peer's leader is fetched from the job's store, the first
-    /// time.
+    /// Connects a rank to `peer`; [`Event::Opened`] tells, and the connection is held once then. The address of the
+    /// peer's leader is fetched from the job's store, the first time.
     ///
     /// # Errors
     /// The leader has put nothing, or the launcher is gone.

@@ -1,4 +1,5 @@
-//! The devices as the protocol needs them: ports, and two QPs for each place at each of them, made when they are first used.
+//! The devices as the protocol needs them: ports, and two QPs for each place at each of them, made when they are first
+//! used.
 
 use vervain_rdma::{Qp, RecvRequest, Region};
 

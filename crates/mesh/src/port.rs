@@ -17,7 +17,8 @@ const RNR_RETRY: u8 = 7;
 
 /// The limit of inline bytes is looked for this closely.
 const INLINE_STEP: u32 = 32;
-/// The most bytes inline on the data lane, where they are an answer's. More would be in each request of its queue, for nothing.
+/// The most bytes inline on the data lane, where they are an answer's. More would be in each request of its queue, for
+/// nothing.
 const DATA_INLINE: u32 = 64;
 
 /// Bytes of the receive for a command.
@@ -35,8 +36,8 @@ pub struct Port {
     pub path: PathOptions,
     /// Completions of both lanes' sends, and of notices. It has room for all that can be outstanding.
     pub data: Cq,
-    /// Completions of commands, and of the door if that has no CQ of its own: [`Mesh::poll_service`](crate::Mesh::poll_service) polls
-    /// it. It has room for all.
+    /// Completions of commands, and of the door if that has no CQ of its own:
+    /// [`Mesh::poll_service`](crate::Mesh::poll_service) polls it. It has room for all.
     pub service: Cq,
     /// Completions of the door: `service`, or with [`Options::own_door_cq`] one that
     /// [`Mesh::poll_door`](crate::Mesh::poll_door) polls.

@@ -48,9 +48,9 @@ impl Kind {
     }
 }
 
-/// What one of `ranks` ranks holds in a mesh with these options at `ports` ports; the most of each that there can be. Not in it: the
-/// objects of the devices, which [`Stock`](crate::Stock) makes for who wants to weigh them, and what a launcher's library adds to
-/// the values that it keeps.
+/// What one of `ranks` ranks holds in a mesh with these options at `ports` ports; the most of each that there can be.
+/// Not in it: the objects of the devices, which [`Stock`](crate::Stock) makes for who wants to weigh them, and what a
+/// launcher's library adds to the values that it keeps.
 pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
     let places = options.connections;
     let leaders = ranks.div_ceil(BLOCK);

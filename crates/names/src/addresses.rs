@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Addresses, and what they have become. All change at once, so two may have changed places. Both of a pair are of one family, and those
-/// of one host; no two become one. IPv4 addresses that are mapped into IPv6 are IPv4 addresses.
+/// Addresses, and what they have become. All change at once, so two may have changed places. Both of a pair are of one
+/// family, and those of one host; no two become one. IPv4 addresses that are mapped into IPv6 are IPv4 addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap(BTreeMap<IpAddr, IpAddr>);
 

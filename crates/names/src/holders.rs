@@ -1,5 +1,5 @@
-//! Who has a name. The kernel tells it by sock_diag(7), of sockets of all kinds and without being connected to them; where
-//! that is refused, /proc/net/unix still tells which names are taken.
+//! Who has a name. The kernel tells it by sock_diag(7), of sockets of all kinds and without being connected to them;
+//! where that is refused, /proc/net/unix still tells which names are taken.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, socket_with, sockopt};
@@ -14,7 +14,8 @@ use std::time::Duration;
 pub struct Holder {
     /// The name.
     pub name: String,
-    /// The user that made the socket, as seen from this user namespace; None where the kernel does not say (before Linux 5.3).
+    /// The user that made the socket, as seen from this user namespace; None where the kernel does not say (before
+    /// Linux 5.3).
     pub uid: Option<u32>,
     /// The socket's number in /proc.
     pub inode: u32,
@@ -94,8 +95,8 @@ fn program(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Process and user at the other end of a connection (SO_PEERCRED): of who listened there, or of who connected. The process
-/// is 0 where this pid namespace does not show it.
+/// Process and user at the other end of a connection (SO_PEERCRED): of who listened there, or of who connected. The
+/// process is 0 where this pid namespace does not show it.
 pub fn peer(socket: impl AsFd) -> Option<(i32, u32)> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

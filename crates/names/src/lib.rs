@@ -1,8 +1,9 @@
-//! The names by which processes of Vervain find each other, in the abstract namespace of unix sockets, and who has them.
+//! The names by which processes of Vervain find each other, in the abstract namespace of unix sockets, and who has
+//! them.
 //!
 //! The kernel gives such a name to the first who asks for it, whatever user that is, in the whole network namespace. So
-//! another user can take names before this one does. Nothing is believed of such a socket; what is left to do is to lose no
-//! time with it, and to say whose it is.
+//! another user can take names before this one does. Nothing is believed of such a socket; what is left to do is to
+//! lose no time with it, and to say whose it is.
 
 mod addresses;
 mod holders;
@@ -23,8 +24,9 @@ pub fn slots(uid: u32) -> String {
     format!("vervain/{uid}/")
 }
 
-/// Where process `pid` listens that has opened its devices as user `uid`, who can become another: this shows that user when the process
-/// is another's. Sequenced packets. `unique`: pid namespaces may have one number each, and share a network.
+/// Where process `pid` listens that has opened its devices as user `uid`, who can become another: this shows that user
+/// when the process is another's. Sequenced packets. `unique`: pid namespaces may have one number each, and share a
+/// network.
 pub fn opening(uid: u32, pid: u32, unique: u64) -> String {
     format!("{}{unique:016x}", openings(uid, pid))
 }
@@ -39,7 +41,8 @@ pub fn management(uid: u32, slot: u32) -> String {
     format!("{}cm/{slot}", slots(uid))
 }
 
-/// Where the process that has claimed service `service` gets management datagrams that ask for it, at `address`, a GID, or at any; datagrams.
+/// Where the process that has claimed service `service` gets management datagrams that ask for it, at `address`, a GID,
+/// or at any; datagrams.
 pub fn service(uid: u32, service: u64, address: Option<Ipv6Addr>) -> String {
     let address = address.map_or_else(|| "*".to_owned(), |address| address.to_string());
     format!("{}cm/{service:016x}/{address}", slots(uid))

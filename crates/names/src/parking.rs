@@ -1,9 +1,9 @@
-//! Parking: what a supervisor asks of the processes of a job before an image of them is made, and after. Each step is taken by all of them
-//! before the next one by any. Each is a connection of its own to the listener of one of the process's slots, which the process closes when
-//! it has answered: no image has an end of it.
+//! Parking: what a supervisor asks of the processes of a job before an image of them is made, and after. Each step is
+//! taken by all of them before the next one by any. Each is a connection of its own to the listener of one of the
+//! process's slots, which the process closes when it has answered: no image has an end of it.
 //!
-//! Where the process is restored, addresses may be others than its program knows. Then it is told of them in messages before the one that
-//! has it rejoin, a pair in each.
+//! Where the process is restored, addresses may be others than its program knows. Then it is told of them in messages
+//! before the one that has it rejoin, a pair in each.
 
 use crate::AddressMap;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,8 +45,8 @@ impl Step {
     }
 }
 
-/// Has the process that has `slot` of user `uid`, in the network namespace of this thread, take `step`, and waits for it. False if there is
-/// no such process.
+/// Has the process that has `slot` of user `uid`, in the network namespace of this thread, take `step`, and waits for
+/// it. False if there is no such process.
 ///
 /// # Errors
 /// As [`begin`] and [`Asked::answer`].
@@ -66,8 +66,9 @@ pub fn begin(uid: u32, slot: u32, step: Step) -> io::Result<Option<Asked>> {
     send(uid, slot, &[message(step as u32)])
 }
 
-/// Asks for [`Step::Rejoin`] as [`begin`] does, where addresses are others than when the process left: `map` has each that has changed, as
-/// it was then, or as the program knows it. Those that the process has nothing to do with do no harm.
+/// Asks for [`Step::Rejoin`] as [`begin`] does, where addresses are others than when the process left: `map` has each
+/// that has changed, as it was then, or as the program knows it. Those that the process has nothing to do with do no
+/// harm.
 ///
 /// # Errors
 /// As [`begin`].
@@ -133,8 +134,9 @@ impl Asked {
     /// Waits for the answer. False if the process has ended.
     ///
     /// # Errors
-    /// What the process says: ETIMEDOUT if somebody keeps it from standing still, EOPNOTSUPP for what it cannot give up, EADDRINUSE for a
-    /// port that somebody else has; its log has a sentence. ETIMEDOUT if it does not answer within `patience` either.
+    /// What the process says: ETIMEDOUT if somebody keeps it from standing still, EOPNOTSUPP for what it cannot give
+    /// up, EADDRINUSE for a port that somebody else has; its log has a sentence. ETIMEDOUT if it does not answer within
+    /// `patience` either.
     pub fn answer(self, patience: Duration) -> io::Result<bool> {
         self.answer_unless_busy(patience, || false)
     }
@@ -168,7 +170,8 @@ impl Asked {
             match (kind, errno) {
                 (ANSWER, 0) => return Ok(true),
                 (ANSWER, errno) => return Err(io::Error::from_raw_os_error(errno.cast_signed())),
-                // What all are told who are connected, such as that a process goes on: this is a connection like others until it asks.
+                // What all are told who are connected, such as that a process goes on: this is a connection like others
+                // until it asks.
                 _ => {}
             }
         }

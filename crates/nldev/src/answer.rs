@@ -23,7 +23,8 @@ mod errno {
 /// Types below this are netlink's own.
 const NLMSG_MIN_TYPE: u16 = 16;
 
-/// The datagrams that answer those messages in `request` that want an answer, to be sent to the socket with number `port_id`.
+/// The datagrams that answer those messages in `request` that want an answer, to be sent to the socket with number
+/// `port_id`.
 ///
 /// A dump is a message for each thing that there is, and one that says it is done. Other requests have one answer, with
 /// NLM_F_ACK an acknowledgement after it; or an error.
@@ -284,7 +285,8 @@ fn counters(device: &Device, port: &Port) -> Attributes {
     all
 }
 
-/// Devices are there in every network namespace, a forked child's memory is its own, and a controlled Q_Key takes privilege.
+/// Devices are there in every network namespace, a forked child's memory is its own, and a controlled Q_Key takes
+/// privilege.
 fn system() -> Attributes {
     vec![
         u8_attr(attr::SYS_NETNS_MODE, 1),

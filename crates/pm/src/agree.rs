@@ -1,5 +1,5 @@
-//! What all nodes do together and not by messages, since those stand still: each tells the others something by the job's store, and all
-//! go on or none does.
+//! What all nodes do together and not by messages, since those stand still: each tells the others something by the
+//! job's store, and all go on or none does.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ impl<'a> Meeting<'a> {
         format!("pm.rest.{}.{}", self.epoch, self.turn)
     }
 
-    /// Tells all others something, and returns once they have told theirs too, which [`told`](Self::told) has until the next time.
+    /// Tells all others something, and returns once they have told theirs too, which [`told`](Self::told) has until the
+    /// next time.
     pub fn tell(&mut self, what: &[u8]) -> Result<()> {
         *self.turn += 1;
         self.job.put(&self.key(), what)?;

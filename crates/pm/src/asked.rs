@@ -1,5 +1,5 @@
-//! Checkpoints that the supervisor of the job asks for (`vervain-request`): nodes number their calls, and a word of memory that they share
-//! with it says at which of them all make one.
+//! Checkpoints that the supervisor of the job asks for (`vervain-request`): nodes number their calls, and a word of
+//! memory that they share with it says at which of them all make one.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use crate::shared::Shared;
 
 /// How long a launcher may take to fetch a value.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks whether the supervisor has put a checkpoint away, and how many of them until one at whether it is there.
+/// Between two looks whether the supervisor has put a checkpoint away, and how many of them until one at whether it is
+/// there.
 const LOOK: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 200;
 /// How long a node that could not save may take to say why; it has told the others already.
@@ -38,8 +39,8 @@ fn key(epoch: u32) -> String {
 }
 
 impl Asked {
-    /// Finds what the supervisor asks by, and tells the other nodes, who see it after the next fence: so that the first call need not wait
-    /// for them.
+    /// Finds what the supervisor asks by, and tells the other nodes, who see it after the next fence: so that the first
+    /// call need not wait for them.
     pub fn open(job: &Job, epoch: u32) -> Result<Asked> {
         // One that cannot be opened is that of another host.
         let path = env::var_os(VARIABLE).filter(|path| !path.is_empty());
@@ -110,7 +111,8 @@ pub(crate) fn make(
     made
 }
 
-/// Waits until the node that could not save has said why: the next call of this one would say that it has failed, and no reason.
+/// Waits until the node that could not save has said why: the next call of this one would say that it has failed, and
+/// no reason.
 fn await_reason(node: &Node, call: u64) {
     let until = Instant::now() + REASON;
     while node.is_making(call) && Instant::now() < until {

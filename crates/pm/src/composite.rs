@@ -1,4 +1,5 @@
-//! A composite context: nodes that are reached by different contexts, such as a fast one inside a host and one for all others.
+//! A composite context: nodes that are reached by different contexts, such as a fast one inside a host and one for all
+//! others.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +29,8 @@ struct Way {
 struct State {
     members: Vec<Arc<Context>>,
     ways: Vec<Option<Way>>,
-    /// The member that has given out a send buffer, and the one that has given out a message, with the sender as it is known here.
+    /// The member that has given out a send buffer, and the one that has given out a message, with the sender as it is
+    /// known here.
     out: Option<usize>,
     received: Option<(usize, u32)>,
     /// The member that is asked first for the next message.
@@ -75,7 +77,8 @@ impl Composite {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `node` be node `there` of `member`. One that was another's before is that no more. Each process says so for itself.
+    /// Has `node` be node `there` of `member`. One that was another's before is that no more. Each process says so for
+    /// itself.
     ///
     /// # Errors
     /// EINVAL: the member has no such node, or `node` is above 2^20. ENOMEM: no descriptor.
@@ -229,7 +232,8 @@ impl Composite {
         Ok((state.members[way.member].clone(), Whom::Node(way.node)))
     }
 
-    /// As [`Context::lock`], in the member by which the node is reached. The handle is for that node, and for copies to and from it.
+    /// As [`Context::lock`], in the member by which the node is reached. The handle is for that node, and for copies to
+    /// and from it.
     ///
     /// # Safety
     /// As there.

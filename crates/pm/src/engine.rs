@@ -1,5 +1,5 @@
-//! The state of a context behind its lock: connections, buffers, requests under way. None of its functions waits. The program's calls
-//! move it on, and the context's thread does where a peer waits for this side of a connection.
+//! The state of a context behind its lock: connections, buffers, requests under way. None of its functions waits. The
+//! program's calls move it on, and the context's thread does where a peer waits for this side of a connection.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -78,8 +78,9 @@ pub(crate) struct Engine {
     /// How it stands still, and what was kept or brought back meanwhile.
     pub rest: Rest,
 
-    /// Grows with whatever a program may wait for but messages. `seen`: what it was when the program was last told to look, by the end of
-    /// a sleep or since there was something; not when it last found nothing, which may have been of something else.
+    /// Grows with whatever a program may wait for but messages. `seen`: what it was when the program was last told to
+    /// look, by the end of a sleep or since there was something; not when it last found nothing, which may have been of
+    /// something else.
     pub news: u64,
     pub seen: u64,
     /// The program has asked for events, and has not taken them.
@@ -88,7 +89,8 @@ pub(crate) struct Engine {
     pub discarding: bool,
     /// The context cannot go on.
     pub failure: Option<Error>,
-    /// When the mesh wants to be called again, as far as is known; connections have changed since the thread has looked at that.
+    /// When the mesh wants to be called again, as far as is known; connections have changed since the thread has looked
+    /// at that.
     pub due: Option<Instant>,
     pub stirred: bool,
     /// The thread looks at messages and completions too, and when it wakes by itself.
@@ -195,8 +197,9 @@ impl Engine {
         found
     }
 
-    /// Takes what has come out of its receives, where senders wait for one and connections wait for these senders: one closes when what was
-    /// sent by it has come. A program that tries again until it is connected, or computes, may not receive meanwhile.
+    /// Takes what has come out of its receives, where senders wait for one and connections wait for these senders: one
+    /// closes when what was sent by it has come. A program that tries again until it is connected, or computes, may not
+    /// receive meanwhile.
     pub fn make_way(&mut self) {
         while self.window.is_used_up(self.queue.len())
             && (self.mesh.is_draining() || self.rest.kept.len() < self.most_kept())
@@ -208,7 +211,8 @@ impl Engine {
         }
     }
 
-    /// As many messages as can be under way at a time. A sender that goes on is to wait for the program, unless its connection closes.
+    /// As many messages as can be under way at a time. A sender that goes on is to wait for the program, unless its
+    /// connection closes.
     fn most_kept(&self) -> usize {
         self.connections.len() * (QUEUE as usize + self.window.all())
     }
@@ -296,7 +300,8 @@ impl Engine {
         while let Some(event) = self.mesh.next_event() {
             self.news += 1;
             match event {
-                // What its last life has left was taken away when that was closed; messages may have come by this one already.
+                // What its last life has left was taken away when that was closed; messages may have come by this one
+                // already.
                 Event::Opened(_) => {}
                 Event::Closed { link, rank, .. } => {
                     let connection = std::mem::take(&mut self.connections[link.index as usize]);
@@ -314,8 +319,8 @@ impl Engine {
         self.news != self.seen
     }
 
-    /// Whether the thread has to be told of what a call of the program's has changed: it is to wake earlier, to look at what it does not
-    /// look at, or to ask the launcher.
+    /// Whether the thread has to be told of what a call of the program's has changed: it is to wake earlier, to look at
+    /// what it does not look at, or to ask the launcher.
     #[inline]
     pub fn needs_thread(&mut self) -> bool {
         self.mesh.needs_owner() || (self.stirred && self.has_been_stirred())
@@ -353,8 +358,8 @@ impl Engine {
         self.mesh.release(link);
     }
 
-    /// A request has failed, and with it all that were posted behind it by the same lane. It is the end of the node, but where the node
-    /// itself has refused a write or a read: that has no more of those.
+    /// A request has failed, and with it all that were posted behind it by the same lane. It is the end of the node,
+    /// but where the node itself has refused a write or a read: that has no more of those.
     #[cold]
     fn request_failed(&mut self, link: Link, is_message: bool, status: Status) {
         let node = self.mesh.peer(link).0;

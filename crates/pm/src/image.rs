@@ -1,5 +1,6 @@
-//! The image of a context: what a file has of it, and how it is written and read. A file may be anything: it is read once, then each
-//! field of it is checked. It has to be this user's alone, for it says what was sent and where memory lies.
+//! The image of a context: what a file has of it, and how it is written and read. A file may be anything: it is read
+//! once, then each field of it is checked. It has to be this user's alone, for it says what was sent and where memory
+//! lies.
 
 use std::fs::File;
 use std::io::Read;
@@ -78,7 +79,8 @@ pub(crate) struct Image {
     pub messages: Vec<SavedMessage>,
     /// In the order of their keys.
     pub locks: Vec<SavedLock>,
-    /// What is to begin anew. An image of nodes that were drained has it too, where they were restored from one and had not gone on.
+    /// What is to begin anew. An image of nodes that were drained has it too, where they were restored from one and had
+    /// not gone on.
     pub unsent: Unsent,
 }
 
@@ -238,7 +240,8 @@ impl Image {
     /// Reads an image from the beginning of a file.
     ///
     /// # Errors
-    /// EACCES: the file is not this user's alone. EBADMSG: it has no image, or a damaged one. EPROTONOSUPPORT: another version's.
+    /// EACCES: the file is not this user's alone. EBADMSG: it has no image, or a damaged one. EPROTONOSUPPORT: another
+    /// version's.
     pub fn read(file: BorrowedFd<'_>) -> Result<Image> {
         let length = check_file(file)?;
         if length > MAX_BODY + HEADER as u64 {

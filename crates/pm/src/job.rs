@@ -1,5 +1,5 @@
-//! This process's membership in its job, which all its contexts share. The job is joined by the first context and left with the last
-//! device, and a process does either once: launchers know it by that.
+//! This process's membership in its job, which all its contexts share. The job is joined by the first context and left
+//! with the last device, and a process does either once: launchers know it by that.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -77,8 +77,8 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Counts the hosts; all ranks do, once they are in the job. Where the launcher does not say which ranks share a host, each has its
-    /// own.
+    /// Counts the hosts; all ranks do, once they are in the job. Where the launcher does not say which ranks share a
+    /// host, each has its own.
     pub(crate) fn count(job: &Job) -> Result<Hosts> {
         let mut membership = membership();
         if let Some(hosts) = membership.hosts {

@@ -151,7 +151,8 @@ impl Engine {
     ) -> Result<()> {
         let Some(mut link) = self.connection(node) else { return self.no_room() };
         if self.connections[link.index as usize].operations >= QUEUE {
-            // When the last one is over, and others wait for the place, the connection is not that to the node any more.
+            // When the last one is over, and others wait for the place, the connection is not that to the node any
+            // more.
             self.look_for_completions();
             let Some(found) = self.mesh.find(node, COLOR) else { return self.no_room() };
             link = found;

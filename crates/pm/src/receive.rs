@@ -1,4 +1,5 @@
-//! Receiving: messages lie where the device has put them, in receives that all senders share, until the program gives them back.
+//! Receiving: messages lie where the device has put them, in receives that all senders share, until the program gives
+//! them back.
 
 use crate::engine::{Engine, PORT};
 use crate::error::{Error, Result};

@@ -1,5 +1,6 @@
-//! A context that stands still: nothing is sent any more, and what was sent is over. Meanwhile messages of others still come, since theirs
-//! are to be over too; they are kept in memory of their own, for receives are for those who still send.
+//! A context that stands still: nothing is sent any more, and what was sent is over. Meanwhile messages of others still
+//! come, since theirs are to be over too; they are kept in memory of their own, for receives are for those who still
+//! send.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -73,12 +74,14 @@ pub(crate) struct Rest {
     pub out: Option<Kept>,
     /// What an image had under way, until it has begun anew.
     pub unsent: Option<Box<Unsent>>,
-    /// Writes, or reads, are in an image that was written since sending was stopped. Until it goes on the program is not told that they are
-    /// over: after a restore they begin anew, so what it keeps of its memory must be as it was when they had not ended.
+    /// Writes, or reads, are in an image that was written since sending was stopped. Until it goes on the program is
+    /// not told that they are over: after a restore they begin anew, so what it keeps of its memory must be as it was
+    /// when they had not ended.
     pub withheld: Withheld,
     /// By connections that were closed, or in the life that an image was made of.
     totals: HashMap<u32, Counts>,
-    /// Of memory that other nodes had locked when an image was made: the key that it has now, by the node and the key in its handle.
+    /// Of memory that other nodes had locked when an image was made: the key that it has now, by the node and the key
+    /// in its handle.
     far_keys: HashMap<(u32, u32), u32>,
 }
 
@@ -144,7 +147,8 @@ impl Engine {
         if self.rest.is_stopped { Ok(()) } else { Err(NOT_STOPPED) }
     }
 
-    /// Whether nothing that this node has sent, written or read is under way. What an image had under way is not until it begins.
+    /// Whether nothing that this node has sent, written or read is under way. What an image had under way is not until
+    /// it begins.
     pub fn check_settled(&mut self) -> Result<()> {
         while self.look_for_completions() {}
         self.look_for_messages();

@@ -27,8 +27,8 @@ const RECEIVED: Error = Error::plain(libc::EBUSY, "the message that was received
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Counted(pub Vec<(u32, u64)>);
 
-/// What a node tells the others of its image: which save it is of, what was sent by then, and the keys in handles of its memory with those
-/// that it has now.
+/// What a node tells the others of its image: which save it is of, what was sent by then, and the keys in handles of
+/// its memory with those that it has now.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     save: SaveId,
@@ -57,7 +57,8 @@ fn sent(engine: &Engine) -> Vec<(u32, u64)> {
         .collect()
 }
 
-/// Waits until what all nodes have told that they have sent to this one is here: the device has received it, and tells in its time.
+/// Waits until what all nodes have told that they have sent to this one is here: the device has received it, and tells
+/// in its time.
 fn await_sent(shared: &Shared, meeting: &Meeting<'_>, nodes: u32, own: u32) -> Result<()> {
     let since = Instant::now();
     for node in 0..nodes {
@@ -158,8 +159,8 @@ pub(crate) fn save(shared: &Shared, turn: &mut u32, file: Result<BorrowedFd<'_>>
     written
 }
 
-/// The image of this node where not all can have their devices stand still: all that was sent is let arrive, so that nothing is left in
-/// queues and on the wire. It works on any device.
+/// The image of this node where not all can have their devices stand still: all that was sent is let arrive, so that
+/// nothing is left in queues and on the wire. It works on any device.
 fn drained(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> Result<Image> {
     let (own, nodes) = (shared.job.rank(), shared.job.size());
     meeting.all_have("come to rest", await_rest(shared))?;

@@ -1,5 +1,6 @@
-//! What threads of the program and the context's own thread share: the engine behind its lock, and descriptors. A program that sleeps
-//! does so on one descriptor, which stands for the queues of messages and of completions, and for what the thread finds.
+//! What threads of the program and the context's own thread share: the engine behind its lock, and descriptors. A
+//! program that sleeps does so on one descriptor, which stands for the queues of messages and of completions, and for
+//! what the thread finds.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

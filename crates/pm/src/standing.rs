@@ -1,6 +1,6 @@
-//! Images of devices that stand still. Nothing is let arrive: all nodes have their devices stand still, and take what they have then. What
-//! a node had sent by that moment is either with the other node, which says how many messages it has, or not, and then it is still in a
-//! buffer of its sender's. So each has what it needs to send it again.
+//! Images of devices that stand still. Nothing is let arrive: all nodes have their devices stand still, and take what
+//! they have then. What a node had sent by that moment is either with the other node, which says how many messages it
+//! has, or not, and then it is still in a buffer of its sender's. So each has what it needs to send it again.
 
 use crate::agree::Meeting;
 use crate::engine::Engine;
@@ -30,7 +30,8 @@ pub(crate) fn image(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> R
     let moment = shared.with(|engine| take(engine, id));
     let received = moment.as_ref().map_or_else(|_| Vec::new(), |moment| moment.received.clone());
     meeting.tell(&told(&Counted(received))?)?;
-    // All have taken what they have: it is of no use to stand still any longer, and peers in packets do not wait for ever.
+    // All have taken what they have: it is of no use to stand still any longer, and peers in packets do not wait for
+    // ever.
     drop(still);
     let image = match moment {
         Ok(moment) => complete(moment, meeting)?,
@@ -60,8 +61,8 @@ fn take(engine: &mut Engine, id: SaveId) -> Result<Moment> {
     Ok(Moment { image, posted: engine.posted_messages(), received })
 }
 
-/// Adds what is to be sent again, by what the others say that they have. None where one has less than this node knows to be there: a
-/// device may tell its sender of a message before it tells the receiver.
+/// Adds what is to be sent again, by what the others say that they have. None where one has less than this node knows
+/// to be there: a device may tell its sender of a message before it tells the receiver.
 fn complete(moment: Moment, meeting: &Meeting<'_>) -> Result<Option<Image>> {
     let Moment { mut image, posted, .. } = moment;
     let mut again = Vec::new();

@@ -1,6 +1,7 @@
-//! The context's own thread: it answers peers that want to connect or to close a connection while the program computes, and asks the
-//! launcher for leaders' addresses. Messages wait in their buffers for the program, and wake nobody that has not asked for it; the
-//! thread looks at them only while a connection closes, which may depend on one, and while the context does.
+//! The context's own thread: it answers peers that want to connect or to close a connection while the program computes,
+//! and asks the launcher for leaders' addresses. Messages wait in their buffers for the program, and wake nobody that
+//! has not asked for it; the thread looks at them only while a connection closes, which may depend on one, and while
+//! the context does.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -103,7 +104,8 @@ fn sleep(shared: &Shared, watching: bool, wait: Option<Duration>) -> Result<()> 
         tell(shared, &engine);
     }
     if watching {
-        // Under the lock: a program that is about to sleep takes them too, and one that has been woken by one finds it or `ready`.
+        // Under the lock: a program that is about to sleep takes them too, and one that has been woken by one finds it
+        // or `ready`.
         let mut engine = shared.lock();
         let taken = shared.messages.take()? | shared.completions.take()?;
         look(&mut engine);

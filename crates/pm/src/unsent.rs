@@ -1,5 +1,5 @@
-//! What an image has that was under way when it was written: messages that were not with their nodes, and writes and reads that were not
-//! over. All of it begins anew when sending goes on, before anything else is sent.
+//! What an image has that was under way when it was written: messages that were not with their nodes, and writes and
+//! reads that were not over. All of it begins anew when sending goes on, before anything else is sent.
 
 use std::collections::HashSet;
 
@@ -103,7 +103,8 @@ impl Engine {
         }
     }
 
-    /// Of a write or a read that goes to memory which its node has not locked the program is told as if the device had refused it.
+    /// Of a write or a read that goes to memory which its node has not locked the program is told as if the device had
+    /// refused it.
     pub fn refuse_copy(&mut self, copy: &SavedCopy) {
         let what = if copy.direction == Direction::Write { "a write to" } else { "a read from" };
         let sentence = format!("{what} node {} failed: the memory is not locked there", copy.node);

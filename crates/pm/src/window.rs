@@ -1,6 +1,7 @@
-//! Which receives are posted. A shared receive queue hands them out in the order of posting, so if all were posted, messages would be
-//! written to all receive buffers in turn, megabytes that no cache keeps. So few are, those that were given back last, while the program
-//! takes what comes. Where it does not, the device tells that few are left (the limit of the queue), and all others are posted.
+//! Which receives are posted. A shared receive queue hands them out in the order of posting, so if all were posted,
+//! messages would be written to all receive buffers in turn, megabytes that no cache keeps. So few are, those that were
+//! given back last, while the program takes what comes. Where it does not, the device tells that few are left (the
+//! limit of the queue), and all others are posted.
 
 use crate::engine::{Engine, PORT};
 use crate::error::Result;

@@ -1,9 +1,9 @@
-//! Counters are the files of the tree whose content is not there yet: a program that opens one gets its value of that moment,
-//! in a file of its own under the same descriptor, and as in sysfs anew with each read from the start, which perftest relies
-//! on. The file's name says which counter it is.
+//! Counters are the files of the tree whose content is not there yet: a program that opens one gets its value of that
+//! moment, in a file of its own under the same descriptor, and as in sysfs anew with each read from the start, which
+//! perftest relies on. The file's name says which counter it is.
 //!
-//! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open. One without a
-//! text is an attribute that has no value: its read fails with EINVAL, as the kernel's does.
+//! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open.
+//! One without a text is an attribute that has no value: its read fails with EINVAL, as the kernel's does.
 
 use std::ffi::c_int;
 use std::io::Write;
@@ -68,8 +68,8 @@ pub fn may_be_one(fd: c_int) -> bool {
     may_be_inside() && bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// If `fd` is a counter that lives, and is about to be read from its start, it gets its value of now. `at` is the place that
-/// is read, where that is not the file's own.
+/// If `fd` is a counter that lives, and is about to be read from its start, it gets its value of now. `at` is the place
+/// that is read, where that is not the file's own.
 #[cold]
 #[inline(never)]
 pub fn renew(fd: c_int, at: Option<off_t>) {
@@ -173,8 +173,8 @@ fn give(fd: c_int, placeholder: &[u8], value: u64) {
     let mut name = [0_u8; TEXT];
     let line = placeholder.split(|b| *b == b'\n').next().unwrap_or_default();
     name[..line.len()].copy_from_slice(line);
-    // SAFETY: plain calls on a descriptor of our own, named by a C string, for the placeholder was shorter than the buffer;
-    // `fd` is the program's, which has not seen it yet.
+    // SAFETY: plain calls on a descriptor of our own, named by a C string, for the placeholder was shorter than the
+    // buffer; `fd` is the program's, which has not seen it yet.
     unsafe {
         let file = libc::memfd_create(name.as_ptr().cast(), libc::MFD_CLOEXEC);
         if file < 0 {

@@ -9,7 +9,8 @@
 //! Memory: in a process that has loaded the verbs library, large allocations and mappings come from shared memory
 //! (`vervain-share`), unless VERVAIN_SHARE=off. The device finds out about them by [`vervain_share_v1`].
 //!
-//! Libraries: what a program loads from a package that brings a libibverbs or librdmacm of its own gets Vervain's (`loading`).
+//! Libraries: what a program loads from a package that brings a libibverbs or librdmacm of its own gets Vervain's
+//! (`loading`).
 //!
 //! Sanitizers: what a runtime has to be told where this library is loaded (`checkers`).
 //!
@@ -17,8 +18,8 @@
 //!   processor.
 //! - `allocation`, `mapping`, `forking`, `signals`, `descriptors` and `sandbox` are the functions of memory.
 //! - `threads` finds the functions behind ours before there is a second thread.
-//! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters` fills in what is
-//!   counted just now.
+//! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters`
+//!   fills in what is counted just now.
 //!
 //! Only absolute paths in their plain spelling are rewritten: not `/sys//class/…`, and not a path relative to a
 //! directory above. Calls that the C library makes inside itself never come here, nor do direct system calls (Go,
@@ -78,10 +79,10 @@ extern "C" fn prepare() {
     }
 }
 
-/// Finds all functions behind ours. A program that starts no thread and loads nothing has each of them found at its first
-/// call, in a signal handler or after vfork(2) too, for dlsym(3) then only takes a lock that is this thread's or nobody's.
-/// Before the second thread all are found: another may hold that lock, in dlopen(3), and wait there for what this one calls.
-/// Before dlopen(3) too: a call between it and dlerror(3) must not be the one that looks something up.
+/// Finds all functions behind ours. A program that starts no thread and loads nothing has each of them found at its
+/// first call, in a signal handler or after vfork(2) too, for dlsym(3) then only takes a lock that is this thread's or
+/// nobody's. Before the second thread all are found: another may hold that lock, in dlopen(3), and wait there for what
+/// this one calls. Before dlopen(3) too: a call between it and dlerror(3) must not be the one that looks something up.
 fn resolve() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {

@@ -1,4 +1,5 @@
-//! Functions that say where a path leads. What they answer must be spelled as the program knows it, not as the tree does.
+//! Functions that say where a path leads. What they answer must be spelled as the program knows it, not as the tree
+//! does.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;

@@ -1,6 +1,6 @@
-//! dlopen(3). A package may bring a libibverbs of its own, and a librdmacm: a Python wheel has its libraries under names such as
-//! libibverbs-1de1263b.so.1.14.48.0, other packages in a directory that each of them names in its DT_RPATH. Neither is
-//! found in LD_LIBRARY_PATH, and with it the program would look for devices of the kernel's.
+//! dlopen(3). A package may bring a libibverbs of its own, and a librdmacm: a Python wheel has its libraries under
+//! names such as libibverbs-1de1263b.so.1.14.48.0, other packages in a directory that each of them names in its
+//! DT_RPATH. Neither is found in LD_LIBRARY_PATH, and with it the program would look for devices of the kernel's.
 //!
 //! So before a library is loaded that needs such a one, Vervain's is, for all to see (RTLD_GLOBAL): the dynamic linker
 //! takes a symbol from what is global before it looks at what a library brings (dlopen(3)). And a program that loads
@@ -123,8 +123,8 @@ fn own_path() -> Option<PathBuf> {
 /// Which of [`LIBRARIES`] the library at `path`, or one that it brings along, needs under another name or has in a
 /// directory of its own. Each file is looked at once.
 fn brought_along(path: &Path) -> Vec<usize> {
-    // By what a file is, not by its real path: that takes a call for each directory, and MPI loads fifty plugins. The time is for a
-    // number that another file gets again.
+    // By what a file is, not by its real path: that takes a call for each directory, and MPI loads fifty plugins. The
+    // time is for a number that another file gets again.
     static SEEN: Mutex<Option<HashSet<[u64; 4]>>> = Mutex::new(None);
     // Not waited for: a child forked by another thread meanwhile would wait for ever.
     let mut shared = SEEN.try_lock().ok();

@@ -1,9 +1,10 @@
 //! mmap and its kin. What concerns the shared heap goes to `vervain-share`; shared mappings of memfds and SysV segments
 //! are noted there; every other call passes through after a few comparisons.
 //!
-//! UCX wants to hear of memory that goes away. Its libucm rewrites the first bytes of the functions that it finds for that, and
-//! these here too, to jump to its own, which end in system calls: what it would do so, the functions that it does it by
-//! (`ucm_orig_mmap` and so on, ucm/util/replace.h) stand here as well, with the kernel behind them in place of the C library.
+//! UCX wants to hear of memory that goes away. Its libucm rewrites the first bytes of the functions that it finds for
+//! that, and these here too, to jump to its own, which end in system calls: what it would do so, the functions that it
+//! does it by (`ucm_orig_mmap` and so on, ucm/util/replace.h) stand here as well, with the kernel behind them in place
+//! of the C library.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -1,9 +1,10 @@
-//! Sockets of NETLINK_RDMA, on which `rdma` of iproute2, rdma-core's tests and other programs ask the kernel for RDMA devices.
+//! Sockets of NETLINK_RDMA, on which `rdma` of iproute2, rdma-core's tests and other programs ask the kernel for RDMA
+//! devices.
 //!
-//! Under a tree such a socket becomes one of NETLINK_USERSOCK, by which processes may talk to each other without privilege
-//! and which the kernel itself never reads. So it is a netlink socket in every respect: bind(2), getsockname(2), poll(2),
-//! recvmsg(2), dup(2) and close(2) are the kernel's. Only what the program sends to the kernel is taken here, and the
-//! answers (`vervain-nldev`) are sent to it before the call returns.
+//! Under a tree such a socket becomes one of NETLINK_USERSOCK, by which processes may talk to each other without
+//! privilege and which the kernel itself never reads. So it is a netlink socket in every respect: bind(2),
+//! getsockname(2), poll(2), recvmsg(2), dup(2) and close(2) are the kernel's. Only what the program sends to the kernel
+//! is taken here, and the answers (`vervain-nldev`) are sent to it before the call returns.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -193,7 +194,8 @@ fn give(to: u32, datagrams: &[Vec<u8>]) -> Option<()> {
     (address.nl_family, address.nl_pid) = (libc::AF_NETLINK as _, to);
     for datagram in datagrams {
         // A queue that the program does not read must not hold it up.
-        // SAFETY: the datagram and the address live as long as the call, which the hook passes on: it is not to the kernel.
+        // SAFETY: the datagram and the address live as long as the call, which the hook passes on: it is not to the
+        // kernel.
         let sent = unsafe {
             libc::sendto(
                 fd.as_raw_fd(),

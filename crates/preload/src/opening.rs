@@ -1,8 +1,8 @@
 //! Functions that open a file, and that read one.
 //!
 //! open(2) and its kin are variadic in C. On x86-64 and AArch64 under Linux an integer argument travels the same way
-//! whether it is variadic or not, so the mode is an ordinary argument here; where the caller gave none, what is passed on
-//! is ignored by the real function as well.
+//! whether it is variadic or not, so the mode is an ordinary argument here; where the caller gave none, what is passed
+//! on is ignored by the real function as well.
 
 use std::ffi::{c_char, c_int, c_void};
 

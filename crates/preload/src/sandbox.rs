@@ -1,5 +1,5 @@
-//! prctl(2) and syscall(2), for seccomp alone: a program that sets a filter for itself allows what the C library's allocator
-//! needs, and nothing of what the shared heap does. So the heap serves no more from then on.
+//! prctl(2) and syscall(2), for seccomp alone: a program that sets a filter for itself allows what the C library's
+//! allocator needs, and nothing of what the shared heap does. So the heap serves no more from then on.
 
 use std::ffi::{c_int, c_ulong};
 

@@ -84,7 +84,8 @@ pub enum Kind {
     Device,
 }
 
-/// Whether there is a tree and `path` is one of those that are shown from it. The comparison is all that any other path costs.
+/// Whether there is a tree and `path` is one of those that are shown from it. The comparison is all that any other path
+/// costs.
 #[inline]
 pub fn kind(path: *const c_char) -> Option<Kind> {
     let shown = SHOWN.iter().find(|prefix| {

@@ -1,5 +1,5 @@
-//! Programs that load a package with a libibverbs of its own: under the preload they get Vervain's, by whichever way the
-//! package leads to its own.
+//! Programs that load a package with a libibverbs of its own: under the preload they get Vervain's, by whichever way
+//! the package leads to its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -63,9 +63,9 @@ impl AddressVector {
         Ok(Self { port: path.port, lid: remote.lid, sl: path.sl, path_bits: 0, rate: 0, route })
     }
 
-    /// The way back to who sent the datagram that `received` is of, whose first [`GRH_BYTES`] bytes are `grh`; `port` is
-    /// the one that the QP is at. On RoCE the GRH leads back, or the IP header in its place; on InfiniBand the LID, with
-    /// a GRH where the datagram had one. `ibv_init_ah_from_wc(3)`.
+    /// The way back to who sent the datagram that `received` is of, whose first [`GRH_BYTES`] bytes are `grh`; `port`
+    /// is the one that the QP is at. On RoCE the GRH leads back, or the IP header in its place; on InfiniBand the LID,
+    /// with a GRH where the datagram had one. `ibv_init_ah_from_wc(3)`.
     ///
     /// On RoCE libraries search the port's GIDs for the one that the datagram came to, which may take a system call for
     /// each: not for every datagram. [`sender_gid`](crate::sender_gid) and
@@ -173,7 +173,8 @@ impl Ah {
     /// A handle for the way `vector`, for the UD QPs of this domain.
     ///
     /// # Errors
-    /// EINVAL: no such port or GID. ENOMEM. Else what the driver says, as ETIMEDOUT where the address cannot be resolved.
+    /// EINVAL: no such port or GID. ENOMEM. Else what the driver says, as ETIMEDOUT where the address cannot be
+    /// resolved.
     pub fn to(pd: &Pd, vector: &AddressVector) -> Result<Ah> {
         // SAFETY: an allocated domain and an address vector of the layout that the call reads.
         let raw = unsafe { (pd.context().0.library.0.create_ah)(pd.0.raw, &mut vector.raw()) };

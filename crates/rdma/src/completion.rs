@@ -69,8 +69,8 @@ impl Completion {
         self.0.slid
     }
 
-    /// The service level that the message came with; UD only. On RoCE what the device has in its place, as the priority of
-    /// the VLAN or bits that say which IP header the packet had.
+    /// The service level that the message came with; UD only. On RoCE what the device has in its place, as the priority
+    /// of the VLAN or bits that say which IP header the packet had.
     pub fn service_level(&self) -> u8 {
         self.0.sl
     }

@@ -208,8 +208,8 @@ impl CompChannel {
     }
 }
 
-/// An event that was taken; acknowledged on drop, or [later](CqEvent::acknowledge_later). The CQ is not destroyed before:
-/// a thread that drops the last handle of it waits.
+/// An event that was taken; acknowledged on drop, or [later](CqEvent::acknowledge_later). The CQ is not destroyed
+/// before: a thread that drops the last handle of it waits.
 pub struct CqEvent<'a> {
     channel: &'a CompChannel,
     cq: *mut ibv_cq,
@@ -222,8 +222,8 @@ impl CqEvent<'_> {
         self.id
     }
 
-    /// Puts the acknowledgement off, which takes a lock of `cq`: that of 64 events is one, and what is owed when `cq` goes
-    /// is paid then. For who takes many events. One of another CQ is acknowledged now.
+    /// Puts the acknowledgement off, which takes a lock of `cq`: that of 64 events is one, and what is owed when `cq`
+    /// goes is paid then. For who takes many events. One of another CQ is acknowledged now.
     pub fn acknowledge_later(self, cq: &Cq) {
         const BATCH: u32 = 64;
         if cq.id() != self.id {

@@ -238,8 +238,8 @@ impl Context {
         (there >= size_of::<verbs_context>() - offset).then_some(extended)
     }
 
-    /// What the device can do to memory that is registered [`ON_DEMAND`](crate::Access::ON_DEMAND), by the requests of a
-    /// transport; nothing where it has no on-demand paging, or the library cannot tell. `ibv_query_device_ex(3)`.
+    /// What the device can do to memory that is registered [`ON_DEMAND`](crate::Access::ON_DEMAND), by the requests of
+    /// a transport; nothing where it has no on-demand paging, or the library cannot tell. `ibv_query_device_ex(3)`.
     ///
     /// # Errors
     /// What the driver says.

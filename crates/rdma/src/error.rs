@@ -43,8 +43,8 @@ impl Error {
         Self::call(call, about, errno())
     }
 
-    /// The errno of the call that failed; None where no call was made, or one that has none: a library that is not there,
-    /// an impossible argument, an error of the CUDA driver.
+    /// The errno of the call that failed; None where no call was made, or one that has none: a library that is not
+    /// there, an impossible argument, an error of the CUDA driver.
     pub fn errno(&self) -> Option<i32> {
         match *self.0 {
             Kind::Call { errno, .. } => Some(errno),

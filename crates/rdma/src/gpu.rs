@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 /// The driver's library. It comes with the driver; libcuda.so, without the number, with the developer's package.
 const SONAME: &str = "libcuda.so.1";
 
-/// A page as the driver pins it for other devices (NVIDIA's "GPUDirect RDMA", "Pinning GPU memory"). Whoever may reach a
-/// byte reaches its page.
+/// A page as the driver pins it for other devices (NVIDIA's "GPUDirect RDMA", "Pinning GPU memory"). Whoever may reach
+/// a byte reaches its page.
 const GPU_PAGE: u64 = 64 << 10;
 
 const CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: c_int = 6;
@@ -51,7 +51,8 @@ struct Cuda {
 }
 
 impl Cuda {
-    /// The process's driver, loaded and initialised at the first call. A failure is not kept; the next call tries again.
+    /// The process's driver, loaded and initialised at the first call. A failure is not kept; the next call tries
+    /// again.
     fn load() -> Result<&'static Cuda> {
         static LOADED: OnceLock<Cuda> = OnceLock::new();
         if let Some(cuda) = LOADED.get() {
@@ -155,8 +156,8 @@ impl Gpu {
         Ok(Gpu { cuda, device, index, name })
     }
 
-    /// The first GPU on a NUMA node, that of an RDMA device, since what passes between two nodes is slower; the first of
-    /// all where there is none on it, or the node is not known.
+    /// The first GPU on a NUMA node, that of an RDMA device, since what passes between two nodes is slower; the first
+    /// of all where there is none on it, or the node is not known.
     ///
     /// # Errors
     /// As [`open`](Gpu::open).
@@ -280,8 +281,8 @@ impl Allocation {
     }
 
     /// Has CUDA wait for its own copies and fills of this memory, as NVIDIA asks for where other devices reach it (its
-    /// "GPUDirect RDMA", "Synchronization and Memory Ordering"), and then fills it: without that a fill returns before it
-    /// is done.
+    /// "GPUDirect RDMA", "Synchronization and Memory Ordering"), and then fills it: without that a fill returns before
+    /// it is done.
     fn prepare(&self) -> Result<()> {
         let gpu = &self.primary.gpu;
         self.primary.enter(|cuda| {

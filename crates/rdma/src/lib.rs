@@ -8,7 +8,8 @@
 //!
 //! # What keeps it safe
 //!
-//! * An object keeps what it was made of: a QP its CQs, its SRQ and its domain, a domain its device, a device the library.
+//! * An object keeps what it was made of: a QP its CQs, its SRQ and its domain, a domain its device, a device the
+//!   library.
 //! * Memory belongs to its domain ([`Pd`]). It stays registered and mapped until it is deregistered, after which no
 //!   device touches it, or until the domain and all its QPs are gone. Posting therefore needs no `unsafe`: a request
 //!   that outlives the handles of its memory still finds the memory.

@@ -114,8 +114,9 @@ impl PathOptions {
         Ok(options)
     }
 
-    /// The same with 7 retries and the shortest [`timeout`](PathOptions::timeout) with which requests outlast a `silence` of the peer:
-    /// 8 tries take at least as long, and up to four times that (IBA 9.7.6.1.3). 19 hours are the most (RC).
+    /// The same with 7 retries and the shortest [`timeout`](PathOptions::timeout) with which requests outlast a
+    /// `silence` of the peer: 8 tries take at least as long, and up to four times that (IBA 9.7.6.1.3). 19 hours are
+    /// the most (RC).
     #[must_use]
     pub fn outlasting(self, silence: Duration) -> Self {
         let tries = u128::from(MOST_RETRIES) + 1;

@@ -110,8 +110,8 @@ pub(crate) struct Registration {
     pub memory: Memory,
 }
 
-// SAFETY: `raw` is handed to dereg_mr, once, by whoever is last, and before only to calls that read it; a mapping is reached by atomics, and an allocation
-// only freed, which any thread may do.
+// SAFETY: `raw` is handed to dereg_mr, once, by whoever is last, and before only to calls that read it; a mapping is
+// reached by atomics, and an allocation only freed, which any thread may do.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
@@ -171,8 +171,8 @@ impl Pd {
 
     /// Maps `len` bytes of zeros, from the start of a page, and registers them; `ibv_reg_mr(3)`.
     ///
-    /// The memory stays until [`Region::deregister`], or else until this domain and every QP and SRQ in it are gone, also
-    /// when the handle is dropped before.
+    /// The memory stays until [`Region::deregister`], or else until this domain and every QP and SRQ in it are gone,
+    /// also when the handle is dropped before.
     ///
     /// # Errors
     /// ENOMEM: no memory, or more than RLIMIT_MEMLOCK allows. EINVAL: rights that do not go together. A length of 0.
@@ -234,8 +234,8 @@ impl Pd {
 
     /// As [`register_foreign`](Pd::register_foreign), with the address `iova` for the first byte in requests of this
     /// side and of peers, so that the address that a peer names need not be one of this process; `ibv_reg_mr_iova` in
-    /// `ibv_reg_mr(3)`. Atomics want addresses that 8 divides both here and there, so `iova` and `start` should have the
-    /// same offset in a page; many devices take no other.
+    /// `ibv_reg_mr(3)`. Atomics want addresses that 8 divides both here and there, so `iova` and `start` should have
+    /// the same offset in a page; many devices take no other.
     ///
     /// # Safety
     /// As there. Where `iova` is not the address of `start`, no request that names the memory is inline: the CPU would

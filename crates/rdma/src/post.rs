@@ -28,8 +28,8 @@ pub struct SendRequest<'s, 'a> {
     borrows: PhantomData<(&'s (), &'a ())>,
 }
 
-/// 0 in every field, and in what lies between: then the compiler makes a request where it is posted from. It copies one that is put
-/// together from unions which are set in part.
+/// 0 in every field, and in what lies between: then the compiler makes a request where it is posted from. It copies one
+/// that is put together from unions which are set in part.
 // SAFETY: integers, pointers, and unions of them.
 const BLANK: ibv_send_wr = unsafe { std::mem::zeroed() };
 
@@ -178,8 +178,8 @@ impl<'s, 'a> SendRequest<'s, 'a> {
 }
 
 impl SendRequest<'static, 'static> {
-    /// Closes this side's window of type 2 with the key `rkey`. Requests of the peer that use it later are remote access
-    /// errors; one that is not open to this QP is an error of this request.
+    /// Closes this side's window of type 2 with the key `rkey`. Requests of the peer that use it later are remote
+    /// access errors; one that is not open to this QP is an error of this request.
     #[inline]
     pub fn local_invalidate(rkey: u32) -> Self {
         Self::send(&[]).invalidating(IBV_WR_LOCAL_INV, rkey)
@@ -384,7 +384,8 @@ impl<'a> RecvList<'a> {
         self.chain.clear();
     }
 
-    /// Takes all receives out, and with them what the list borrows: its room can be used for receives into other memory.
+    /// Takes all receives out, and with them what the list borrows: its room can be used for receives into other
+    /// memory.
     #[inline]
     pub fn recycled<'b>(mut self) -> RecvList<'b> {
         self.clear();

@@ -256,8 +256,8 @@ impl Qp {
         self.number
     }
 
-    /// The PSN of the first packet of the life that it is in, 24 bits; what [`endpoint`](Qp::endpoint) says of it, without asking
-    /// the device for the rest.
+    /// The PSN of the first packet of the life that it is in, 24 bits; what [`endpoint`](Qp::endpoint) says of it,
+    /// without asking the device for the rest.
     pub fn psn(&self) -> u32 {
         self.psn.load(Ordering::Relaxed)
     }
@@ -272,8 +272,8 @@ impl Qp {
         self.max_inline
     }
 
-    /// What the peer has to know to connect: number, PSN, LID and GID. Memory is for the caller to add. It holds for the
-    /// life that the QP is in: after a [`reset`](Qp::reset) the PSN is another.
+    /// What the peer has to know to connect: number, PSN, LID and GID. Memory is for the caller to add. It holds for
+    /// the life that the QP is in: after a [`reset`](Qp::reset) the PSN is another.
     ///
     /// # Errors
     /// Where the port cannot be queried, or has no such GID.
@@ -404,9 +404,9 @@ impl Qp {
 
     /// To the error state, from any: what is posted, signaled or not, is completed as
     /// [`Flushed`](crate::Status::Flushed), and so is what is posted later. Requests that the peer has carried out
-    /// already, but not yet confirmed, are among them. Receives of an SRQ are not this QP's and stay there, but for those
-    /// that messages had begun to fill; [`LastWqeReached`](crate::EventKind::LastWqeReached) says that no more of them
-    /// will be completed here.
+    /// already, but not yet confirmed, are among them. Receives of an SRQ are not this QP's and stay there, but for
+    /// those that messages had begun to fill; [`LastWqeReached`](crate::EventKind::LastWqeReached) says that no more of
+    /// them will be completed here.
     ///
     /// # Errors
     /// What the driver says.

@@ -7,8 +7,8 @@ use crate::pd::Access;
 use crate::port::Mtu;
 use crate::qp::QpState;
 
-/// The attributes of a QP, in the units of [`PathOptions`](crate::PathOptions). One that its transport does not have, or
-/// that was not set yet, is what the driver says, mostly 0.
+/// The attributes of a QP, in the units of [`PathOptions`](crate::PathOptions). One that its transport does not have,
+/// or that was not set yet, is what the driver says, mostly 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpAttr {
     /// The state that it is in.

@@ -29,8 +29,9 @@ impl<T> ReceiveQueue<T> {
     #[inline]
     pub fn post(&self, mut request: RecvRequest<'_, '_>) -> Result<(), PostError> {
         let mut bad = ptr::null_mut();
-        // SAFETY: an object that lives as long as `self`; a request that ends the chain, whose SGEs are borrowed. Memory
-        // is named by a key, and stays registered until it is deregistered or the object and its domain are gone.
+        // SAFETY: an object that lives as long as `self`; a request that ends the chain, whose SGEs are borrowed.
+        // Memory is named by a key, and stays registered until it is deregistered or the object and its domain are
+        // gone.
         let rc = unsafe { (self.post)(self.raw, &mut request.raw, &mut bad) };
         if rc == 0 { Ok(()) } else { Err(PostError::of(self.call, rc, 0)) }
     }

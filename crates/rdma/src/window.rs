@@ -1,4 +1,5 @@
-//! Memory windows: keys to a part of a region, that change faster than a registration; IBA volume 1, 10.6.6.2 and 10.6.7.
+//! Memory windows: keys to a part of a region, that change faster than a registration; IBA volume 1, 10.6.6.2 and
+//! 10.6.7.
 
 use std::ffi::c_int;
 use std::mem;
@@ -20,7 +21,8 @@ pub enum WindowType {
     /// Open to the peer of the QP that bound it only; 2A asks for that QP, 2B for its domain too. Closed by an
     /// invalidation, here
     /// ([`SendRequest::local_invalidate`](crate::SendRequest::local_invalidate)) or by the peer
-    /// ([`SendRequest::send_invalidate`](crate::SendRequest::send_invalidate)), and bound again after that only. RC, UC.
+    /// ([`SendRequest::send_invalidate`](crate::SendRequest::send_invalidate)), and bound again after that only. RC,
+    /// UC.
     Two,
 }
 
@@ -43,8 +45,8 @@ unsafe impl Sync for Window {}
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: allocated once, given back once; the library reads it while a bind is posted, which borrows it, and the
-        // device knows it by its number.
+        // SAFETY: allocated once, given back once; the library reads it while a bind is posted, which borrows it, and
+        // the device knows it by its number.
         if unsafe { (self.dealloc)(self.raw) } != 0 {
             // It may still be open: what it shows stays for good.
             mem::forget(self.pd.clone());
@@ -99,9 +101,9 @@ pub struct BindRequest<'a> {
 }
 
 impl<'a> BindRequest<'a> {
-    /// Shows `part`, whose region needs [`WINDOW_BIND`](Access::WINDOW_BIND), for what the remote rights of `access` say;
-    /// to write and to do atomics the region needs [`LOCAL_WRITE`](Access::LOCAL_WRITE) too. A part of no bytes closes a
-    /// window of type 1.
+    /// Shows `part`, whose region needs [`WINDOW_BIND`](Access::WINDOW_BIND), for what the remote rights of `access`
+    /// say; to write and to do atomics the region needs [`LOCAL_WRITE`](Access::LOCAL_WRITE) too. A part of no bytes
+    /// closes a window of type 1.
     pub fn new(part: Part<'a>, access: Access) -> Self {
         Self { part, access, id: 0, flags: 0 }
     }
@@ -126,8 +128,8 @@ impl<'a> BindRequest<'a> {
 }
 
 impl Qp {
-    /// Posts the bind of `window`, and says what a peer will reach when it is done; requests after it on this QP wait for
-    /// it, so that a Send of the answer may be posted at once. `ibv_bind_mw(3)` for type 1, a work request of
+    /// Posts the bind of `window`, and says what a peer will reach when it is done; requests after it on this QP wait
+    /// for it, so that a Send of the answer may be posted at once. `ibv_bind_mw(3)` for type 1, a work request of
     /// `ibv_post_send(3)` for type 2. It takes the window for itself, since libraries write the new key there; so binds
     /// are posted one by one, and never from two threads or lists.
     ///

@@ -1,5 +1,5 @@
-//! The structs and constants of `<rdma/rdma_cma.h>` and `<infiniband/sa.h>`, laid out as there (v65). The inline functions of
-//! `<rdma/rdma_verbs.h>` reach into them.
+//! The structs and constants of `<rdma/rdma_cma.h>` and `<infiniband/sa.h>`, laid out as there (v65). The inline
+//! functions of `<rdma/rdma_verbs.h>` reach into them.
 #![allow(missing_docs, reason = "section 3 and 7 of the manual have a page for each")]
 #![allow(non_camel_case_types, reason = "the names are C's")]
 

@@ -93,7 +93,8 @@ pub(crate) fn group_gid_of(ip: IpAddr) -> ibv_gid {
     }
 }
 
-/// A UDP socket at an address of the host, by system calls: a preload that makes other sockets of the program's does not see it.
+/// A UDP socket at an address of the host, by system calls: a preload that makes other sockets of the program's does
+/// not see it.
 pub(crate) fn socket_at(at: &SocketAddr) -> Result<OwnedFd, c_int> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let made = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);

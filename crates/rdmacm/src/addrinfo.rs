@@ -111,8 +111,8 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// `rdma_resolve_addrinfo(3)`: what `rdma_getaddrinfo` finds, as an event. EBUSY until an earlier answer is asked for; EOPNOTSUPP for the services
-/// of a subnet administrator, which there is none of.
+/// `rdma_resolve_addrinfo(3)`: what `rdma_getaddrinfo` finds, as an event. EBUSY until an earlier answer is asked for;
+/// EOPNOTSUPP for the services of a subnet administrator, which there is none of.
 pub unsafe extern "C" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,
     node: *const c_char,

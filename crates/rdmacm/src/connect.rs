@@ -189,7 +189,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         if !is_datagram {
             return waiting(id, accept);
         }
-        // Nothing follows an answer to a SIDR request. That event was the listener's, which is not to wait for it any more.
+        // Nothing follows an answer to a SIDR request. That event was the listener's, which is not to wait for it any
+        // more.
         at_once(id, |manager, object| {
             accept(manager, object)?;
             if object.is_synchronous {

@@ -1,4 +1,5 @@
-//! The devices: one context of each for the whole program, as `rdma_get_devices` promises, and the addresses that they have.
+//! The devices: one context of each for the whole program, as `rdma_get_devices` promises, and the addresses that they
+//! have.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -168,7 +169,8 @@ pub(crate) fn source_of(sources: &[Source], address: &SocketAddr) -> Option<Sour
     sources.iter().find(|s| s.gid == gid && (interface == 0 || s.interface == interface || s.interface == 0)).copied()
 }
 
-/// The address by which one of a window is reached: they are of one subnet, and none of them is an interface's (docs/window-link.md).
+/// The address by which one of a window is reached: they are of one subnet, and none of them is an interface's
+/// (docs/window-link.md).
 fn source_in_window(sources: &[Source], to: &SocketAddr) -> Option<Source> {
     let gid = gid_of(to.ip()).raw;
     let is_interfaces = |source: &&Source| socket_at(&SocketAddr::new(ip_of(&source.gid), 0)).is_ok();
@@ -181,7 +183,8 @@ pub(crate) fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Whether it stands for this host whatever its addresses are, as the kernel's rdma_cm has it: the unspecified one and the loopback's.
+/// Whether it stands for this host whatever its addresses are, as the kernel's rdma_cm has it: the unspecified one and
+/// the loopback's.
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.to_canonical().is_loopback()
 }
@@ -191,8 +194,8 @@ pub(crate) fn are_of_the_loopback(sources: &[Source]) -> bool {
     sources.iter().all(|source| ip_of(&source.gid).to_canonical().is_loopback())
 }
 
-/// The way from `from`, if that is said, to `to`; and both addresses. ENETUNREACH and the like where there is no route, ENODEV where it leads
-/// over an interface that no device has.
+/// The way from `from`, if that is said, to `to`; and both addresses. ENETUNREACH and the like where there is no route,
+/// ENODEV where it leads over an interface that no device has.
 pub(crate) fn route(
     verbs: &Verbs,
     devices: &[Device],

@@ -1,4 +1,5 @@
-//! Identifiers and event channels: `rdma_create_id(3)`, `rdma_create_event_channel(3)`, `rdma_migrate_id(3)`, `rdma_get_cm_event(3)`.
+//! Identifiers and event channels: `rdma_create_id(3)`, `rdma_create_event_channel(3)`, `rdma_migrate_id(3)`,
+//! `rdma_get_cm_event(3)`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -61,7 +62,8 @@ impl Id {
         }
     }
 
-    /// The groups that it has joined, or is to: the thread that hears of one attaches the QP, while another may join or leave.
+    /// The groups that it has joined, or is to: the thread that hears of one attaches the QP, while another may join or
+    /// leave.
     pub fn groups(&self) -> MutexGuard<'_, Vec<Joined>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,7 +99,8 @@ pub(crate) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> &'a mut Id {
 }
 
 unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> &'a Channel {
-    // SAFETY: the caller's: it came from rdma_create_event_channel and is not destroyed; the C struct is its first field.
+    // SAFETY: the caller's: it came from rdma_create_event_channel and is not destroyed; the C struct is its first
+    // field.
     unsafe { &*channel.cast::<Channel>() }
 }
 

@@ -94,8 +94,9 @@ impl Queue {
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    /// The next event, which is waited for unless the program has made the descriptor non-blocking. EAGAIN, EINTR. It counts as the program's
-    /// from the moment that it is taken: who destroys the identifier takes its events first, and then waits for those that are held.
+    /// The next event, which is waited for unless the program has made the descriptor non-blocking. EAGAIN, EINTR. It
+    /// counts as the program's from the moment that it is taken: who destroys the identifier takes its events first,
+    /// and then waits for those that are held.
     pub fn next(&self) -> Result<(Queued, Held), c_int> {
         loop {
             let mut count = [0; 8];

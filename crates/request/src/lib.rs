@@ -1,9 +1,9 @@
-//! How the supervisor of a job asks its nodes for a checkpoint that they make themselves, all at the same place of the program: a file
-//! of one page that the supervisor and the nodes of its host map.
+//! How the supervisor of a job asks its nodes for a checkpoint that they make themselves, all at the same place of the
+//! program: a file of one page that the supervisor and the nodes of its host map.
 //!
-//! Nodes number their calls by which they ask whether a checkpoint is wanted, from 1. When the supervisor asks, they are at different
-//! calls, so the one at which all take it must be one that none has begun. One word decides that, and each step is a single
-//! compare-and-swap on it:
+//! Nodes number their calls by which they ask whether a checkpoint is wanted, from 1. When the supervisor asks, they
+//! are at different calls, so the one at which all take it must be one that none has begun. One word decides that, and
+//! each step is a single compare-and-swap on it:
 //!
 //! | state | number | meaning | who leaves it |
 //! |---|---|---|---|
@@ -13,8 +13,9 @@
 //! | saved | that call | all nodes have saved, and wait | the supervisor, to idle, when it has put away what they have saved |
 //! | failed | the highest call that a node has begun | as idle, until the supervisor has seen it | the supervisor, to idle |
 //!
-//! So a node that is asked nothing reads one word, and one of all nodes writes it for each call. Nobody waits for another
-//! one here. Whatever the word says, a node does no more than take a checkpoint or not, so a broken one harms its own job only.
+//! So a node that is asked nothing reads one word, and one of all nodes writes it for each call. Nobody waits for
+//! another one here. Whatever the word says, a node does no more than take a checkpoint or not, so a broken one harms
+//! its own job only.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -90,7 +91,8 @@ pub enum Callers {
     None,
     /// Nodes that all see this file.
     Together,
-    /// Nodes of which some see another file or none, such as those of other hosts. They take no checkpoints that are asked for.
+    /// Nodes of which some see another file or none, such as those of other hosts. They take no checkpoints that are
+    /// asked for.
     Apart,
 }
 
@@ -131,7 +133,8 @@ impl Map {
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: mapped while this lives, aligned to a page, large enough; all fields are atomics, which take any value.
+        // SAFETY: mapped while this lives, aligned to a page, large enough; all fields are atomics, which take any
+        // value.
         unsafe { self.page.as_ref() }
     }
 

@@ -91,8 +91,8 @@ fn a_word_that_nobody_writes_asks_for_nothing() {
     requests.go_on();
 }
 
-/// Nodes in threads that go on at their own pace and meet nowhere but where they take one. They end with a checkpoint that is the last
-/// for all of them, so how fast they and the supervisor are makes no difference.
+/// Nodes in threads that go on at their own pace and meet nowhere but where they take one. They end with a checkpoint
+/// that is the last for all of them, so how fast they and the supervisor are makes no difference.
 #[test]
 fn nodes_that_are_at_different_calls_take_the_same_ones() {
     const NODES: usize = 4;

@@ -1,5 +1,5 @@
-//! The functions of `<rdma/rsocket.h>`: each as the socket call of its name without the r, but for what rsocket(7) says. They return -1, and
-//! say why by errno.
+//! The functions of `<rdma/rsocket.h>`: each as the socket call of its name without the r, but for what rsocket(7)
+//! says. They return -1, and say why by errno.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -539,8 +539,8 @@ pub unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// fcntl(2): F_GETFL and F_SETFL, of which O_NONBLOCK counts; F_GETFD and F_SETFD. ENOTSUP for others. In C it is variadic; an integer argument
-/// travels the same way (see the preload's opening.rs).
+/// fcntl(2): F_GETFL and F_SETFL, of which O_NONBLOCK counts; F_GETFD and F_SETFD. ENOTSUP for others. In C it is
+/// variadic; an integer argument travels the same way (see the preload's opening.rs).
 pub extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_int) -> c_int {
     number(|| {
         let entry = table::find(socket)?;
@@ -560,7 +560,8 @@ pub extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_int) -> c_in
     })
 }
 
-/// Registers a buffer, for Writes of the peer with PROT_WRITE, which then knows it by `offset`, or by its address with -1; see rsocket(7).
+/// Registers a buffer, for Writes of the peer with PROT_WRITE, which then knows it by `offset`, or by its address with
+/// -1; see rsocket(7).
 ///
 /// # Safety
 /// The buffer stays until it is unmapped, or the socket closed.

@@ -1,4 +1,5 @@
-//! A datagram socket: a UDP socket, by which peers find each other's QPs, and a UD QP for each address here that it sends from.
+//! A datagram socket: a UDP socket, by which peers find each other's QPs, and a UD QP for each address here that it
+//! sends from.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
@@ -290,7 +291,8 @@ impl DatagramSocket {
             rustix::net::sendto(&self.udp, datagram, flags, to)
         };
         match sent {
-            // The peer's host has no such socket, or had none: nobody takes the datagram, which is no error of this one.
+            // The peer's host has no such socket, or had none: nobody takes the datagram, which is no error of this
+            // one.
             Err(rustix::io::Errno::CONNREFUSED) => Ok(()),
             sent => sent.map(|_| ()).map_err(os),
         }
@@ -415,7 +417,8 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Looks for the way to a peer, without waiting: anybody can send a datagram that names a host that does not answer. Whether it does.
+    /// Looks for the way to a peer, without waiting: anybody can send a datagram that names a host that does not
+    /// answer. Whether it does.
     fn find_way(self: &Arc<Self>, endpoint: Arc<Endpoint>, to: SocketAddr) -> bool {
         // A socket that is closed meanwhile is gone.
         let socket = Arc::downgrade(self);

@@ -1,6 +1,8 @@
-//! What sockets need of rdma_cm and of verbs, and no more: so that they run over librdmacm, and in tests over a network in the process.
+//! What sockets need of rdma_cm and of verbs, and no more: so that they run over librdmacm, and in tests over a network
+//! in the process.
 //!
-//! Nothing here waits, but for [`Id::resolve_datagram`]: what takes its time ends in an [`Event`], whose descriptor can be polled.
+//! Nothing here waits, but for [`Id::resolve_datagram`]: what takes its time ends in an [`Event`], whose descriptor can
+//! be polled.
 
 use std::fmt;
 use std::net::SocketAddr;

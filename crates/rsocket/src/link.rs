@@ -60,7 +60,8 @@ struct Core {
     armed: bool,
     /// A Write was given out and is not posted yet: the end of the stream must not overtake it.
     preparing: bool,
-    /// A request has failed, for this errno value; None: flushed. What was completed well before it may be polled after it.
+    /// A request has failed, for this errno value; None: flushed. What was completed well before it may be polled after
+    /// it.
     failed: Option<Option<i32>>,
 }
 
@@ -372,7 +373,8 @@ impl Link {
         unsafe { self.queues.send(id, &[part], true, Operation::Send) }
     }
 
-    /// Sends what can be sent at once of `data`: how many bytes. `before`: of the same call. One thread at a time; `scratch` is its own.
+    /// Sends what can be sent at once of `data`: how many bytes. `before`: of the same call. One thread at a time;
+    /// `scratch` is its own.
     ///
     /// # Errors
     /// Nothing could be.

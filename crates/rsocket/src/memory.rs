@@ -1,4 +1,5 @@
-//! Memory that devices read and write. The peer may write to it at any time, so it is only copied, never looked at in place.
+//! Memory that devices read and write. The peer may write to it at any time, so it is only copied, never looked at in
+//! place.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -92,7 +93,8 @@ impl Memory {
     /// The word at `at`, a multiple of 8.
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.length, "{at} of {} bytes", self.length);
-        // SAFETY: inside, aligned, as the memory begins with a page; and all reach these bytes by atomics, but for the peer.
+        // SAFETY: inside, aligned, as the memory begins with a page; and all reach these bytes by atomics, but for the
+        // peer.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 

@@ -56,7 +56,8 @@ fn made<T>(object: *mut T) -> Result<*mut T> {
     if object.is_null() { Err(Errno::last()) } else { Ok(object) }
 }
 
-/// Has a descriptor that is open return rather than wait: by a system call, as the C library's function may be a preload's.
+/// Has a descriptor that is open return rather than wait: by a system call, as the C library's function may be a
+/// preload's.
 ///
 /// # Safety
 /// It is open until this returns.

@@ -1,5 +1,6 @@
-//! The one thread of rsockets that stays, which is there while it has something to do: it takes what comes over the UDP sockets of datagram
-//! sockets, and has streams show whether their peers are there. What may wait is done aside, by threads that live for that.
+//! The one thread of rsockets that stays, which is there while it has something to do: it takes what comes over the UDP
+//! sockets of datagram sockets, and has streams show whether their peers are there. What may wait is done aside, by
+//! threads that live for that.
 
 use std::fs;
 use std::mem;
@@ -56,7 +57,8 @@ static TASKS: Mutex<Tasks> = Mutex::new(Tasks {
 });
 static ROUND: Condvar = Condvar::new();
 
-/// The tasks of this process. Those of a parent are left as they are, not dropped: its sockets and descriptors are not this one's to close.
+/// The tasks of this process. Those of a parent are left as they are, not dropped: its sockets and descriptors are not
+/// this one's to close.
 fn tasks() -> MutexGuard<'static, Tasks> {
     let mut tasks = lock(&TASKS);
     let here = std::process::id();
@@ -120,7 +122,8 @@ fn change(change: impl FnOnce(&mut Tasks)) -> Result<()> {
     Ok(())
 }
 
-/// Does what may wait in a thread that lives for it, so that the one thread does not. Whether it does: only few at a time do.
+/// Does what may wait in a thread that lives for it, so that the one thread does not. Whether it does: only few at a
+/// time do.
 pub fn aside(body: impl FnOnce() + Send + 'static) -> bool {
     struct Place;
 

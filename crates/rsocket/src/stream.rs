@@ -553,7 +553,8 @@ impl StreamSocket {
         })
     }
 
-    /// Moves `total` bytes by steps, each of which is told how many were moved before; None: there is nowhere to move them to.
+    /// Moves `total` bytes by steps, each of which is told how many were moved before; None: there is nowhere to move
+    /// them to.
     fn transfer(
         &self,
         flags: Flags,
@@ -722,7 +723,8 @@ impl Waitable for StreamSocket {
         let Some(link) = self.link.get() else { return };
         let mut changed = link.progress();
         if link.has_failed() {
-            // A peer that is gone has said so, to the connection manager or as its last message, and what is still sent to it fails.
+            // A peer that is gone has said so, to the connection manager or as its last message, and what is still sent
+            // to it fails.
             link.progress();
             self.look();
             link.settle();

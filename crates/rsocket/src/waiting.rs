@@ -1,11 +1,11 @@
 //! Sleeping until a socket can go on: the one way in which calls wait, a call that blocks, rpoll and rselect alike.
 //!
-//! Several threads may wait for one socket, and any of them, or one that does not wait at all, may find what another waits for. So each
-//! thread that sleeps has a descriptor of its own in what it polls, and stands in the list of each socket that it waits for; whoever
-//! changes a socket makes those descriptors readable.
+//! Several threads may wait for one socket, and any of them, or one that does not wait at all, may find what another
+//! waits for. So each thread that sleeps has a descriptor of its own in what it polls, and stands in the list of each
+//! socket that it waits for; whoever changes a socket makes those descriptors readable.
 //!
-//! What is done with the library's own descriptors, here and in the other modules, is system calls: the functions of the C library may be a
-//! preload's, by which a program's calls come here.
+//! What is done with the library's own descriptors, here and in the other modules, is system calls: the functions of
+//! the C library may be a preload's, by which a program's calls come here.
 
 use std::cell::RefCell;
 use std::mem;
@@ -141,8 +141,8 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Waits until `check` gives something, which it is asked after each progress of the sockets, or until a descriptor of `others` is ready,
-/// whose results are left there; for how long, `deadline` says. None: the time is over.
+/// Waits until `check` gives something, which it is asked after each progress of the sockets, or until a descriptor of
+/// `others` is ready, whose results are left there; for how long, `deadline` says. None: the time is over.
 ///
 /// # Errors
 /// EINTR: a signal came; others as of poll(2).

@@ -1,5 +1,5 @@
-//! Two ends of a stream with the memory between them, in every order of steps: all bytes arrive, nothing gets stuck, and whatever a peer says
-//! and writes, an end touches nothing that is not its own.
+//! Two ends of a stream with the memory between them, in every order of steps: all bytes arrive, nothing gets stuck,
+//! and whatever a peer says and writes, an end touches nothing that is not its own.
 
 mod common;
 

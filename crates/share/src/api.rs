@@ -9,8 +9,8 @@ pub const SYMBOL: &CStr = c"vervain_share_v1";
 /// The type of [`SYMBOL`].
 pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
 
-/// The function of the preload library that the verbs library calls when it is loaded: `extern "C" fn()`. Memory is shared
-/// from then on.
+/// The function of the preload library that the verbs library calls when it is loaded: `extern "C" fn()`. Memory is
+/// shared from then on.
 pub const WAKE_SYMBOL: &CStr = c"vervain_share_wake_v1";
 
 /// What [`ShareApi::version`] says.
@@ -29,8 +29,8 @@ pub const KIND_WINDOW: u32 = 3;
 pub struct Place {
     /// [`KIND_MEMFD`], [`KIND_SYSV`] or [`KIND_WINDOW`].
     pub kind: u32,
-    /// Kind 1: a descriptor, valid while the object lives. Kind 2: the shmid. Kind 3: a descriptor of the window's file, by which
-    /// no locks are taken.
+    /// Kind 1: a descriptor, valid while the object lives. Kind 2: the shmid. Kind 3: a descriptor of the window's
+    /// file, by which no locks are taken.
     pub fd: i32,
     /// Identity of the object, never used again in this process image.
     pub object: u64,
@@ -65,10 +65,11 @@ pub struct ShareApi {
     /// stored in the object afterwards is not seen by the program. The pages of the object stay until unpin. Nothing
     /// happens where memory is the program's own shared mapping, for others that it shares it with would part from it.
     pub part: unsafe extern "C" fn(addr: usize, len: usize),
-    /// Sets what is called when memory is kept for the next request while none was before: `reap` is to be called. It may be
-    /// called by any thread, inside of free(3).
+    /// Sets what is called when memory is kept for the next request while none was before: `reap` is to be called. It
+    /// may be called by any thread, inside of free(3).
     pub set_reaper: unsafe extern "C" fn(called: Option<unsafe extern "C" fn()>),
-    /// Gives memory back that was kept long enough. Returns in how many ms to call again; `u64::MAX`: when it is called for.
+    /// Gives memory back that was kept long enough. Returns in how many ms to call again; `u64::MAX`: when it is called
+    /// for.
     pub reap: unsafe extern "C" fn() -> u64,
 }
 

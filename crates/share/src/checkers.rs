@@ -43,9 +43,9 @@ macro_rules! weak {
     }};
 }
 
-/// Whether the program has a sanitizer that keeps books of its memory: AddressSanitizer, LeakSanitizer, ThreadSanitizer,
-/// MemorySanitizer or HWAddressSanitizer. It has to be the allocator then, and places memory where its shadow is.
-/// UndefinedBehaviorSanitizer keeps none.
+/// Whether the program has a sanitizer that keeps books of its memory: AddressSanitizer, LeakSanitizer,
+/// ThreadSanitizer, MemorySanitizer or HWAddressSanitizer. It has to be the allocator then, and places memory where its
+/// shadow is. UndefinedBehaviorSanitizer keeps none.
 #[inline]
 pub fn sanitized() -> bool {
     let runtimes = [
@@ -58,8 +58,8 @@ pub fn sanitized() -> bool {
     runtimes.iter().any(|runtime| !runtime.is_null())
 }
 
-/// Tells LeakSanitizer that pointers of the program may lie in `[start, start + len)`, which it does not look at else: the
-/// number of a work request is often the only pointer to a buffer. It reads what is readable there when it looks.
+/// Tells LeakSanitizer that pointers of the program may lie in `[start, start + len)`, which it does not look at else:
+/// the number of a work request is often the only pointer to a buffer. It reads what is readable there when it looks.
 pub fn may_hold_pointers(start: *const u8, len: usize) {
     let function = weak!("__lsan_register_root_region");
     if function.is_null() {
@@ -74,8 +74,8 @@ pub fn may_hold_pointers(start: *const u8, len: usize) {
 /// `__tsan_acquire` and `__tsan_release`.
 type Touch = unsafe extern "C" fn(*mut c_void);
 
-/// ThreadSanitizer's `__tsan_acquire` and `__tsan_release` (sanitizer/tsan_interface.h), by which one thread's doings before
-/// the latter come before another's after the former, for the same address.
+/// ThreadSanitizer's `__tsan_acquire` and `__tsan_release` (sanitizer/tsan_interface.h), by which one thread's doings
+/// before the latter come before another's after the former, for the same address.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
     acquire: Touch,
@@ -120,7 +120,8 @@ fn request(request: Request, address: usize, len: usize, default: usize) -> usiz
     let arguments = [request as usize, address, len, 0, 0, 0];
     let mut answer = default;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the rotations add up to whole turns, and the exchange is of a register with itself. Valgrind reads six words.
+    // SAFETY: the rotations add up to whole turns, and the exchange is of a register with itself. Valgrind reads six
+    // words.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3",

@@ -1,6 +1,6 @@
 //! The seam by which the device's handler of SIGSEGV and SIGBUS stays before the program's: the device hands over a
-//! function, and the preload library's sigaction(2) and signal(2) ask that in place of the kernel. One C symbol, found by
-//! dlsym; sharing may be off.
+//! function, and the preload library's sigaction(2) and signal(2) ask that in place of the kernel. One C symbol, found
+//! by dlsym; sharing may be off.
 
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicUsize, Ordering};

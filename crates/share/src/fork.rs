@@ -1,6 +1,6 @@
 //! fork(2) made right. To the program the heap is private memory, so a child gets the contents of the moment of the
-//! fork, at the same addresses, as private memory over a snapshot; the parent goes on with the object. Children that are forked
-//! one after the other share a snapshot, and get what has changed since.
+//! fork, at the same addresses, as private memory over a snapshot; the parent goes on with the object. Children that
+//! are forked one after the other share a snapshot, and get what has changed since.
 //!
 //! The copy is made in the parent, after the last of the program's own prepare handlers and before the process is
 //! duplicated, with the device's peers held off. Our handlers are the first ones registered, thus the innermost. A
@@ -164,8 +164,8 @@ fn parts(heap: &Heap) -> Vec<(Range<usize>, Mark)> {
 enum Inherited {
     /// Nothing: more than the limit, or it could not be made.
     None,
-    /// The newest of the parent's snapshots, what has changed since it was made (other contents, and offsets and lengths
-    /// of what is zeros now), and the descriptor by which the child holds it.
+    /// The newest of the parent's snapshots, what has changed since it was made (other contents, and offsets and
+    /// lengths of what is zeros now), and the descriptor by which the child holds it.
     Snapshot { changes: Packed, cleared: Vec<(usize, usize)>, lease: c_int },
     /// Where no object could be made: everything.
     Plain(Packed),
@@ -243,8 +243,8 @@ impl Packed {
     }
 }
 
-/// A copy of the heap as it was at a fork. Children show it to themselves as private memory, so that all that are forked
-/// while the parent changes little have one copy between them.
+/// A copy of the heap as it was at a fork. Children show it to themselves as private memory, so that all that are
+/// forked while the parent changes little have one copy between them.
 #[derive(Debug)]
 pub struct Snapshot {
     object: Object,
@@ -299,9 +299,9 @@ impl Snapshot {
         asked == 0 && c_int::from(lock.l_type) != libc::F_UNLCK
     }
 
-    /// A descriptor with a lock that lasts as long as any process has it: the child of the fork that follows, and those that it
-    /// forks. So the description of the file is one that the parent's own descriptor does not share. Without /proc there is none,
-    /// and the snapshot counts as unused.
+    /// A descriptor with a lock that lasts as long as any process has it: the child of the fork that follows, and those
+    /// that it forks. So the description of the file is one that the parent's own descriptor does not share. Without
+    /// /proc there is none, and the snapshot counts as unused.
     fn lease(&self) -> c_int {
         let mut path = [0_u8; 32];
         let text = format!("/proc/self/fd/{}\0", self.object.fd);

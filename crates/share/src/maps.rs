@@ -38,8 +38,8 @@ static SERVED_FROM: AtomicUsize = AtomicUsize::new(THRESHOLD);
 /// (vm.max_map_count), while those of the kernel's that lie side by side are one.
 const MANY: usize = 8192;
 
-/// From now on small mappings are served too. A process that has a device registers memory, and what asks the kernel for
-/// whole pages then is most likely a communication library that makes buffers (UCX); others pay nothing for it.
+/// From now on small mappings are served too. A process that has a device registers memory, and what asks the kernel
+/// for whole pages then is most likely a communication library that makes buffers (UCX); others pay nothing for it.
 pub(crate) fn serve_small() {
     SERVED_FROM.store(page().min(THRESHOLD), Ordering::Relaxed);
 }
@@ -119,8 +119,8 @@ impl Heap {
         }
     }
 
-    /// Gives cached blocks up for a mapping that the program puts over them. Their room is the program's now; it stays unused
-    /// for ever.
+    /// Gives cached blocks up for a mapping that the program puts over them. Their room is the program's now; it stays
+    /// unused for ever.
     pub(crate) fn make_way(&mut self, range: &Range<usize>) {
         let mut out = Vec::new();
         self.disturbed(range, &mut out);
@@ -429,8 +429,8 @@ impl Heap {
     }
 }
 
-/// Where shared memory has no huge pages on this machine, but memory that is registered is adopted: what is asked for them
-/// before it has contents becomes private memory, which has them.
+/// Where shared memory has no huge pages on this machine, but memory that is registered is adopted: what is asked for
+/// them before it has contents becomes private memory, which has them.
 fn give_huge_pages(range: Range<usize>) {
     let Some(mut heap) = lock() else { return };
     if heap.settings.huge || !heap.settings.adopts {
@@ -513,9 +513,9 @@ impl Heap {
         });
     }
 
-    /// Puts a private copy of the object's pages in their place: whoever still writes to those does it for nobody. Where the
-    /// object has private views, the program's threads may use the memory meanwhile, and lose no store: until its page is copied
-    /// each of them reads the object's, and stores only after the copy.
+    /// Puts a private copy of the object's pages in their place: whoever still writes to those does it for nobody.
+    /// Where the object has private views, the program's threads may use the memory meanwhile, and lose no store: until
+    /// its page is copied each of them reads the object's, and stores only after the copy.
     fn copy_from_device(&mut self, range: Range<usize>, mark: &Mark) {
         if mark.guard {
             // Nothing is there to be read.
@@ -535,8 +535,8 @@ impl Heap {
             return failed();
         }
         for at in range.clone().step_by(page()) {
-            // A store that changes nothing has the kernel copy the page. An exchange: compilers make a load of `fetch_or(0)`.
-            // SAFETY: a byte of the mapping just made.
+            // A store that changes nothing has the kernel copy the page. An exchange: compilers make a load of
+            // `fetch_or(0)`. SAFETY: a byte of the mapping just made.
             let byte = unsafe { AtomicU8::from_ptr(at as *mut u8) };
             let there = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(there, there, Ordering::Relaxed, Ordering::Relaxed);
@@ -550,8 +550,8 @@ impl Heap {
 }
 
 impl Heap {
-    /// Puts anonymous memory of the same contents in the place of a private copy, or of the object's pages. A store of another
-    /// thread meanwhile may be lost.
+    /// Puts anonymous memory of the same contents in the place of a private copy, or of the object's pages. A store of
+    /// another thread meanwhile may be lost.
     fn make_anonymous(&mut self, range: Range<usize>, mark: &Mark) -> Result<(), c_int> {
         if mark.guard {
             self.part_from_device(range, mark);

@@ -1,6 +1,6 @@
-//! The object behind the heap: a sealed, sparse memfd, or this node's region of a window, at a fixed distance from the addresses
-//! that show it. Only what is in use is mapped; there is no reservation, so limits on address space and core dumps see what the
-//! program has.
+//! The object behind the heap: a sealed, sparse memfd, or this node's region of a window, at a fixed distance from the
+//! addresses that show it. Only what is in use is mapped; there is no reservation, so limits on address space and core
+//! dumps see what the program has.
 
 use std::ffi::c_int;
 use std::io;
@@ -33,10 +33,11 @@ pub struct Object {
     pub len: usize,
     /// Where it begins in the file.
     first: u64,
-    /// All of it once more, if it is of a window: its pages are given back to nobody, for whoever needs them again might find the
-    /// file system full.
+    /// All of it once more, if it is of a window: its pages are given back to nobody, for whoever needs them again
+    /// might find the file system full.
     region: Option<Region>,
-    /// Whether it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken away what was there.
+    /// Whether it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken
+    /// away what was there.
     pub(crate) has_private_views: bool,
     /// Device and inode: a program may close descriptors that are not its own.
     file: (u64, u64),
@@ -249,8 +250,9 @@ pub(crate) fn raise(low: c_int) -> c_int {
     high
 }
 
-/// Has the kernel make its table of descriptors long enough for the heap's own ones. While the process has one thread that takes
-/// microseconds; later the kernel waits until no CPU can be reading the old table any more, which takes 10 to 20 ms.
+/// Has the kernel make its table of descriptors long enough for the heap's own ones. While the process has one thread
+/// that takes microseconds; later the kernel waits until no CPU can be reading the old table any more, which takes 10
+/// to 20 ms.
 pub fn make_room_for_descriptors() {
     // SAFETY: makes a descriptor.
     let low = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };

@@ -160,8 +160,8 @@ pub fn detached(addr: usize) {
     }
 }
 
-/// A range has moved, and may have become longer or shorter; what is noted of it moves along, and what was at the new place is
-/// gone.
+/// A range has moved, and may have become longer or shorter; what is noted of it moves along, and what was at the new
+/// place is gone.
 pub fn moved(from: Range<usize>, to: Range<usize>, kept: bool) {
     if !any() || from.is_empty() || to.is_empty() {
         return;

@@ -1,5 +1,5 @@
-//! Gives back what is kept for the next request when no request comes: by a thread of the device's, which is called when there
-//! is something and sleeps until it is due. A process without a device does it at the next request only.
+//! Gives back what is kept for the next request when no request comes: by a thread of the device's, which is called
+//! when there is something and sleeps until it is due. A process without a device does it at the next request only.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 

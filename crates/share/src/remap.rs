@@ -1,5 +1,5 @@
-//! mremap(2) of the heap's memory, or onto it. The kernel would keep a moved mapping shared; private memory is moved by copying
-//! what has pages.
+//! mremap(2) of the heap's memory, or onto it. The kernel would keep a moved mapping shared; private memory is moved by
+//! copying what has pages.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -88,7 +88,8 @@ fn is_foreign(call: &Remap) -> bool {
     parts.iter().all(|(_, mark)| mark.is_none_or(|mark| mark.there == There::Foreign))
 }
 
-/// What stays in its place, with fewer pages or as many. The kernel asks only for a mapping at the address, whatever follows it.
+/// What stays in its place, with fewer pages or as many. The kernel asks only for a mapping at the address, whatever
+/// follows it.
 ///
 /// # Safety
 /// As `remap`.
@@ -144,8 +145,8 @@ unsafe fn remap_foreign(call: Remap) -> Answer {
     answer
 }
 
-/// Moves a range to a fixed place, one piece after another, as the kernel moves mapping after mapping (Linux 6.17; older ones
-/// move one at most). A hole behind the first page is passed over, and so is its place.
+/// Moves a range to a fixed place, one piece after another, as the kernel moves mapping after mapping (Linux 6.17;
+/// older ones move one at most). A hole behind the first page is passed over, and so is its place.
 ///
 /// # Safety
 /// As `remap`; the arguments have been judged, lengths are whole pages.
@@ -200,7 +201,8 @@ unsafe fn move_foreign(call: Remap, first: bool) -> Result<(), c_int> {
             answer => return answer.map(drop),
         }
     }
-    // Before Linux 6.17 the kernel takes one mapping at most, and always none that begins with a hole. A page is of one mapping.
+    // Before Linux 6.17 the kernel takes one mapping at most, and always none that begins with a hole. A page is of one
+    // mapping.
     for at in (call.addr..call.addr + call.len).step_by(page()) {
         let one = Remap { addr: at, len: page(), new_len: page(), to: call.to + (at - call.addr), ..call };
         // SAFETY: the caller's promise.

@@ -1,5 +1,5 @@
-//! Where blocks lie in the heap's object: of a memfd of this process found by a table, of a window claimed from the region of this
-//! process's node, which it shares with the node's other processes.
+//! Where blocks lie in the heap's object: of a memfd of this process found by a table, of a window claimed from the
+//! region of this process's node, which it shares with the node's other processes.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;

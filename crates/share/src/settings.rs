@@ -142,8 +142,8 @@ fn group_memory() -> Option<usize> {
     limits.min()
 }
 
-/// The smallest number that `file` has in a group and in those around it. In a container the path may be the host's, and only
-/// the last of them there.
+/// The smallest number that `file` has in a group and in those around it. In a container the path may be the host's,
+/// and only the last of them there.
 fn smallest_limit(root: &str, path: &str, file: &str) -> Option<usize> {
     let above = std::path::Path::new(path.trim_start_matches('/')).ancestors();
     let limits = above.filter_map(|group| {

@@ -1,5 +1,5 @@
-//! Small blocks at page boundaries, as posix_memalign(3) gives them: slots of one size in a block of the heap. A block of
-//! its own for each would take a mapping each, of which a process may have 65,530 (vm.max_map_count).
+//! Small blocks at page boundaries, as posix_memalign(3) gives them: slots of one size in a block of the heap. A block
+//! of its own for each would take a mapping each, of which a process may have 65,530 (vm.max_map_count).
 
 use std::ops::Range;
 

@@ -162,7 +162,8 @@ impl Drop for Locked {
     }
 }
 
-/// Whether memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first large request.
+/// Whether memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first large
+/// request.
 #[inline]
 pub fn possible() -> bool {
     matches!(MODE.load(Ordering::Relaxed), AWAKE | ON)
@@ -179,7 +180,8 @@ pub fn exists() -> bool {
     matches!(MODE.load(Ordering::Acquire), ON | STOPPED)
 }
 
-/// No memory is shared any more that is not by now, and no system call made that the C library's allocator does not make.
+/// No memory is shared any more that is not by now, and no system call made that the C library's allocator does not
+/// make.
 pub fn stop() {
     let stop = |mode| match mode {
         ON => Some(STOPPED),

@@ -580,8 +580,8 @@ fn a_memfd_is_found_only_while_it_is_sealed_against_shrinking() {
     assert_eq!(find(at + 4096, 4096), None);
 }
 
-/// Where two memfds are mapped side by side, one page of each is found at its place of its own file after a move of both, and
-/// what was known of the new place is forgotten.
+/// Where two memfds are mapped side by side, one page of each is found at its place of its own file after a move of
+/// both, and what was known of the new place is forgotten.
 #[test]
 fn memfds_that_move_together_are_found_each_in_its_own_file() {
     turn!();

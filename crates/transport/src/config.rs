@@ -4,8 +4,8 @@ use vervain_wire::opcode;
 
 use crate::host::Nanos;
 
-/// The shortest ACK timeout. Programs that ask for less mean an adapter that answers without being scheduled; adapters and
-/// rxe have a floor of this order too.
+/// The shortest ACK timeout. Programs that ask for less mean an adapter that answers without being scheduled; adapters
+/// and rxe have a floor of this order too.
 const SHORTEST_TIMEOUT: Nanos = 4096 << 10;
 /// A silent peer is noticed after one to four times the timeout that the program has set (IBA 9.7.6.1.3). A peer whose
 /// processor does other things needs most of that; what is lost is found by probes, long before.
@@ -53,8 +53,8 @@ pub struct RequesterConfig {
     pub first_psn: u32,
     /// Number of the first request, as [`crate::RequesterHost::request`] counts them.
     pub first_request: u32,
-    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path MTU of
-    /// IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
+    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path
+    /// MTU of IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
     pub mtu: u32,
     /// Local ACK timeout code: 4.096 µs × 2^timeout, 0 for never (IBA 9.7.6.1.3, 0 to 31).
     pub timeout: u8,
@@ -86,12 +86,13 @@ pub struct ResponderConfig {
     pub migrated: bool,
     /// PSN of the first packet to come (rq_psn).
     pub expected_psn: u32,
-    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path MTU of
-    /// IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
+    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path
+    /// MTU of IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
     pub mtu: u32,
     /// READs and atomics that the peer may have outstanding; with 0 they are invalid requests.
     pub max_dest_rd_atomic: u8,
-    /// An acknowledgement leaves before its message completes here, as far as the host has room for it, and not with others at the
-    /// next [`crate::Responder::poll_transmit`]: nothing with which a program answers the message comes before it.
+    /// An acknowledgement leaves before its message completes here, as far as the host has room for it, and not with
+    /// others at the next [`crate::Responder::poll_transmit`]: nothing with which a program answers the message comes
+    /// before it.
     pub acks_first: bool,
 }

@@ -1,9 +1,9 @@
-//! Credit for unreliable traffic: how many bytes of UC and UD messages this process may have under way to one other process.
-//! A fabric holds such a sender back, hop by hop; a UDP socket drops what it has no room for. So the sender asks now and then;
-//! the peer answers when it has taken the question from its socket, and with it all that went before, and says how much may
-//! be under way. A peer that has answered before is asked by a probe, a packet of its own behind what has been sent. Until then
-//! it may be a device that knows no such packets: it is asked by a mark in a message, which others ignore. One that is not
-//! Vervain stays silent, and is not paced.
+//! Credit for unreliable traffic: how many bytes of UC and UD messages this process may have under way to one other
+//! process. A fabric holds such a sender back, hop by hop; a UDP socket drops what it has no room for. So the sender
+//! asks now and then; the peer answers when it has taken the question from its socket, and with it all that went
+//! before, and says how much may be under way. A peer that has answered before is asked by a probe, a packet of its own
+//! behind what has been sent. Until then it may be a device that knows no such packets: it is asked by a mark in a
+//! message, which others ignore. One that is not Vervain stays silent, and is not paced.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,8 @@ const MOST_PROBES: usize = 32;
 /// Bytes of headers and ICRC that a packet may have.
 const HEADERS: usize = 48;
 
-/// How long the first answer of a peer is waited for, doubled with each try, and how many tries there are: 30 ms in all.
+/// How long the first answer of a peer is waited for, doubled with each try, and how many tries there are: 30 ms in
+/// all.
 const FIRST_WAIT: Nanos = 2_000_000;
 const FIRST_TRIES: u32 = 4;
 /// How long a peer that has answered before is waited for, and how many tries there are: some half a second in all.
@@ -33,9 +34,10 @@ const TRIES: u32 = 7;
 const FIRST_PAUSE: Nanos = 50_000_000;
 const LAST_PAUSE: Nanos = 1_000_000_000;
 
-/// What a packet of `length` bytes of UDP payload takes of a receive buffer: the kernel counts the memory that it lies in, a
-/// power of two with room before and behind the packet, and its descriptor (measured on Linux 6.18 by SO_MEMINFO: 832 for 16
-/// bytes, 2,304 for 1,052, 8,448 for 4,124). Packets that come as a train take little more than their length.
+/// What a packet of `length` bytes of UDP payload takes of a receive buffer: the kernel counts the memory that it lies
+/// in, a power of two with room before and behind the packet, and its descriptor (measured on Linux 6.18 by SO_MEMINFO:
+/// 832 for 16 bytes, 2,304 for 1,052, 8,448 for 4,124). Packets that come as a train take little more than their
+/// length.
 pub const fn cost(length: usize) -> u64 {
     (length as u64 + 416).next_power_of_two() + 320
 }
@@ -109,8 +111,8 @@ impl Pacer {
         !matches!(self.peer, Peer::Silent { .. })
     }
 
-    /// Whether a packet of `cost` may leave now. If not, [`Pacer::hold_back`] is to be told so and this is to be asked again, at
-    /// once, after an echo, and at [`Pacer::next_timeout`].
+    /// Whether a packet of `cost` may leave now. If not, [`Pacer::hold_back`] is to be told so and this is to be asked
+    /// again, at once, after an echo, and at [`Pacer::next_timeout`].
     #[inline]
     pub fn admits(&self, cost: u64) -> bool {
         self.under_way == 0 || self.under_way + cost <= self.credit || self.try_one || !self.is_paced()
@@ -146,8 +148,8 @@ impl Pacer {
         (self.peer == Peer::Answers && self.is_probe_due()).then(|| self.probe(now))
     }
 
-    /// A packet was not admitted. Only then time counts, for only then somebody is sure to look for echoes. The sequence number
-    /// of a probe that is to leave now, if there is one.
+    /// A packet was not admitted. Only then time counts, for only then somebody is sure to look for echoes. The
+    /// sequence number of a probe that is to leave now, if there is one.
     pub fn hold_back(&mut self, now: Nanos) -> Option<u32> {
         let overdue = self.deadline.is_some_and(|at| at <= now);
         let answers = self.peer == Peer::Answers;
@@ -209,8 +211,8 @@ impl Pacer {
         }
     }
 
-    /// The peer has taken in everything up to probe `sequence`, and `credit` bytes may be under way from now on. False for an
-    /// echo that no probe waits for, which changes nothing.
+    /// The peer has taken in everything up to probe `sequence`, and `credit` bytes may be under way from now on. False
+    /// for an echo that no probe waits for, which changes nothing.
     pub fn handle_echo(&mut self, sequence: u32, credit: u64) -> bool {
         let Some(last) = self.probes.iter().position(|probe| probe.sequence == sequence) else { return false };
         // Packets of one sender stay in order: what came before the later probe has come, also if an echo was lost.
@@ -259,7 +261,8 @@ mod tests {
         pacer
     }
 
-    /// Tries packets that are held back whenever that is to be done; the time at which nothing is held back, and the questions.
+    /// Tries packets that are held back whenever that is to be done; the time at which nothing is held back, and the
+    /// questions.
     fn wait(pacer: &mut Pacer, mut now: Nanos) -> (Nanos, usize) {
         let mut probes = 0;
         while !pacer.admits(PACKET) {

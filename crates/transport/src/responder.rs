@@ -1,5 +1,6 @@
-//! The responder of a QP (IBA 9.7.4, 9.7.5): takes request packets in PSN order, has its host execute them, and keeps what is to
-//! be answered until it is polled for it. Executed requests that come again are answered again and not executed again.
+//! The responder of a QP (IBA 9.7.4, 9.7.5): takes request packets in PSN order, has its host execute them, and keeps
+//! what is to be answered until it is polled for it. Executed requests that come again are answered again and not
+//! executed again.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +38,8 @@ pub struct Responder {
     announced: Option<Message>,
     /// The requester has been told, or shall not be told, that `expected` is missing (IBA 9.7.5.2.8: one NAK).
     quiet: bool,
-    /// The last PSN that has come since then. One that is not higher shows that the requester went back and `expected` was lost
-    /// again. None: it was not lost, and its requester is to hear nothing.
+    /// The last PSN that has come since then. One that is not higher shows that the requester went back and `expected`
+    /// was lost again. None: it was not lost, and its requester is to hear nothing.
     beyond: Option<u32>,
     /// The highest PSN that was dropped since then for being beyond `expected`.
     dropped: Option<u32>,
@@ -81,7 +82,8 @@ pub enum Then {
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     Nak(Nak),
-    /// What it changes is still to be sent to a reader. It counts as lost on the way; its requester is told so behind that.
+    /// What it changes is still to be sent to a reader. It counts as lost on the way; its requester is told so behind
+    /// that.
     TooEarly,
     /// The receive of the message completes in error.
     Spoil {
@@ -149,7 +151,8 @@ impl Responder {
         &self.counters
     }
 
-    /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at once.
+    /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at
+    /// once.
     #[inline]
     pub fn handle_packet<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         let bth = &packet.headers.bth;
@@ -234,8 +237,8 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then });
     }
 
-    /// A packet before the expected one is missing: one NAK, then silence until it comes (IBA 9.7.5.2.8). Where PSNs begin
-    /// anew without it, it was lost again, and the requester, which hears nothing otherwise, is told so.
+    /// A packet before the expected one is missing: one NAK, then silence until it comes (IBA 9.7.5.2.8). Where PSNs
+    /// begin anew without it, it was lost again, and the requester, which hears nothing otherwise, is told so.
     fn out_of_sequence(&mut self, psn: u32) {
         self.counters.out_of_sequence += 1;
         if self.dropped.is_none_or(|dropped| psn::is_before(dropped, psn)) {
@@ -261,8 +264,8 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then: Then::Nothing });
     }
 
-    /// The packet at `missing` has come after all. If its NAK has not left yet, it is not told of, but the next one is that was
-    /// dropped behind it: else its requester would learn of that by its timeout.
+    /// The packet at `missing` has come after all. If its NAK has not left yet, it is not told of, but the next one is
+    /// that was dropped behind it: else its requester would learn of that by its timeout.
     #[cold]
     fn go_on(&mut self, missing: u32) {
         if self.refusal.is_some_and(|refusal| refusal.psn == missing) {

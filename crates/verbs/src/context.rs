@@ -201,7 +201,8 @@ const NO_OPS: ibv_context_ops = ibv_context_ops {
 };
 
 /// The table of a context. An operation that stays NULL reads as EOPNOTSUPP in the header's inline functions: flow
-/// steering, counters, work queues and their tables, CQ moderation, rate limits, prefetching, DMA handles, tag matching.
+/// steering, counters, work queues and their tables, CQ moderation, rate limits, prefetching, DMA handles, tag
+/// matching.
 fn extended(context: ibv_context) -> verbs_context {
     // SAFETY: the struct is pointers, `Option`s of functions, integers and an `ibv_context`, which is set below.
     let mut v: verbs_context = unsafe { object::zeros() };

@@ -134,8 +134,8 @@ unsafe extern "C" fn end_poll_in_order(cq: *mut ibv_cq_ex) {
     // SAFETY: the client's CQ, whose lock `start_poll` took.
     unsafe {
         end_poll(cq);
-        // Or the compiler would jump to the unlock, which would then seem to be called by the program. The sanitizer has
-        // not seen this library lock.
+        // Or the compiler would jump to the unlock, which would then seem to be called by the program. The sanitizer
+        // has not seen this library lock.
         core::arch::asm!("", options(nomem, nostack, preserves_flags));
     }
 }

@@ -1,6 +1,6 @@
-//! Images of contexts: how `vervain_save` writes one and `vervain_restore` reads it. An image is hostile until it is read: its size,
-//! version and digest are looked at before anything else, and its records refer to earlier ones only. What they say is checked by the
-//! verbs that make objects of them.
+//! Images of contexts: how `vervain_save` writes one and `vervain_restore` reads it. An image is hostile until it is
+//! read: its size, version and digest are looked at before anything else, and its records refer to earlier ones only.
+//! What they say is checked by the verbs that make objects of them.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -147,7 +147,8 @@ impl Image {
 struct Borrowed(ManuallyDrop<File>);
 
 impl Borrowed {
-    /// EBADF for a descriptor that is none, EINVAL for another kind of file, EACCES where other users could read or write it.
+    /// EBADF for a descriptor that is none, EINVAL for another kind of file, EACCES where other users could read or
+    /// write it.
     fn new(fd: RawFd) -> Result<Borrowed, Error> {
         // SAFETY: F_GETFD reads a flag of the descriptor, if it is one.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
@@ -210,7 +211,8 @@ pub(crate) fn write(fd: RawFd, image: &Image, bytes: &[Vec<u8>]) -> Result<(), E
     parts().try_for_each(|part| write(part))
 }
 
-/// Reads an image from where the descriptor stands, with the bytes of each [`Memory`] that is kept, one after the other.
+/// Reads an image from where the descriptor stands, with the bytes of each [`Memory`] that is kept, one after the
+/// other.
 pub(crate) fn read(fd: RawFd) -> Result<(Image, Vec<u8>), Error> {
     let file = Borrowed::new(fd)?;
     let mut head = [0; HEAD + DIGEST];

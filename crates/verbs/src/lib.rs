@@ -1,8 +1,8 @@
 //! The C ABI of libibverbs: the functions behind its exported symbols, over the structs of [`abi`].
 //!
 //! This crate translates. It turns C structs into the device model's (`vervain-hca`) arguments, and the device model's
-//! errors into the errno that the man page promises; it holds no policy and no protocol. The `libibverbs` crate gives the
-//! functions their versioned symbol names. The hot path is `post::post_send` and `cq::poll_cq`.
+//! errors into the errno that the man page promises; it holds no policy and no protocol. The `libibverbs` crate gives
+//! the functions their versioned symbol names. The hot path is `post::post_send` and `cq::poll_cq`.
 #![allow(
     clippy::missing_safety_doc,
     reason = "every unsafe function here is called from C, and safe under the conditions of its man page, section 3"

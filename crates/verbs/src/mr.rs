@@ -43,7 +43,8 @@ pub(crate) unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, h
     opening.mrs.publish(handle, object::new(c, MrState { _entry, hca, pd_use }))
 }
 
-/// Where the device may write, memcheck is not to wait for a store of this program's: others store there without its knowing.
+/// Where the device may write, memcheck is not to wait for a store of this program's: others store there without its
+/// knowing.
 fn device_writes(addr: *mut c_void, length: usize, access: c_uint) {
     if access & IBV_ACCESS_LOCAL_WRITE != 0 {
         checkers::written_by_others(addr.cast(), length);

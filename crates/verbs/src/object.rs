@@ -61,8 +61,8 @@ pub(crate) fn from_cookie<C>(cookie: usize) -> *mut C {
 /// The state behind a C struct.
 ///
 /// # Safety
-/// `c` came from [`Blank::fill`] or [`new`] and was not freed; the client keeps it until the reference is gone, as verbs
-/// demands ("destroy it when nobody uses it").
+/// `c` came from [`Blank::fill`] or [`new`] and was not freed; the client keeps it until the reference is gone, as
+/// verbs demands ("destroy it when nobody uses it").
 #[inline]
 pub(crate) unsafe fn state<'a, C: Handle>(c: *mut C) -> &'a C::State {
     // SAFETY: the caller's promise; an `Object` begins with its C struct.
@@ -121,7 +121,8 @@ pub(crate) fn failed(e: &Error) -> c_int {
     match e.errno() {
         // A table entry is empty, there is nothing to read, or a signal has come first.
         libc::ENODATA | libc::EAGAIN | libc::EINTR => {}
-        // Programs post until a queue is full, ask whether something is supported, and at their end destroy what is in use.
+        // Programs post until a queue is full, ask whether something is supported, and at their end destroy what is in
+        // use.
         libc::ENOMEM | libc::EOPNOTSUPP | libc::EBUSY => reasons::tell_what_is_no_failure(why),
         _ => reasons::tell(why),
     }

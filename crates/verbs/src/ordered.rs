@@ -1,6 +1,7 @@
-//! The operations of a program with ThreadSanitizer. It sees the program's own accesses and not how a completion gets from
-//! the thread that posts to the thread that polls; so it is told: what a thread did before it posted comes before what a
-//! thread does that has polled a completion of the same CQ, or has received a message of this process or by an SRQ.
+//! The operations of a program with ThreadSanitizer. It sees the program's own accesses and not how a completion gets
+//! from the thread that posts to the thread that polls; so it is told: what a thread did before it posted comes before
+//! what a thread does that has polled a completion of the same CQ, or has received a message of this process or by an
+//! SRQ.
 //!
 //! These stand in the tables that programs call by, in place of the plain ones, where there is a ThreadSanitizer; all
 //! others pay nothing.

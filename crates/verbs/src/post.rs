@@ -1,4 +1,5 @@
-//! Posting: `ibv_post_send(3)` and `ibv_post_recv(3)`. This is the hot path: no allocation, and one pass over the chain.
+//! Posting: `ibv_post_send(3)` and `ibv_post_recv(3)`. This is the hot path: no allocation, and one pass over the
+//! chain.
 
 use core::ffi::c_int;
 use core::slice;

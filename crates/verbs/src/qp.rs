@@ -240,8 +240,8 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     })
 }
 
-/// Attributes that one half of an XRC connection does not have. The kernel's verbs take them and drop them, so that programs
-/// can treat both halves as they treat RC QPs; perftest does.
+/// Attributes that one half of an XRC connection does not have. The kernel's verbs take them and drop them, so that
+/// programs can treat both halves as they treat RC QPs; perftest does.
 fn pointless_attributes(qp_type: ibv_qp_type) -> u32 {
     match qp_type {
         IBV_QPT_XRC_SEND => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
@@ -339,8 +339,8 @@ pub(crate) fn cap_to_c(h: &hca::QpCap) -> ibv_qp_cap {
     }
 }
 
-/// Attributes as the device model has them. Fields that the mask does not name may hold anything, so only a state that it
-/// names must be one.
+/// Attributes as the device model has them. Fields that the mask does not name may hold anything, so only a state that
+/// it names must be one.
 fn attr_from_c(c: &ibv_qp_attr, mask: u32) -> Result<hca::QpAttr, Error> {
     let state = |value: ibv_qp_state, bit: u32| match hca::QpState::from_verbs(value) {
         Some(state) => Ok(state),

@@ -17,9 +17,9 @@ use crate::object::{self, errno_of, minus_one_of};
 /// Vervain's own vendor number: an OUI with the "locally administered" bit, which the IEEE gives to nobody.
 const VENDOR_ID: u32 = 0x02_5652;
 
-/// ConnectX-6's number. perftest knows devices by this number alone and gives an unknown one neither inline data nor the
-/// `ibv_wr_*` functions, which would leave half of the device untested. Nothing that looks at it in earnest goes by it
-/// without looking at the vendor as well.
+/// ConnectX-6's number. perftest knows devices by this number alone and gives an unknown one neither inline data nor
+/// the `ibv_wr_*` functions, which would leave half of the device untested. Nothing that looks at it in earnest goes by
+/// it without looking at the vendor as well.
 const VENDOR_PART_ID: u32 = 4123;
 
 /// The device behind a context.
@@ -37,8 +37,8 @@ const CAPABILITIES: u32 = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_MEM_MGT_EXTENSIONS
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
-/// Time that this device adds to an acknowledgement, 4.096 µs times two to this power: 0.13 s, which covers a process that
-/// is not scheduled for a while.
+/// Time that this device adds to an acknowledgement, 4.096 µs times two to this power: 0.13 s, which covers a process
+/// that is not scheduled for a while.
 const ACK_DELAY: u8 = 15;
 
 fn device_attr(device: &hca::Device) -> ibv_device_attr {

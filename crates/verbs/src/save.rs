@@ -210,8 +210,8 @@ pub(crate) fn copy(addr: u64, bytes: &mut [u8], direction: Direction) -> Result<
         Direction::From => transfer::Direction::Write,
         Direction::To => transfer::Direction::Read,
     };
-    // SAFETY: the slice is ours; the other side is memory that the program has registered, or says that it has for that, and that it does
-    // not use during the call.
+    // SAFETY: the slice is ours; the other side is memory that the program has registered, or says that it has for
+    // that, and that it does not use during the call.
     let copied = unsafe { transfer::copy_direct(towards, bytes.as_mut_ptr(), &program, false) };
     let missing = || Error::new(libc::EFAULT, format!("{} bytes of memory at {addr:#x} are not there", bytes.len()));
     copied.map_err(|_| missing())

@@ -65,7 +65,8 @@ impl Builder {
 
 /// The QP's state and the batch being built on it.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a QpState, &'a mut Batch) {
-    // SAFETY: the client's QP, between `wr_start` and `wr_complete`; the lock taken there makes this thread the only user.
+    // SAFETY: the client's QP, between `wr_start` and `wr_complete`; the lock taken there makes this thread the only
+    // user.
     unsafe {
         let state = qp_state(qp.cast());
         (state, &mut *state.builder.0.get())

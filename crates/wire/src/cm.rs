@@ -1,6 +1,7 @@
-//! The messages of communication management (IBA 12.6 to 12.11) as numbers and bytes, and the header of the IP CM service (annex A11) in
-//! their private data. Reserved bits are zeros when written and ignored when read. The fields of enhanced connection establishment
-//! (the vendor's ID, and what lies in the attribute modifier) are where the kernel has them.
+//! The messages of communication management (IBA 12.6 to 12.11) as numbers and bytes, and the header of the IP CM
+//! service (annex A11) in their private data. Reserved bits are zeros when written and ignored when read. The fields of
+//! enhanced connection establishment (the vendor's ID, and what lies in the attribute modifier) are where the kernel
+//! has them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -24,8 +24,8 @@ pub struct Header {
     pub tid: u64,
     /// Which message it is.
     pub attribute: u16,
-    /// The attribute modifier: 0, or what enhanced connection establishment says (`attr_mod` of `struct ibv_ece` as rdma-core has it on
-    /// the wire).
+    /// The attribute modifier: 0, or what enhanced connection establishment says (`attr_mod` of `struct ibv_ece` as
+    /// rdma-core has it on the wire).
     pub modifier: u32,
 }
 

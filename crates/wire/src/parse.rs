@@ -120,7 +120,8 @@ impl Reader<'_> {
     }
 }
 
-/// Parses a UDP payload, from the BTH to the ICRC. The ICRC itself is the business of [`crate::icrc`], which is asked first.
+/// Parses a UDP payload, from the BTH to the ICRC. The ICRC itself is the business of [`crate::icrc`], which is asked
+/// first.
 #[inline]
 pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     let found = datagram.len();
@@ -160,8 +161,8 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     Ok(packet)
 }
 
-/// Parses the headers of a packet whose `payload` bytes lie elsewhere, without padding and ICRC; what `bytes` has behind the headers
-/// counts for nothing.
+/// Parses the headers of a packet whose `payload` bytes lie elsewhere, without padding and ICRC; what `bytes` has
+/// behind the headers counts for nothing.
 ///
 /// # Errors
 /// What is no packet, as for [`parse`].

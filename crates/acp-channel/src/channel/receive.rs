@@ -215,8 +215,8 @@ impl<'w> ReceiveSide<'w> {
                 self.taken += 1;
                 return Ok(Came::Message(0));
             }
-            // SAFETY: the program's memory until the request is over, which is after the registration is taken back; nobody has a
-            // reference to it that is used meanwhile.
+            // SAFETY: the program's memory until the request is over, which is after the registration is taken back;
+            // nobody has a reference to it that is used meanwhile.
             let key = unsafe { world.register_at_once(to.start.cast(), wanted, Rights::Write) }.ok();
             // What may not be written is refused, here as by the device.
             let direct = key.and_then(|key| world.copy(GlobalAddress(key.0), from, wanted, Order::Now).ok());

@@ -189,8 +189,8 @@ impl<'w> SendSide<'w> {
             if offered.len() >= OFFERS || !out.has_room() {
                 return Ok(Long::Waits);
             }
-            // SAFETY: the program's memory until the request is over, which is when the registration is taken back; nobody has a
-            // reference to it that is used meanwhile.
+            // SAFETY: the program's memory until the request is over, which is when the registration is taken back;
+            // nobody has a reference to it that is used meanwhile.
             if let Ok(key) = unsafe { world.register_at_once(memory.start.cast(), memory.len, Rights::Read) } {
                 let mut offer = [0; 16];
                 offer[..8].copy_from_slice(&key.0.to_le_bytes());

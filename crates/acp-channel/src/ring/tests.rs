@@ -1,5 +1,5 @@
-//! The ring with a wire that is as bad as one may be: puts that no order binds are stored in any order, a word at a time, whenever it
-//! likes.
+//! The ring with a wire that is as bad as one may be: puts that no order binds are stored in any order, a word at a
+//! time, whenever it likes.
 
 use std::collections::VecDeque;
 use std::iter::repeat_with;

@@ -37,15 +37,15 @@ impl<'a> Container<'a> {
         Spot::of(key, self.name.ranks, self.name.slots).ok_or_else(|| self.none()).map(Some)
     }
 
-    /// Inserts a key: with its value into a map, where that is not there yet; once more into a multiset. Whether it was inserted,
-    /// which into a multiset it always is. A key without bytes is not.
+    /// Inserts a key: with its value into a map, where that is not there yet; once more into a multiset. Whether it was
+    /// inserted, which into a multiset it always is. A key without bytes is not.
     ///
-    /// Of round trips it takes one, one for each element of the slot, two, and what it takes to allocate; if the key is there, those of
-    /// a search, and two into a multiset. A key or value of another rank takes one more.
+    /// Of round trips it takes one, one for each element of the slot, two, and what it takes to allocate; if the key is
+    /// there, those of a search, and two into a multiset. A key or value of another rank takes one more.
     ///
     /// # Errors
-    /// [Refused](Error::is_refused): there is no such container, no memory left, or nothing at a key's or value's address. Else the
-    /// job is broken.
+    /// [Refused](Error::is_refused): there is no such container, no memory left, or nothing at a key's or value's
+    /// address. Else the job is broken.
     pub fn insert(&self, key: Bytes<'_>, value: Bytes<'_>) -> Result<bool> {
         self.with_key(key, |key| {
             let inserted = self.put(key, value, 1, None)?;
@@ -53,7 +53,8 @@ impl<'a> Container<'a> {
         })
     }
 
-    /// Inserts a key `times`: by the `block` of an element with this key and value, if that is given and of the right rank.
+    /// Inserts a key `times`: by the `block` of an element with this key and value, if that is given and of the right
+    /// rank.
     pub(super) fn put(&self, key: &[u8], value: Bytes<'_>, times: u64, block: Option<Prepared>) -> Result<Inserted> {
         let mut prepared = block;
         let result = self.try_put(key, value, times, &mut prepared);
@@ -267,10 +268,11 @@ impl<'a> Container<'a> {
         Ok(more.map_or(0, |more| if self.kind == Kind::Multiset { more } else { 1 }))
     }
 
-    /// Copies as much of a key's value as there is room for; how many bytes it has. None without the key. What is in the room is
-    /// only told if the key is found.
+    /// Copies as much of a key's value as there is room for; how many bytes it has. None without the key. What is in
+    /// the room is only told if the key is found.
     ///
-    /// The round trips of a search; one more for values of over about 1,000 bytes, and for room in the memory of others.
+    /// The round trips of a search; one more for values of over about 1,000 bytes, and for room in the memory of
+    /// others.
     ///
     /// # Errors
     /// As [`insert`](Container::insert).

@@ -117,8 +117,8 @@ impl Chunk {
 }
 
 impl<'a> Hashed<'a> {
-    /// Makes a container without elements: its directory in the memory of `rank`, and a table of `slots` slots in that of each of
-    /// `ranks`, in this order. A rank may be there more than once.
+    /// Makes a container without elements: its directory in the memory of `rank`, and a table of `slots` slots in that
+    /// of each of `ranks`, in this order. A rank may be there more than once.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): no ranks or slots, a rank that is none, no memory. Else the job is broken.
@@ -236,8 +236,8 @@ impl Container<'_> {
         Ok(Chunk { first, slots: (self.name.slots - part * CHUNK).min(CHUNK) })
     }
 
-    /// The chunk with this number of the table with this index, which are those of the container's. Two round trips where this rank
-    /// does not remember it.
+    /// The chunk with this number of the table with this index, which are those of the container's. Two round trips
+    /// where this rank does not remember it.
     pub(super) fn chunk(&self, batch: &mut Batch<'_>, index: u64, part: u64) -> Result<Chunk> {
         let number = index.wrapping_mul(chunks(self.name.slots)).wrapping_add(part);
         if let Some(Place { chunk, id, rank, .. }) = self.hashed.places.find(self.name, number) {
@@ -258,7 +258,8 @@ impl Container<'_> {
         Ok(self.chunk(batch, spot.index, spot.slot / CHUNK)?.slot(spot.slot % CHUNK))
     }
 
-    /// A slot had another container's id: what this rank has remembered is forgotten. An error if it is as the directory says.
+    /// A slot had another container's id: what this rank has remembered is forgotten. An error if it is as the
+    /// directory says.
     pub(super) fn mistaken(&self, batch: &mut Batch<'_>, id: u64) -> Result<()> {
         self.hashed.places.forget(self.name);
         if self.header(batch)?.0 == id { Err(self.none()) } else { Ok(()) }

@@ -1,10 +1,12 @@
-//! How a hashed container lies in global memory: words of its slots, pointers to its elements, and the elements' headers.
+//! How a hashed container lies in global memory: words of its slots, pointers to its elements, and the elements'
+//! headers.
 
 use crc::{CRC_64_XZ, Crc, Table};
 use vervain_acp::GlobalAddress;
 
-/// Bytes up to which a block of the heap stays mapped after it was freed, so that whoever reads by a stale pointer gets bytes that
-/// mean nothing, and not the end of the job. Larger ones may have a segment of their own, which goes with them.
+/// Bytes up to which a block of the heap stays mapped after it was freed, so that whoever reads by a stale pointer gets
+/// bytes that mean nothing, and not the end of the job. Larger ones may have a segment of their own, which goes with
+/// them.
 pub const STAYS: usize = vervain_acp_heap::MAY_BE_UNMAPPED - 16;
 
 /// Bytes of a slot: its word, the pointer to its first element, the id of its container.
@@ -13,11 +15,12 @@ pub const HEAD: u64 = 8;
 /// Slots of a chunk, which is one block that [stays](STAYS).
 pub const CHUNK: u64 = STAYS as u64 / SLOT;
 
-/// Bytes of a directory's header, behind which the addresses of its chunks are unless these are many: what it is, nothing, the
-/// container's id, its ranks, its slots, and where those addresses are.
+/// Bytes of a directory's header, behind which the addresses of its chunks are unless these are many: what it is,
+/// nothing, the container's id, its ranks, its slots, and where those addresses are.
 pub const DIRECTORY: u64 = 48;
 
-/// Bytes of an element's header: the pointer to the next one, the mark, bytes of the key, bytes of the value or the counter.
+/// Bytes of an element's header: the pointer to the next one, the mark, bytes of the key, bytes of the value or the
+/// counter.
 pub const HEADER: usize = 32;
 pub const MARK: u64 = 8;
 pub const COUNTER: u64 = 24;
@@ -27,8 +30,8 @@ pub const MOST: u64 = 1 << 47;
 
 const CRC: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_XZ);
 
-/// Where a key belongs: CRC-64/XZ without its lowest 16 bits, of which the slot is the remainder and the index of the rank what is
-/// above it.
+/// Where a key belongs: CRC-64/XZ without its lowest 16 bits, of which the slot is the remainder and the index of the
+/// rank what is above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     pub index: u64,
@@ -43,8 +46,8 @@ impl Spot {
     }
 }
 
-/// The word of a slot: free, with the number of elements and the version, which goes up with each change; or locked, with the rank
-/// that has it. Where a locked word becomes free again all of it is as the holder says.
+/// The word of a slot: free, with the number of elements and the version, which goes up with each change; or locked,
+/// with the rank that has it. Where a locked word becomes free again all of it is as the holder says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State(pub u64);
 
@@ -83,8 +86,8 @@ impl State {
     }
 }
 
-/// A pointer to an element: its address, a multiple of 16, and in the lowest bits how many bytes are there for certain. So one read
-/// gets header and key without going beyond the block, whatever has become of it.
+/// A pointer to an element: its address, a multiple of 16, and in the lowest bits how many bytes are there for certain.
+/// So one read gets header and key without going beyond the block, whatever has become of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer(pub u64);
 
@@ -115,8 +118,8 @@ impl Pointer {
     }
 }
 
-/// Who follows pointers, and finds out when they lead in a circle: where it was at the last power of two of steps is where it comes
-/// again then.
+/// Who follows pointers, and finds out when they lead in a circle: where it was at the last power of two of steps is
+/// where it comes again then.
 #[derive(Debug)]
 pub struct Steps {
     been: Pointer,

@@ -148,7 +148,8 @@ impl Container<'_> {
         while done < to.len() {
             let len = most.min(to.len() - done);
             let place = match batch.get(at.add(done as u64), len, Order::Now) {
-                // Where there is no room for so much, by little and little: an element that is on its way has to come to a slot.
+                // Where there is no room for so much, by little and little: an element that is on its way has to come
+                // to a slot.
                 Err(error) if error.is_refused() && len > FIRST => {
                     most = FIRST;
                     continue;
@@ -211,8 +212,9 @@ impl Container<'_> {
         }
     }
 
-    /// Searches a key in its slot, and reads `want` bytes of the value with it where that costs nothing. Takes the slot if `hold`,
-    /// or if there is no other way. None if it is another container's. One round trip, and one for each element up to the key.
+    /// Searches a key in its slot, and reads `want` bytes of the value with it where that costs nothing. Takes the slot
+    /// if `hold`, or if there is no other way. None if it is another container's. One round trip, and one for each
+    /// element up to the key.
     pub(super) fn look(
         &self,
         batch: &mut Batch<'_>,
@@ -246,8 +248,8 @@ impl Container<'_> {
         }
     }
 
-    /// What came of reading a slot that this thread has, which is free again where that was refused: there may be no room for what is
-    /// read. Otherwise the job has ended.
+    /// What came of reading a slot that this thread has, which is free again where that was refused: there may be no
+    /// room for what is read. Otherwise the job has ended.
     pub(super) fn or_let_go<T>(&self, batch: &mut Batch<'_>, slot: &Slot, state: State, read: Result<T>) -> Result<T> {
         if read.as_ref().is_err_and(Error::is_refused) {
             batch.clear()?;
@@ -300,8 +302,8 @@ impl Container<'_> {
         Err(self.broken(slot, "has more elements than it counts"))
     }
 
-    /// Reads `wanted` bytes of an element, or fewer if there are not so many for certain. None if the slot is not as it was. One
-    /// round trip.
+    /// Reads `wanted` bytes of an element, or fewer if there are not so many for certain. None if the slot is not as it
+    /// was. One round trip.
     pub(super) fn read_element(
         &self,
         batch: &mut Batch<'_>,

@@ -28,8 +28,8 @@ impl Piece<'_> {
 }
 
 impl Ring {
-    /// Inserts bytes before the one at `at`, those of this ring among them. Their place and the header are one round trip, if nothing
-    /// else moves and there is room.
+    /// Inserts bytes before the one at `at`, those of this ring among them. Their place and the header are one round
+    /// trip, if nothing else moves and there is room.
     pub fn insert(&mut self, heap: &Heap<'_>, batch: &mut Batch<'_>, at: usize, source: Source<'_>) -> Result<()> {
         self.check(&(at..at))?;
         source.check(heap.world())?;
@@ -188,7 +188,8 @@ impl Ring {
         Ok(Room { data, block, capacity, start: 0 })
     }
 
-    /// Writes the header, and frees the block that it has named before. Where that or copying the bytes was refused, the new block goes.
+    /// Writes the header, and frees the block that it has named before. Where that or copying the bytes was refused,
+    /// the new block goes.
     fn move_in(&self, heap: &Heap<'_>, batch: &mut Batch<'_>, old: &Self, copied: Result<()>) -> Result<()> {
         let named = copied.and_then(|()| self.put_header(batch, old));
         or_free(heap, batch, self.room.data, named)?;
@@ -288,8 +289,8 @@ impl Ring {
     }
 }
 
-/// Gets room for moving `moved` bytes of a ring, then putting `here` bytes of this process's, and the header: in their midst nothing may
-/// be refused.
+/// Gets room for moving `moved` bytes of a ring, then putting `here` bytes of this process's, and the header: in their
+/// midst nothing may be refused.
 fn reserve(batch: &mut Batch<'_>, moved: usize, here: usize) -> Result<()> {
     // Both parts of a place begin with a chunk that is not waited for.
     batch.reserve(2 * moved.min(CHUNK) + here.min(2 * CHUNK) + (WORDS + 4) * 8)
@@ -308,9 +309,10 @@ fn fill(batch: &mut Batch<'_>, place: &[Span; 2], piece: &Piece<'_>, order: Orde
     }
 }
 
-/// Moves `len` bytes of a block by `distance`, to higher addresses (`up`) or lower ones: from an index on to an index on, in rooms of
-/// the same block. Where the two overlap, they go through this rank's memory in parts, each a round trip, those first that others
-/// would overwrite. The last ones are not waited for; whether all have been read is the answer.
+/// Moves `len` bytes of a block by `distance`, to higher addresses (`up`) or lower ones: from an index on to an index
+/// on, in rooms of the same block. Where the two overlap, they go through this rank's memory in parts, each a round
+/// trip, those first that others would overwrite. The last ones are not waited for; whether all have been read is the
+/// answer.
 fn slide(
     batch: &mut Batch<'_>,
     (from_room, from): (&Room, usize),

@@ -1,8 +1,8 @@
-//! Rings: bytes in a block of a heap, which begin anywhere in it and go on at its start where it ends. A deque is one; a vector is
-//! one that begins at the block's start always, so that its bytes are consecutive.
+//! Rings: bytes in a block of a heap, which begin anywhere in it and go on at its start where it ends. A deque is one;
+//! a vector is one that begins at the block's start always, so that its bytes are consecutive.
 //!
-//! A header names the block. Its first words are those of ACP 3.0.0, for programs read them through `acp_query_address`; behind
-//! them is what only this library knows:
+//! A header names the block. Its first words are those of ACP 3.0.0, for programs read them through
+//! `acp_query_address`; behind them is what only this library knows:
 //!
 //! | word | vector | deque |
 //! |---|---|---|
@@ -13,11 +13,11 @@
 //! | 4 | what it is | bytes of the block |
 //! | 5 | | what it is |
 //!
-//! The capacity grows as in ACP 3.0.0: to the bytes that there are, a vector's to a multiple of 8. The block grows twofold, so
-//! that the capacity mostly grows in it. Bytes of a deque go on at the block's start behind its *capacity*.
+//! The capacity grows as in ACP 3.0.0: to the bytes that there are, a vector's to a multiple of 8. The block grows
+//! twofold, so that the capacity mostly grows in it. Bytes of a deque go on at the block's start behind its *capacity*.
 //!
-//! Whoever works on a ring reads the header first, believes of it what can be, and writes back the words that have changed, after
-//! the bytes.
+//! Whoever works on a ring reads the header first, believes of it what can be, and writes back the words that have
+//! changed, after the bytes.
 
 mod edit;
 mod sequence;
@@ -83,8 +83,8 @@ struct Room {
 }
 
 impl Room {
-    /// The same block with a larger capacity. None if it is too small, or if the `size` bytes from `start` on pass the end of the
-    /// capacity so far: by the new one they would lie elsewhere.
+    /// The same block with a larger capacity. None if it is too small, or if the `size` bytes from `start` on pass the
+    /// end of the capacity so far: by the new one they would lie elsewhere.
     fn widened(&self, capacity: usize, size: usize) -> Option<Self> {
         (capacity <= self.block && size <= self.capacity - self.start).then_some(Self { capacity, ..*self })
     }
@@ -116,7 +116,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of `size` bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two allocations.
+    /// Makes a ring of `size` bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two
+    /// allocations.
     pub fn create(heap: &Heap<'_>, kind: Kind, size: usize, capacity: usize, rank: u32) -> Result<GlobalAddress> {
         let capacity = rounded(capacity.max(size))?;
         let header = allocate(heap, WORDS * 8, rank)?;

@@ -1,15 +1,16 @@
-//! What two measured cases say of each other: the ratio of their values, how sure it is, and whether it could be chance.
+//! What two measured cases say of each other: the ratio of their values, how sure it is, and whether it could be
+//! chance.
 //!
 //! *Interval.* That of [`Bootstrap::ratio_to`], which draws runs, then their parts, and is stretched for few runs.
 //!
-//! *Chance.* Among hundreds of pairs some lie outside their intervals by chance alone, so each needs a p-value that can be
-//! corrected for their number, and that knows how few the runs are. The unit is the run: what lies within one shares its
-//! moment, its neighbours and its page frames. A permutation test of three against three runs cannot go below 2/20, and
-//! one of five against five not below 2/252, far above what Holm's correction asks of hundreds of pairs; a bootstrap of
-//! three values has ten different outcomes. So it is Welch's t test of the logarithms of the runs' values: it assumes
-//! that they scatter about evenly around their mean, and pays for the few runs with the wide tails of its distribution.
-//! One run that is far off widens the scatter and makes the test more careful, not less. Three runs on each side are the
-//! least it takes.
+//! *Chance.* Among hundreds of pairs some lie outside their intervals by chance alone, so each needs a p-value that can
+//! be corrected for their number, and that knows how few the runs are. The unit is the run: what lies within one shares
+//! its moment, its neighbours and its page frames. A permutation test of three against three runs cannot go below 2/20,
+//! and one of five against five not below 2/252, far above what Holm's correction asks of hundreds of pairs; a
+//! bootstrap of three values has ten different outcomes. So it is Welch's t test of the logarithms of the runs' values:
+//! it assumes that they scatter about evenly around their mean, and pays for the few runs with the wide tails of its
+//! distribution. One run that is far off widens the scatter and makes the test more careful, not less. Three runs on
+//! each side are the least it takes.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 

@@ -224,7 +224,8 @@ impl<'a> Template<'a> {
         }
     }
 
-    /// Measures that PM's operations are not for, and what it decides by itself. Depth and QPs of [defaults] are not for it.
+    /// Measures that PM's operations are not for, and what it decides by itself. Depth and QPs of [defaults] are not
+    /// for it.
     fn odd_of_pm(&self) -> Vec<Option<Odd>> {
         let (own, d) = (&self.own, self.defaults);
         let operations = own.operation.or(&d.operation).get().into_iter().flatten();

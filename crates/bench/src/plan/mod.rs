@@ -91,8 +91,8 @@ pub struct Settings {
     pub inline: Option<u32>,
     /// Requests for one completion, at most the depth; bandwidth only.
     pub signal_every: u32,
-    /// Bytes that a measurement by ranks of a job moves at most, as far as one iteration allows. In place of `at_least` and
-    /// `at_most`, which bound the others.
+    /// Bytes that a measurement by ranks of a job moves at most, as far as one iteration allows. In place of `at_least`
+    /// and `at_most`, which bound the others.
     pub volume: u64,
 }
 
@@ -172,8 +172,8 @@ impl Plan {
 }
 
 impl Settings {
-    /// Iterations of a measurement by ranks of a job, of messages of so many bytes: the Intel MPI Benchmarks' rule (IMB-MPI1, its
-    /// -iter and the volume behind its comma), without the limit of time.
+    /// Iterations of a measurement by ranks of a job, of messages of so many bytes: the Intel MPI Benchmarks' rule
+    /// (IMB-MPI1, its -iter and the volume behind its comma), without the limit of time.
     pub fn of_ranks(&self, case: &Case) -> u64 {
         if case.operation.is_jacobi() {
             return self.iterations;

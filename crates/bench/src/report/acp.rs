@@ -1,5 +1,5 @@
-//! ACP beside the MPI ping-pong: the figures of Ajima et al. 2015, drawn for this device, with what the paper says of its own beside
-//! what was measured; and copies between two other ranks, which it did not measure.
+//! ACP beside the MPI ping-pong: the figures of Ajima et al. 2015, drawn for this device, with what the paper says of
+//! its own beside what was measured; and copies between two other ranks, which it did not measure.
 
 use std::ops::RangeInclusive;
 

@@ -86,8 +86,8 @@ impl BarChart {
     }
 }
 
-/// Moves labels (middle, foot, words) up until none covers another, right of `left` and with their feet below `top`. What has no room
-/// there is left out: the table has all values.
+/// Moves labels (middle, foot, words) up until none covers another, right of `left` and with their feet below `top`.
+/// What has no room there is left out: the table has all values.
 fn apart(mut labels: Vec<(i32, i32, String)>, (left, top): (i32, i32)) -> Vec<(i32, i32, String)> {
     labels.sort_by_key(|(x, ..)| *x);
     let mut placed: Vec<(i32, i32, String)> = Vec::new();

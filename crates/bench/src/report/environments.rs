@@ -1,5 +1,5 @@
-//! Environments beside each other: a line for each over sizes, and a row for each of those that were measured at a few sizes only, as
-//! a multiple of the first.
+//! Environments beside each other: a line for each over sizes, and a row for each of those that were measured at a few
+//! sizes only, as a multiple of the first.
 
 use anyhow::Result;
 
@@ -141,7 +141,8 @@ fn bandwidths(lines: &[(String, Vec<Seen<'_>>)]) -> LineChart {
     }
 }
 
-/// At each size at which an environment was measured that is no line: those, and the first of all, which they are held against.
+/// At each size at which an environment was measured that is no line: those, and the first of all, which they are held
+/// against.
 fn rows(group: &Group<'_>, number: usize, results: &Results) -> Result<Vec<Figure>> {
     let few = || group.series.iter().filter(|series| !series.is_line());
     let mut sizes: Vec<u64> = few().flat_map(|series| &series.points).map(|seen| seen.case().size).collect();

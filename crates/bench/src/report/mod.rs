@@ -81,7 +81,8 @@ const OF_THE_PAPER: &str = "The figures of the paper";
 /// The heading of the figures of ranks of jobs, which a run has only if it measured ACP.
 const OF_ACP: &str = "ACP beside the MPI ping-pong";
 
-/// The heading of what stands beside the paper on PEACH2, which a run has only if it measured in an environment that is its model.
+/// The heading of what stands beside the paper on PEACH2, which a run has only if it measured in an environment that is
+/// its model.
 const OF_TCA: &str = "A model of PEACH2 beside TCA Verbs";
 
 /// The heading of what stands beside the paper on PM, which a run has only if it measured through PM.
@@ -120,7 +121,8 @@ pub(crate) struct Figure {
     pub drawing: Drawing,
     /// Its values.
     pub table: Table,
-    /// Whether the values are the point, and the picture goes with them. Such a figure takes the whole width of the page.
+    /// Whether the values are the point, and the picture goes with them. Such a figure takes the whole width of the
+    /// page.
     pub table_first: bool,
 }
 

@@ -1,9 +1,9 @@
-//! What streams cost, all sizes taken together, and who costs least: the paper's findings on interference, asked of this
-//! device.
+//! What streams cost, all sizes taken together, and who costs least: the paper's findings on interference, asked of
+//! this device.
 //!
-//! Sizes are averaged by the logarithms of their ratios. The error of an average follows from the intervals of its parts,
-//! as if they were independent. What ran alone is in all of them, so two costs differ less by chance than is supposed here:
-//! an order is said to be more than chance rather too seldom than too often.
+//! Sizes are averaged by the logarithms of their ratios. The error of an average follows from the intervals of its
+//! parts, as if they were independent. What ran alone is in all of them, so two costs differ less by chance than is
+//! supposed here: an order is said to be more than chance rather too seldom than too often.
 
 use std::cmp::Ordering;
 

@@ -1,5 +1,5 @@
-//! PM beside its paper: what Sumimoto et al. 2004 print of PM/InfiniBand-FJ and of PM on other networks, next to what was measured here;
-//! round trips and bandwidths over size; and what data inside the work request save.
+//! PM beside its paper: what Sumimoto et al. 2004 print of PM/InfiniBand-FJ and of PM on other networks, next to what
+//! was measured here; round trips and bandwidths over size; and what data inside the work request save.
 
 use std::cmp::Reverse;
 

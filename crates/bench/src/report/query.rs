@@ -52,8 +52,9 @@ impl Seen<'_> {
     }
 }
 
-/// All cases of the verbs API that have a value above zero, but those in a GPU's memory, and those in environments: figures are of
-/// the host's, as those of the paper are, and the table of all cases has the others. Environments have figures of their own.
+/// All cases of the verbs API that have a value above zero, but those in a GPU's memory, and those in environments:
+/// figures are of the host's, as those of the paper are, and the table of all cases has the others. Environments have
+/// figures of their own.
 pub fn seen(results: &Results) -> Vec<Seen<'_>> {
     seen_through(results, Interface::Verbs)
 }

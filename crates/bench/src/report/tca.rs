@@ -1,5 +1,5 @@
-//! The model of PEACH2 beside the boards: what "TCA Verbs" (2015) prints, next to what was measured in environments that a plan says
-//! to be models of them. Only values that its text prints are here; the points of its curves are not.
+//! The model of PEACH2 beside the boards: what "TCA Verbs" (2015) prints, next to what was measured in environments
+//! that a plan says to be models of them. Only values that its text prints are here; the points of its curves are not.
 
 use anyhow::Result;
 
@@ -23,8 +23,8 @@ pub const LABEL: &str = "These are values of a model of PEACH2 in software, not 
 /// Bytes of a message whose latency the paper prints.
 const SMALL: u64 = 8;
 
-/// What the paper prints of an operation: on the boards with memory of the processor and with that of a GPU, and on what it
-/// compares them with.
+/// What the paper prints of an operation: on the boards with memory of the processor and with that of a GPU, and on
+/// what it compares them with.
 struct Printed {
     operation: Operation,
     measure: Measure,
@@ -122,7 +122,8 @@ impl Beside<'_> {
     }
 }
 
-/// All that the paper prints and was measured in environments that stand for its devices; nothing without a model of the boards.
+/// All that the paper prints and was measured in environments that stand for its devices; nothing without a model of
+/// the boards.
 fn beside(results: &Results) -> Vec<Beside<'_>> {
     let mut all = Vec::new();
     let is_board = |environment: &Environment| environment.paper.is_some_and(|paper| paper != PaperDevice::Other);
@@ -177,7 +178,8 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
 fn figure(measure: Measure, rows: &[&Beside<'_>]) -> Result<Figure> {
     let mut groups: Vec<&str> = rows.iter().map(|row| row.what).collect();
     groups.dedup();
-    // What has nothing of the paper beside it would only set the scale, and one value makes no bars; the table has them.
+    // What has nothing of the paper beside it would only set the scale, and one value makes no bars; the table has
+    // them.
     let drawn = rows.iter().filter(|row| row.paper.is_some() && row.device != PaperDevice::HostDescriptors);
     let mut series: Vec<(PaperDevice, &str)> = drawn.map(|row| (row.device, row.environment)).collect();
     series.sort_unstable();

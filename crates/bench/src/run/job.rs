@@ -1,5 +1,5 @@
-//! Ranks of a job as workers: the launcher that starts them, and how they find the coordinator. `vervain launch` starts those
-//! of ACP and PM, an mpirun those of an MPI.
+//! Ranks of a job as workers: the launcher that starts them, and how they find the coordinator. `vervain launch` starts
+//! those of ACP and PM, an mpirun those of an MPI.
 
 use std::fs::File;
 use std::io;
@@ -48,7 +48,8 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Has the ranks started by the command that `command` makes, and waits until all have joined: the job, and its ranks.
+    /// Has the ranks started by the command that `command` makes, and waits until all have joined: the job, and its
+    /// ranks.
     pub fn start(
         (interface, ranks): (Interface, u32),
         port: u8,

@@ -1,5 +1,5 @@
-//! What the terminal shows while a run goes on: the last values as a table, a bar, and the time left. Where standard error
-//! is no terminal, a line for each round.
+//! What the terminal shows while a run goes on: the last values as a table, a bar, and the time left. Where standard
+//! error is no terminal, a line for each round.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;

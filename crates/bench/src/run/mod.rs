@@ -1,7 +1,7 @@
 //! The coordinator: rounds over the cases of a plan, each measured by a team of worker processes, each kept at once.
 //!
-//! The rounds interleave: a case is measured once in each, and in another order each time, so that what the machine does
-//! meanwhile (another tenant, a changed clock) meets all cases and not the last ones.
+//! The rounds interleave: a case is measured once in each, and in another order each time, so that what the machine
+//! does meanwhile (another tenant, a changed clock) meets all cases and not the last ones.
 
 mod collect;
 mod job;
@@ -61,10 +61,11 @@ pub type Refusal = dyn Fn(&str, &str) -> Option<String>;
 pub struct Launcher {
     /// A command that becomes a worker ([`crate::worker::serve`]) on its standard input.
     pub worker: Box<dyn Fn(Route) -> Command>,
-    /// A command that starts the ranks of a job, each of which becomes a worker ([`crate::worker::join`]); or why there is none, in a
-    /// sentence.
+    /// A command that starts the ranks of a job, each of which becomes a worker ([`crate::worker::join`]); or why there
+    /// is none, in a sentence.
     pub job: Box<StartJob<'static>>,
-    /// Why the device of this host does not have what an environment's variable, by name and value, chooses; None: it has.
+    /// Why the device of this host does not have what an environment's variable, by name and value, chooses; None: it
+    /// has.
     pub refusal: Box<Refusal>,
     /// What [`Route::Packets`] is, in words, where there is such a route: how a device without a far host can show what
     /// one would be like.
@@ -375,8 +376,8 @@ fn fitting(cases: Cases, teams: &mut Teams<'_>) -> Result<(Cases, Vec<Skipped>)>
     Ok((fit, unfit))
 }
 
-/// Which cases the terminal shows at the end: all, or of long series over the size the ends and the middle. Those of ranks share a
-/// row with others of their size, so all are shown.
+/// Which cases the terminal shows at the end: all, or of long series over the size the ends and the middle. Those of
+/// ranks share a row with others of their size, so all are shown.
 fn headlines(cases: &[(Case, Settings)]) -> Vec<Case> {
     let all: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
     if all.iter().filter(|case| !case.interface.has_ranks()).count() <= 40 {

@@ -57,7 +57,8 @@ pub struct Team<'a> {
     client: WorkerHandle<'a>,
     server: WorkerHandle<'a>,
     background: Option<(WorkerHandle<'a>, WorkerHandle<'a>)>,
-    /// Where they are ranks of a job: the others. Dropped after requester and responder, as all ranks leave it together.
+    /// Where they are ranks of a job: the others. Dropped after requester and responder, as all ranks leave it
+    /// together.
     job: Option<Job<'a>>,
     places: Places,
     mtu: u32,
@@ -161,8 +162,8 @@ impl<'a> Team<'a> {
         &mut self.client
     }
 
-    /// Measures `case` once. `iterations` are those of earlier rounds; where there were none, it is set to what this run
-    /// finds to fit the settings.
+    /// Measures `case` once. `iterations` are those of earlier rounds; where there were none, it is set to what this
+    /// run finds to fit the settings.
     pub fn measure(
         &mut self,
         case: &Case,
@@ -173,7 +174,8 @@ impl<'a> Team<'a> {
             None => self.attempt(case, settings, iterations),
             Some(_) => self.attempt_in_job(case, settings, iterations),
         };
-        // Also after a failure, so that the next case finds them free; what ended the run says more than what this does.
+        // Also after a failure, so that the next case finds them free; what ended the run says more than what this
+        // does.
         let mut released = Ok(());
         let background = self.background.iter_mut().flat_map(|(client, server)| [client, server]);
         let others = self.job.iter_mut().filter(|_| case.operation.is_jacobi()).flat_map(|job| &mut job.others);
@@ -190,7 +192,8 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// As often as the benchmarks do of which the ping-pong is, whatever it takes: warming up is part of the measurement.
+    /// As often as the benchmarks do of which the ping-pong is, whatever it takes: warming up is part of the
+    /// measurement.
     fn attempt_in_job(
         &mut self,
         case: &Case,

@@ -20,8 +20,8 @@ struct Shown {
     failures: usize,
 }
 
-/// The cases as tables: one for each measure and placement, and at the end one over the sizes of what ranks of jobs did. While the
-/// run goes on no case is complete, and none is said not to be.
+/// The cases as tables: one for each measure and placement, and at the end one over the sizes of what ranks of jobs
+/// did. While the run goes on no case is complete, and none is said not to be.
 pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Screen) -> String {
     let rounds = so_far.rounds();
     let shown = |case: &Case| {
@@ -155,7 +155,8 @@ fn row(Shown { case, summary, runs, failures }: &Shown, planned: Option<u32>) ->
     cells
 }
 
-/// Service and neighbour of a case; depth and QPs if they are not those of most. What is not of the verbs API has its interface.
+/// Service and neighbour of a case; depth and QPs if they are not those of most. What is not of the verbs API has its
+/// interface.
 fn how(case: &Case) -> String {
     if case.interface != Interface::Verbs {
         let on = case.grid.map_or_else(String::new, |grid| format!(" on {grid} ranks"));

@@ -147,8 +147,8 @@ impl<'a> WorkerHandle<'a> {
         Ok(Self { role, control, child: Some(child), place: HERE.into(), remote: false, interrupted, releases: 0 })
     }
 
-    /// The rank of a job that has connected, and says which one it is; the launcher of the job is its parent, so that it ends when
-    /// this is dropped and it has left the job.
+    /// The rank of a job that has connected, and says which one it is; the launcher of the job is its parent, so that
+    /// it ends when this is dropped and it has left the job.
     pub fn of_rank(stream: UnixStream, ranks: u32, interrupted: &'a AtomicBool) -> Result<Self, WorkerError> {
         let failed = |e| WorkerError::Lost { why: format!("cannot speak to a rank: {e}"), remote: false };
         let control = Control::new(stream.into(), |_| false).map_err(failed)?;

@@ -19,8 +19,8 @@ use bootstrap::{median, quantile, segments, unit, usable, value};
 /// Iterations from which a 99.9th percentile has at least ten beyond it.
 const ENOUGH_FOR_P999: f64 = 10_000.0;
 
-/// Runs without which nothing is said of how runs differ. With two there is one degree of freedom: Student's t is 12.7, and
-/// an interval nine times as wide as what the runs themselves show.
+/// Runs without which nothing is said of how runs differ. With two there is one degree of freedom: Student's t is 12.7,
+/// and an interval nine times as wide as what the runs themselves show.
 pub const LEAST_RUNS: usize = 3;
 
 /// An interval that ends above this many times the value tells its order of magnitude at best.
@@ -149,7 +149,8 @@ fn drift(values: &[f64]) -> f64 {
 }
 
 /// The least by which two iterations differed, in ns: no less than what the clock counts in, which on a machine that
-/// counts in tens of ns makes two medians of one latency a seventh apart. 0 where they did not differ, and for bandwidth.
+/// counts in tens of ns makes two medians of one latency a seventh apart. 0 where they did not differ, and for
+/// bandwidth.
 pub fn clock_step(case: &Case, runs: &[Run]) -> f64 {
     if case.measure == Measure::Bandwidth {
         return 0.0;

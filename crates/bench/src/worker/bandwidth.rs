@@ -33,8 +33,8 @@ struct Lane {
     unsignaled: u64,
 }
 
-/// Keeps `depth` requests under way on each QP until `goal` have completed on each, or it is stopped. `completed` is told
-/// how many did, at each look that found some.
+/// Keeps `depth` requests under way on each QP until `goal` have completed on each, or it is stopped. `completed` is
+/// told how many did, at each look that found some.
 fn pump(
     pair: &Pair,
     memory: &Memory,

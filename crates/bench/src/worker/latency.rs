@@ -110,8 +110,8 @@ pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock
     })
 }
 
-/// Measures each of so many iterations, which `once` makes by its number, from 1, and whose times are divided by `halved`; until it says
-/// that it was stopped (false).
+/// Measures each of so many iterations, which `once` makes by its number, from 1, and whose times are divided by
+/// `halved`; until it says that it was stopped (false).
 #[inline]
 pub fn timed(
     iterations: u64,

@@ -77,8 +77,8 @@ impl Memory {
     }
 }
 
-/// What has mlx5 leave short messages to the device: it would else have the CPU copy them out of their completions, into
-/// a GPU's memory too. It is read when a QP is made.
+/// What has mlx5 leave short messages to the device: it would else have the CPU copy them out of their completions,
+/// into a GPU's memory too. It is read when a QP is made.
 pub const SCATTER: (&str, &str) = ("MLX5_SCATTER_TO_CQE", "0");
 
 /// The vendor number of the devices that mlx5 drives.

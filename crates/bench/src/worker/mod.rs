@@ -6,7 +6,8 @@ mod clock;
 mod jacobi;
 mod latency;
 mod memory;
-// PM gives addresses, and takes those of memory that it is to lock: what is done with them is here and nowhere else in this crate.
+// PM gives addresses, and takes those of memory that it is to lock: what is done with them is here and nowhere else in
+// this crate.
 #[allow(unsafe_code)]
 mod node;
 mod pair;

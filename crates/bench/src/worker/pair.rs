@@ -1,7 +1,7 @@
 //! The QPs of one case at one end, and how its requests look.
 //!
-//! Each QP has two areas of the worker's memory: what it sends from and reads into, and behind it what its peer may use.
-//! Small messages go round in the first page of an area, a cache line further each time, as perftest does it.
+//! Each QP has two areas of the worker's memory: what it sends from and reads into, and behind it what its peer may
+//! use. Small messages go round in the first page of an area, a cache line further each time, as perftest does it.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use vervain_rdma::*;
@@ -23,7 +23,8 @@ pub fn needs(size: u64, qps: u32) -> u64 {
     area(size).saturating_mul(2 * u64::from(qps))
 }
 
-/// Bytes of one area: the message with a datagram's GRH, in whole pages, and one page for small messages to go round in.
+/// Bytes of one area: the message with a datagram's GRH, in whole pages, and one page for small messages to go round
+/// in.
 fn area(size: u64) -> u64 {
     // A size that another host orders may be anything; more than all memory is as good as that.
     size.saturating_add(GRH_BYTES as u64).max(CYCLE as u64).checked_next_multiple_of(4096).unwrap_or(u64::MAX)
@@ -74,8 +75,8 @@ pub struct Pair {
     receives: u32,
     size: usize,
     area: usize,
-    /// Small messages go round: so far from one to the next, after this number (one less than a power of two) again from
-    /// the first.
+    /// Small messages go round: so far from one to the next, after this number (one less than a power of two) again
+    /// from the first.
     stride: usize,
     round: u64,
 }
@@ -196,8 +197,8 @@ impl Pair {
         (2 * qp + 1) * self.area
     }
 
-    /// Where the last byte of an outgoing message of the first QP lies, and that of an incoming one: what the peer polls,
-    /// and what it is polled in.
+    /// Where the last byte of an outgoing message of the first QP lies, and that of an incoming one: what the peer
+    /// polls, and what it is polled in.
     pub fn last_bytes(&self) -> (usize, usize) {
         (self.own_area(0) + self.size - 1, self.remote_area(0) + self.size - 1)
     }

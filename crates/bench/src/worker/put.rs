@@ -1,5 +1,5 @@
-//! Puts into a window by themselves: below verbs, what everything that goes through the window is made of. A put and its answer, half
-//! of the time of both; either end sees the other's in its own memory.
+//! Puts into a window by themselves: below verbs, what everything that goes through the window is made of. A put and
+//! its answer, half of the time of both; either end sees the other's in its own memory.
 
 use std::env;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use super::latency::timed;
 use super::wait::{Stop, Wait};
 use crate::protocol::{Ends, Measured, Side, Spec};
 
-/// Bytes of the memory of each end, all of which a board has an image of, so that it may describe puts there beforehand.
+/// Bytes of the memory of each end, all of which a board has an image of, so that it may describe puts there
+/// beforehand.
 pub const MOST: u64 = GRANULE;
 /// How long a put may take to be seen.
 const LIMIT: Duration = Duration::from_secs(20);

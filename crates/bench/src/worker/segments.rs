@@ -1,4 +1,5 @@
-//! A run from its first post to its last completion, and in parts, for what one number hides: warming up, drift, spread.
+//! A run from its first post to its last completion, and in parts, for what one number hides: warming up, drift,
+//! spread.
 
 use super::clock::{Clock, Ticks};
 use crate::protocol::Measured;

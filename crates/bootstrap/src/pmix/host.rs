@@ -1,7 +1,8 @@
-//! The other side of PMIx: this process as the host of a server of libpmix, for a job of which only some ranks are processes.
+//! The other side of PMIx: this process as the host of a server of libpmix, for a job of which only some ranks are
+//! processes.
 //!
-//! For who measures how a rank does in a large job. Each process that is started is a rank of its own and a real client; it may
-//! answer for others, whose values are then its own.
+//! For who measures how a rank does in a large job. Each process that is started is a rank of its own and a real
+//! client; it may answer for others, whose values are then its own.
 
 #![allow(non_camel_case_types, reason = "the standard's names")]
 
@@ -22,8 +23,8 @@ type pmix_modex_cbfunc_t =
     Option<extern "C" fn(c_int, *const c_char, usize, *mut c_void, pmix_release_cbfunc_t, *mut c_void)>;
 type pmix_dmodex_response_fn_t = extern "C" fn(c_int, *mut c_char, usize, *mut c_void);
 
-/// `pmix_server_module_t`: its functions are in this order in all versions, and later ones have more behind. What is not served is
-/// null.
+/// `pmix_server_module_t`: its functions are in this order in all versions, and later ones have more behind. What is
+/// not served is null.
 #[repr(C)]
 pub(super) struct pmix_server_module_t {
     client_connected: extern "C" fn(*const pmix_proc_t, *mut c_void, pmix_op_cbfunc_t, *mut c_void) -> c_int,
@@ -86,7 +87,8 @@ fn server_functions() -> Result<ServerFunctions> {
     })?;
     macro_rules! symbol {
         ($name:literal) => {
-            // SAFETY: the field's type repeats the function's declaration in <pmix_server.h>, and the library is never unloaded.
+            // SAFETY: the field's type repeats the function's declaration in <pmix_server.h>, and the library is never
+            // unloaded.
             *unsafe { library.get(concat!($name, "\0").as_bytes()) }
                 .map_err(|_| Error::new(concat!("this libpmix has no server: it lacks ", $name)))?
         };
@@ -250,9 +252,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts the server, with its files in the directory `files`. PMIX_MCA_gds is `hash` in this process's environment, since libpmix's
-    /// other stores would want to know something of every rank. `holder`: of which rank's process the values are that a rank asks
-    /// for which is no process itself; the value is the same, under the same key.
+    /// Starts the server, with its files in the directory `files`. PMIX_MCA_gds is `hash` in this process's
+    /// environment, since libpmix's other stores would want to know something of every rank. `holder`: of which rank's
+    /// process the values are that a rank asks for which is no process itself; the value is the same, under the same
+    /// key.
     ///
     /// # Errors
     /// One sentence: no libpmix, or one without a server; a host in this process before.

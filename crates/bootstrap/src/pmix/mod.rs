@@ -1,8 +1,8 @@
 //! A launcher that speaks PMIx: libpmix, loaded when it is needed, so that programs do without it everywhere else.
 //!
-//! A value goes this way: Put, Commit, Fence without collection of data; then a peer that asks for it fetches it from the server
-//! of the rank that has put it. The fence is needed: a get that comes before the commit may be answered at once that there is
-//! nothing (PMIX_ERR_NOT_FOUND, by Open MPI 4.1's servers in one of eight runs).
+//! A value goes this way: Put, Commit, Fence without collection of data; then a peer that asks for it fetches it from
+//! the server of the rank that has put it. The fence is needed: a get that comes before the commit may be answered at
+//! once that there is nothing (PMIX_ERR_NOT_FOUND, by Open MPI 4.1's servers in one of eight runs).
 
 mod abi;
 pub mod host;
@@ -88,7 +88,8 @@ fn load() -> Result<Functions> {
     })?;
     macro_rules! symbol {
         ($name:literal) => {
-            // SAFETY: the field's type repeats the function's declaration in <pmix.h>, and the library is never unloaded.
+            // SAFETY: the field's type repeats the function's declaration in <pmix.h>, and the library is never
+            // unloaded.
             *unsafe { library.get(concat!($name, "\0").as_bytes()) }
                 .map_err(|_| Error::new(concat!("libpmix has no ", $name, "; PMIx 3 or later is needed")))?
         };
@@ -257,7 +258,8 @@ impl Client {
             )
         };
         if status != SUCCESS {
-            // SAFETY: the library has refused the request, so its callback does not come and the reference is still ours.
+            // SAFETY: the library has refused the request, so its callback does not come and the reference is still
+            // ours.
             drop(unsafe { Arc::from_raw(theirs) });
             return self.judge(key, rank, status, None);
         }
@@ -322,7 +324,8 @@ impl Exchange for Client {
         let _ = unsafe { (self.functions.abort)(status, sentence.as_ptr(), std::ptr::null_mut(), 0) };
     }
 
-    /// Launchers differ: if a process ends with status 0 and without PMIx_Finalize, Open MPI's ends the job, Slurm's does not.
+    /// Launchers differ: if a process ends with status 0 and without PMIx_Finalize, Open MPI's ends the job, Slurm's
+    /// does not.
     fn desert(&self, sentence: &str) {
         self.abort(1, sentence);
     }

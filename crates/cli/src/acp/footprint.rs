@@ -1,7 +1,8 @@
 //! What this process holds in memory, by /proc: nothing twice, and nothing that others hold.
 //!
-//! Pages that only this process has count, and those of files (code) as if no other process had them mapped. Of shared memory
-//! (memfds) its owner counts all that is allocated, whether mapped or not, and who maps another's counts nothing.
+//! Pages that only this process has count, and those of files (code) as if no other process had them mapped. Of shared
+//! memory (memfds) its owner counts all that is allocated, whether mapped or not, and who maps another's counts
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,8 +1,9 @@
-//! `vervain acp memory --measure`: what a rank holds that has had to do with all others of a large job, in both directions.
+//! `vervain acp memory --measure`: what a rank holds that has had to do with all others of a large job, in both
+//! directions.
 //!
-//! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the others there are
-//! farms, each of which answers for many. This process is the host of their PMIx server. Nothing is taken from a rank that has not
-//! been there: each of the others checks that it was reached as it should.
+//! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the
+//! others there are farms, each of which answers for many. This process is the host of their PMIx server. Nothing is
+//! taken from a rank that has not been there: each of the others checks that it was reached as it should.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -127,8 +128,8 @@ fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
     (0..u64::from(farms)).map(|farm| bound(farm)..bound(farm + 1)).collect()
 }
 
-/// The rank that is measured: one that leads no block, so that it holds what most ranks do; or the leader of the second block of a
-/// farm, whose own process is the leader of its first.
+/// The rank that is measured: one that leads no block, so that it holds what most ranks do; or the leader of the second
+/// block of a farm, whose own process is the leader of its first.
 fn measured(ranks: u32, shares: &[std::ops::Range<u32>], leader: bool) -> Result<u32> {
     if !leader {
         return Ok((ranks / 2) | 1);
@@ -245,7 +246,8 @@ fn run(
     for goal in goals(ranks - 1) {
         let began = Instant::now();
         let portions = portions(goal - done, &mut left);
-        // Some farms at a time: as many visitors at once as there are connections would measure how they wait for each other.
+        // Some farms at a time: as many visitors at once as there are connections would measure how they wait for each
+        // other.
         for (at, portions) in portions.chunks(AT_ONCE).enumerate() {
             let these = || (at * AT_ONCE..).zip(portions).filter(|(_, count)| **count > 0);
             for (farm, count) in these() {

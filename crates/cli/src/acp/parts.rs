@@ -1,5 +1,6 @@
-//! The processes of a measurement: the rank that is measured, farms, and a program that does nothing. Each takes orders, a line of
-//! JSON each, on standard input, answers by a line on standard output, and ends when there are no more.
+//! The processes of a measurement: the rank that is measured, farms, and a program that does nothing. Each takes
+//! orders, a line of JSON each, on standard input, answers by a line on standard output, and ends when there are no
+//! more.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
@@ -63,7 +64,8 @@ pub struct RankAnswer {
 /// Times of contacts, in seconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Times {
-    /// First accesses to a rank, each a get of 8 bytes with the handshake before it: their number, their sum, the longest.
+    /// First accesses to a rank, each a get of 8 bytes with the handshake before it: their number, their sum, the
+    /// longest.
     pub misses: u32,
     pub miss_sum: f64,
     pub miss_max: f64,
@@ -207,7 +209,8 @@ impl<'w> Measured<'w> {
 
     fn load(&self, address: vervain_acp::GlobalAddress) -> Result<u64> {
         let place = self.world.address(address).context("no memory of this rank")?;
-        // SAFETY: a word of registered memory of this rank, aligned, that peers change by atomics and stores of 8 bytes.
+        // SAFETY: a word of registered memory of this rank, aligned, that peers change by atomics and stores of 8
+        // bytes.
         Ok(unsafe { std::sync::atomic::AtomicU64::from_ptr(place.cast()) }.load(std::sync::atomic::Ordering::Acquire))
     }
 

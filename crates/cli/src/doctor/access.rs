@@ -1,5 +1,5 @@
-//! Trials of what the local link does between processes: shared memory that can be sealed, the rendezvous socket, copies
-//! from and to another process, and handles of processes.
+//! Trials of what the local link does between processes: shared memory that can be sealed, the rendezvous socket,
+//! copies from and to another process, and handles of processes.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,5 +1,5 @@
-//! Limits and surroundings: the libraries, CPUs, descriptors, memory limits, huge pages, containers, and what else on this
-//! machine has to do with RDMA. Each line says what it means for Vervain, and is silent where it means nothing.
+//! Limits and surroundings: the libraries, CPUs, descriptors, memory limits, huge pages, containers, and what else on
+//! this machine has to do with RDMA. Each line says what it means for Vervain, and is silent where it means nothing.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,6 @@
 //! Trials of what the RoCE link does between hosts: UDP port 4791, the sizes of socket buffers, interfaces and the path
-//! MTU that they carry, segmentation of UDP. All are notes: without a network Vervain still joins processes of one host.
+//! MTU that they carry, segmentation of UDP. All are notes: without a network Vervain still joins processes of one
+//! host.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -128,8 +129,8 @@ fn judge_buffers(rmem: Option<u64>, wmem: Option<u64>) -> Finding {
     )
 }
 
-/// What the kernel has dropped for the UDP checksum, of all UDP in this network namespace. Over IPv6 that is what becomes of
-/// packets with checksum 0, as RNICs and soft-RoCE send them, where no program of this version has the port.
+/// What the kernel has dropped for the UDP checksum, of all UDP in this network namespace. Over IPv6 that is what
+/// becomes of packets with checksum 0, as RNICs and soft-RoCE send them, where no program of this version has the port.
 pub fn checksums() -> Finding {
     let table = |name: &str| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default();
     judge_checksums(udp_checksum_errors(&table("snmp")), udp6_checksum_errors(&table("snmp6")))
@@ -243,8 +244,8 @@ fn look() -> Result<Vec<Interface>> {
 /// By ioctl: /sys may show another network namespace.
 fn mtu_of(name: &str) -> io::Result<u32> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    // SAFETY: an ifreq of zeros is valid; the name is shorter than its array and followed by a zero; the call reads the name
-    // and writes the MTU.
+    // SAFETY: an ifreq of zeros is valid; the name is shorter than its array and followed by a zero; the call reads the
+    // name and writes the MTU.
     unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
         let room = request.ifr_name.len() - 1;

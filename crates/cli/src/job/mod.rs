@@ -1,4 +1,5 @@
-//! `vervain job`, `checkpoint`, `restart` and `gang`: from the command line to the crate that does it, and from its answers to what is printed.
+//! `vervain job`, `checkpoint`, `restart` and `gang`: from the command line to the crate that does it, and from its
+//! answers to what is printed.
 
 pub mod cli;
 
@@ -348,7 +349,8 @@ fn executed(result: Result<Infallible>) -> Result<ExitCode> {
     }
 }
 
-/// A job gets no descriptors but the standard streams: another one would lead out of its namespaces, and keep it from being saved.
+/// A job gets no descriptors but the standard streams: another one would lead out of its namespaces, and keep it from
+/// being saved.
 fn keep_other_descriptors() {
     // Not by the C library, whose function of that name is the only one of this command's that glibc 2.31 lacks.
     // SAFETY: no descriptor is closed; it is only said of each that programs which are executed do not get it.

@@ -1,8 +1,9 @@
 //! What ends the ranks where the launcher is killed by SIGKILL, and can do nothing itself any more.
 //!
-//! The kernel kills the processes that the launcher started (PR_SET_PDEATHSIG in `mod.rs`), but not those that they started in
-//! turn, such as the program behind a shell script. A second process does: it holds the reading end of a pipe whose other end
-//! only the launcher has, and learns from it which process groups there are. When the pipe ends, it kills those that are left.
+//! The kernel kills the processes that the launcher started (PR_SET_PDEATHSIG in `mod.rs`), but not those that they
+//! started in turn, such as the program behind a shell script. A second process does: it holds the reading end of a
+//! pipe whose other end only the launcher has, and learns from it which process groups there are. When the pipe ends,
+//! it kills those that are left.
 
 use std::collections::BTreeSet;
 use std::env;

@@ -1,8 +1,9 @@
-//! `vervain launch`: starts the ranks, serves their store, prints their output, passes signals on, and ends all where one fails.
+//! `vervain launch`: starts the ranks, serves their store, prints their output, passes signals on, and ends all where
+//! one fails.
 //!
-//! Each rank is the leader of a process group of its own, and what it leaves behind there ends with it. One thread polls for
-//! everything; it is also the one that starts the ranks, since the kernel sends a child's PR_SET_PDEATHSIG at the end of the
-//! *thread* that has started it.
+//! Each rank is the leader of a process group of its own, and what it leaves behind there ends with it. One thread
+//! polls for everything; it is also the one that starts the ranks, since the kernel sends a child's PR_SET_PDEATHSIG at
+//! the end of the *thread* that has started it.
 
 pub mod guard;
 mod lines;
@@ -456,8 +457,8 @@ impl Drop for Job {
     }
 }
 
-/// Raises the limit of open files to what the user may have, if the ranks need it: three for each, and some. Returns the limits as
-/// they were, for the ranks.
+/// Raises the limit of open files to what the user may have, if the ranks need it: three for each, and some. Returns
+/// the limits as they were, for the ranks.
 fn room_for_files(ranks: u32) -> Option<(u64, u64)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     if soft >= u64::from(ranks) * 4 + 64 {
@@ -467,8 +468,8 @@ fn room_for_files(ranks: u32) -> Option<(u64, u64)> {
     Some((soft, hard))
 }
 
-/// What the child does between fork and exec: it ends with the launcher, keeps its connection, and has the signals and limits that
-/// the launcher was started with.
+/// What the child does between fork and exec: it ends with the launcher, keeps its connection, and has the signals and
+/// limits that the launcher was started with.
 fn confine(command: &mut Command, socket: RawFd, mask: SigSet, files: Option<(u64, u64)>) {
     let launcher = nix::unistd::getpid();
     let prepare = move || {

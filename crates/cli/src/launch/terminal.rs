@@ -1,5 +1,6 @@
-//! Standard input of rank 0 where it is a terminal. The rank is in a process group of its own, and the kernel stops a process that
-//! reads the terminal in the background (SIGTTIN); so the launcher reads it, while it is in the foreground itself.
+//! Standard input of rank 0 where it is a terminal. The rank is in a process group of its own, and the kernel stops a
+//! process that reads the terminal in the background (SIGTTIN); so the launcher reads it, while it is in the foreground
+//! itself.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,7 +36,8 @@ impl Terminal {
         in_foreground().then(|| (stdin(), PollFlags::POLLIN))
     }
 
-    /// Passes on what there is, without waiting. False when that is over: the terminal has ended, or rank 0 reads no more.
+    /// Passes on what there is, without waiting. False when that is over: the terminal has ended, or rank 0 reads no
+    /// more.
     pub fn pass_on(&mut self) -> bool {
         if self.typed.is_empty() {
             let mut piece = [0; 4096];

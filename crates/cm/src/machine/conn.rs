@@ -2,8 +2,8 @@
 
 use crate::{Mad, Nanos, Path};
 
-/// Where an identifier stands (IBA 12.9.5). That an MRA was sent or received is not a state of its own here: it changes what duplicates are
-/// answered with, and how long is waited.
+/// Where an identifier stands (IBA 12.9.5). That an MRA was sent or received is not a state of its own here: it changes
+/// what duplicates are answered with, and how long is waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A REQ waits for its answer.
@@ -52,7 +52,8 @@ pub struct Remote {
     pub qpn: u32,
 }
 
-/// What tells a REQ that comes again from another one with the same identifier, of a process that has taken the place of the first.
+/// What tells a REQ that comes again from another one with the same identifier, of a process that has taken the place
+/// of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Transaction ID.

@@ -1,4 +1,5 @@
-//! What the network brings. A message for a connection must come from the address at its other end; anything else changes nothing.
+//! What the network brings. A message for a connection must come from the address at its other end; anything else
+//! changes nothing.
 
 use vervain_wire::cm::{Drep, Dreq, Message, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, answered, parse, reason, sidr};
 
@@ -83,8 +84,8 @@ impl Machine {
         }
     }
 
-    /// The process with this slot has ended, on the host whose addresses `is_there` tells. To be called before anything of the next
-    /// process with this slot is received.
+    /// The process with this slot has ended, on the host whose addresses `is_there` tells. To be called before anything
+    /// of the next process with this slot is received.
     pub fn gone(&mut self, now: Nanos, slot: u32, is_there: impl Fn(&Path) -> bool) {
         let of_it = |id: u32| id >> NUMBER_BITS == slot;
         let was_with = |conn: &Conn| {
@@ -98,7 +99,8 @@ impl Machine {
         }
     }
 
-    /// Nobody is at the other end any more. The program hears what the kernel would have said to it in the dead process's name.
+    /// Nobody is at the other end any more. The program hears what the kernel would have said to it in the dead
+    /// process's name.
     fn lost(&mut self, now: Nanos, id: CommId) {
         match self.conn(id).state {
             State::ReqSent | State::RepSent => {
@@ -153,8 +155,8 @@ impl Machine {
         }
     }
 
-    /// Whether a peer that says that it has this identifier and QP contradicts a connection with it. Then that one is stale: the peer has
-    /// lost it, and is asked to say so.
+    /// Whether a peer that says that it has this identifier and QP contradicts a connection with it. Then that one is
+    /// stale: the peer has lost it, and is asked to say so.
     fn is_stale(&mut self, now: Nanos, path: &Path, remote: Remote) -> bool {
         let with_id = self.by_id.get(&(path.dgid, remote.guid, remote.id)).copied();
         let with_qpn = self.by_qpn.get(&(path.dgid, remote.guid, remote.qpn)).copied();

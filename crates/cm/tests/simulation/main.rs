@@ -1,6 +1,7 @@
-//! A deterministic simulation of connection managers: processes of two hosts that ask each other for connections and QPs, a network that
-//! loses, repeats, delays and reorders, somebody elsewhere who sends what he has seen as his own, and processes that are killed and come
-//! again with their slot. One seed decides all of it. `make soak` runs it for long, `make soak SEED=n` runs one seed and prints what happens.
+//! A deterministic simulation of connection managers: processes of two hosts that ask each other for connections and
+//! QPs, a network that loses, repeats, delays and reorders, somebody elsewhere who sends what he has seen as his own,
+//! and processes that are killed and come again with their slot. One seed decides all of it. `make soak` runs it for
+//! long, `make soak SEED=n` runs one seed and prints what happens.
 
 mod nonsense;
 mod program;

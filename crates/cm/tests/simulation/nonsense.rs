@@ -1,4 +1,5 @@
-//! A peer that says anything, and a program that calls anything: what comes of it may be wrong, but it ends, and leaves nothing behind.
+//! A peer that says anything, and a program that calls anything: what comes of it may be wrong, but it ends, and leaves
+//! nothing behind.
 
 use vervain_cm::{CommId, Event, Machine, Mad, Output, Path, RepParams, ReqParams, SidrRepParams, SidrReqParams};
 use vervain_seeds::Outcome;
@@ -53,7 +54,8 @@ impl Nonsense {
         }
     }
 
-    /// A message that the machine might have had from its peer: identifiers where the peer's would be, the rest as it comes.
+    /// A message that the machine might have had from its peer: identifiers where the peer's would be, the rest as it
+    /// comes.
     fn mad(&mut self) -> Mad {
         let mut mad = [0; 256];
         if !self.seen.is_empty() && self.random.permille(800) {

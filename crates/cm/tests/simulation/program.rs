@@ -63,8 +63,8 @@ impl End {
             (Stage::Granted, Event::Established { .. }) => Stage::Up,
             (Stage::Up, Event::DisconnectRequested { .. }) => Stage::AskedToEnd,
             (Stage::Up | Stage::Ending, Event::Disconnected { .. }) => Stage::Over,
-            // A server may take back what it has granted when the client has begun. And who has taken the place of a client does not know
-            // a REP that comes late.
+            // A server may take back what it has granted when the client has begun. And who has taken the place of a
+            // client does not know a REP that comes late.
             (Stage::Up, Event::Rejected { reason, .. }) if self.is_client || *reason == reason::INVALID_COMM_ID => {
                 Stage::Over
             }

@@ -72,7 +72,8 @@ struct Attempt {
     psn: u32,
     /// Few retries: the two may not hear of each other's end.
     short: bool,
-    /// The server has taken back what it had granted. If that and the RTU are lost, the client does not hear of it, as with the kernel.
+    /// The server has taken back what it had granted. If that and the RTU are lost, the client does not hear of it, as
+    /// with the kernel.
     withdrawn: bool,
     /// Has been a connection, as the server knows.
     was_up: bool,

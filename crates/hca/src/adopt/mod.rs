@@ -1,7 +1,8 @@
 //! Adoption (DESIGN decision 4 (e)): private anonymous memory that the program registers is moved, under its running
-//! threads, onto a sealed memfd mapped at the same addresses, so that peers can map it; when the last registration of a page
-//! ends, it becomes private anonymous memory again. This file owns the table of adopted pages; `exchange` moves them.
-//! Called by registration while the gate is closed. docs/adoption.md says why no write is lost, and what adoption cannot know.
+//! threads, onto a sealed memfd mapped at the same addresses, so that peers can map it; when the last registration of a
+//! page ends, it becomes private anonymous memory again. This file owns the table of adopted pages; `exchange` moves
+//! them. Called by registration while the gate is closed. docs/adoption.md says why no write is lost, and what adoption
+//! cannot know.
 
 mod exchange;
 pub(crate) mod sys;
@@ -20,8 +21,8 @@ use uffd::Uffd;
 use vervain_share::sys::page;
 use vmas::{Maps, Vma};
 
-/// Bytes of an object: every user address is an offset in it, so that what is adjacent in memory is adjacent in the object,
-/// whatever was adopted when. Sparse.
+/// Bytes of an object: every user address is an offset in it, so that what is adjacent in memory is adjacent in the
+/// object, whatever was adopted when. Sparse.
 const OBJECT_LEN: u64 = 1 << 47;
 /// Pieces adopted at a time. Each takes up to three of the mappings a process may have (65,530, `vm.max_map_count`).
 const MAX_PIECES: usize = 16384;
@@ -57,7 +58,8 @@ impl Object {
         }
     }
 
-    /// The descriptor for the exchange; none if the program has closed it, and perhaps opened something else by its number.
+    /// The descriptor for the exchange; none if the program has closed it, and perhaps opened something else by its
+    /// number.
     fn own_fd(&self) -> Option<RawFd> {
         Some(self.fd()).filter(|&fd| file_id(fd) == Some(self.file))
     }
@@ -144,9 +146,9 @@ impl Adoption {
         Ok(Adoption::default())
     }
 
-    /// Moves the pages of `[addr, addr + len)` to shared memory at the same addresses. The caller has closed the gate: no
-    /// peer writes into this process meanwhile. Its own threads may do as they like, except unmap or protect these pages.
-    /// On error nothing has changed; the error says what about the memory forbids it.
+    /// Moves the pages of `[addr, addr + len)` to shared memory at the same addresses. The caller has closed the gate:
+    /// no peer writes into this process meanwhile. Its own threads may do as they like, except unmap or protect these
+    /// pages. On error nothing has changed; the error says what about the memory forbids it.
     pub fn adopt(&self, addr: usize, len: usize) -> Result<Adopted> {
         let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
         let (start, Some(end)) = (addr & !(PAGE - 1), end.filter(|&end| len > 0 && end as u64 <= OBJECT_LEN)) else {
@@ -164,8 +166,9 @@ impl Adoption {
         Ok(Adopted { object, offset: addr as u64, pages: start..end })
     }
 
-    /// The registration of `adopted` has ended, peers have left its memory and stay away: pages that no other registration
-    /// covers become private anonymous memory again. What the program has unmapped or replaced meanwhile is left alone.
+    /// The registration of `adopted` has ended, peers have left its memory and stay away: pages that no other
+    /// registration covers become private anonymous memory again. What the program has unmapped or replaced meanwhile
+    /// is left alone.
     pub fn revert(&self, adopted: Adopted) {
         let _moving = self.begin_move();
         let mut table = self.table.lock();
@@ -178,8 +181,8 @@ impl Adoption {
         }
     }
 
-    /// Before fork, in the parent, with the gate closed: all memory becomes private, so that the child gets a snapshot as
-    /// from any fork. No adoption begins before [`Adoption::after_fork`].
+    /// Before fork, in the parent, with the gate closed: all memory becomes private, so that the child gets a snapshot
+    /// as from any fork. No adoption begins before [`Adoption::after_fork`].
     pub fn before_fork(&self) {
         std::mem::forget(self.begin_move());
         let mut table = self.table.lock();
@@ -197,8 +200,8 @@ impl Adoption {
         }
     }
 
-    /// After fork, in the parent, with the gate still closed: adopts again, at the same offsets. Returns what could not be;
-    /// keys must not name that as shared any more.
+    /// After fork, in the parent, with the gate still closed: adopts again, at the same offsets. Returns what could not
+    /// be; keys must not name that as shared any more.
     pub fn after_fork(&self) -> Vec<Range<usize>> {
         let mut table = self.table.lock();
         let waiting: Vec<_> =
@@ -320,7 +323,8 @@ impl Table {
         drop(uffd);
         for gap in gaps {
             let len = gap.end - gap.start;
-            // A child made by a bare clone must not write into its parent; and the pages are there, as registered ones are.
+            // A child made by a bare clone must not write into its parent; and the pages are there, as registered ones
+            // are.
             let _ = sys::advise(gap.start, len, libc::MADV_DONTFORK);
             let _ = sys::advise(gap.start, len, libc::MADV_POPULATE_READ);
         }
@@ -447,7 +451,8 @@ fn file_id(fd: RawFd) -> Option<(u64, u64)> {
     (rc == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// Offsets in the object are addresses, far beyond any limit on the size of files, which the kernel enforces by a signal.
+/// Offsets in the object are addresses, far beyond any limit on the size of files, which the kernel enforces by a
+/// signal.
 fn check_file_limit() -> Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the struct.

@@ -1,5 +1,6 @@
-//! The system calls of adoption, made directly: the program's preloads must not see these mappings come and go, and between
-//! taking pages away and giving them back nothing here may allocate, log, take a lock or touch the program's memory.
+//! The system calls of adoption, made directly: the program's preloads must not see these mappings come and go, and
+//! between taking pages away and giving them back nothing here may allocate, log, take a lock or touch the program's
+//! memory.
 
 use crate::error::Error;
 use libc::{c_int, c_long};

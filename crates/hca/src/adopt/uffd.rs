@@ -1,6 +1,7 @@
-//! A userfaultfd for the time of one adoption: while it is open, threads that touch pages that are away wait in the kernel,
-//! in their own code as well as inside system calls. Nobody reads fault messages from it: whoever waits is woken when the
-//! pages are back, and looks again. It never outlives the call that opened it (DESIGN decision 10: CRIU).
+//! A userfaultfd for the time of one adoption: while it is open, threads that touch pages that are away wait in the
+//! kernel, in their own code as well as inside system calls. Nobody reads fault messages from it: whoever waits is
+//! woken when the pages are back, and looks again. It never outlives the call that opened it (DESIGN decision 10:
+//! CRIU).
 
 use super::sys::{Stop, checked, stop};
 use libc::c_ulong;
@@ -120,8 +121,8 @@ impl Uffd {
         Ok(())
     }
 
-    /// Moves the pages of `[from, from + len)` to `to`; pages that are absent stay absent. `moved` counts the bytes done.
-    /// The kernel refuses a page that somebody has pinned (direct I/O, io_uring, a process_vm call in flight).
+    /// Moves the pages of `[from, from + len)` to `to`; pages that are absent stay absent. `moved` counts the bytes
+    /// done. The kernel refuses a page that somebody has pinned (direct I/O, io_uring, a process_vm call in flight).
     pub(super) fn move_pages(&self, to: usize, from: usize, len: usize, moved: &mut usize) -> Result<(), Stop> {
         let mut tries = 0;
         while *moved < len {
@@ -136,8 +137,8 @@ impl Uffd {
             }
             match result {
                 Err(Stop { errno: libc::EAGAIN, .. }) if tries < PATIENCE => tries += 1,
-                // Not this process's alone (after fork, or merged by KSM): a write fault makes it so. What is refused then
-                // is pinned; some more tries, for reclaim and migration hold pages for a moment.
+                // Not this process's alone (after fork, or merged by KSM): a write fault makes it so. What is refused
+                // then is pinned; some more tries, for reclaim and migration hold pages for a moment.
                 Err(Stop { errno: libc::EBUSY, .. }) if tries < 3 => {
                     super::sys::advise(at, super::sys::PAGE, libc::MADV_POPULATE_WRITE)?;
                     tries += 1;

@@ -1,5 +1,5 @@
-//! What is mapped where in this process, and which memory adoption must leave alone: mappings of files, of devices, shared,
-//! read-only or executable ones, the main stack, and pages that the kernel writes when a thread ends.
+//! What is mapped where in this process, and which memory adoption must leave alone: mappings of files, of devices,
+//! shared, read-only or executable ones, the main stack, and pages that the kernel writes when a thread ends.
 
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -148,8 +148,8 @@ fn parse(line: &str) -> Option<Vma> {
     })
 }
 
-/// Why the calling thread cannot take `[start, end)` away even for a moment: it needs it to go on. `frame` is an address in
-/// its stack.
+/// Why the calling thread cannot take `[start, end)` away even for a moment: it needs it to go on. `frame` is an
+/// address in its stack.
 pub(super) fn needed_by_caller(start: usize, end: usize, frame: usize) -> Option<&'static str> {
     let meets = |from: usize, to: usize| start < to && from < end;
     // The calls of the critical section lie below the frame; the caller's own words are just above it.
@@ -180,8 +180,8 @@ pub(super) fn needed_by_threads(start: usize, end: usize, frame: usize) -> Optio
         if rc != 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) {
             return Some("the kernel does not tell where the descriptors of threads are");
         }
-        // The C library keeps that list in the thread's descriptor, beside the thread id, which the kernel clears, and on
-        // which pthread_join waits by a futex that is not private.
+        // The C library keeps that list in the thread's descriptor, beside the thread id, which the kernel clears, and
+        // on which pthread_join waits by a futex that is not private.
         if rc == 0 && head != 0 && meets(head.saturating_sub(1024), head + 1024) {
             return Some("it holds the descriptor of a thread");
         }

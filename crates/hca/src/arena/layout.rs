@@ -1,7 +1,7 @@
 //! What lies in an arena: the structs that processes share, each line marked with its writer.
 //!
-//! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
-//! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
+//! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are
+//! checked by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
 
 use crate::arena::CQES;
 use crate::host::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -27,11 +27,13 @@ pub const VERSION: u32 = 8;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
-/// Bytes that an initiator moves through a mapping in one visit; the gate is checked again before the next (DESIGN decision 3).
+/// Bytes that an initiator moves through a mapping in one visit; the gate is checked again before the next (DESIGN
+/// decision 3).
 pub const DIRECT_CHUNK: u64 = 64 << 10;
 /// Objects per process slot.
 pub const PER_SLOT: usize = 1 << INDEX_BITS;
-/// Process slots per user and network namespace; 0 and the last stay unused, so that QPNs 0, 1 and 0xffffff never occur.
+/// Process slots per user and network namespace; 0 and the last stay unused, so that QPNs 0, 1 and 0xffffff never
+/// occur.
 pub const SLOTS: u32 = 1 << (24 - INDEX_BITS);
 /// Slots that one process may hold: 65,536 QPs.
 pub const SLOTS_PER_PROCESS: usize = 4;
@@ -43,8 +45,8 @@ pub const OBJECTS: usize = 4096;
 pub const HEAP: u32 = 1;
 /// Bits of [`KeyEntry::at`] that are the offset in the object; the object's number is above.
 pub const OFFSET_BITS: u32 = 48;
-/// Set in the initiator number under which a process receives packets for its own QPs, so that it is told from the QP of
-/// the same number, which may send to itself by memory.
+/// Set in the initiator number under which a process receives packets for its own QPs, so that it is told from the QP
+/// of the same number, which may send to itself by memory.
 pub const BY_PACKETS: u32 = 1 << 24;
 /// Objects that can ask their owner for attention.
 pub const ATTENTION: usize = 1 << 17;
@@ -93,8 +95,8 @@ pub struct Header {
     /// The slots this process holds. Owner.
     pub slots: [SlotEntry; SLOTS_PER_PROCESS],
     _line2: [AtomicU64; 12],
-    /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets, anyone
-    /// takes.
+    /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets,
+    /// anyone takes.
     pub sleeping: AtomicU32,
     /// 1 when a bit of `attention_summary` may be set. Peers set, owner takes.
     pub attention_any: AtomicU32,
@@ -108,14 +110,15 @@ unsafe impl Shared for Header {}
 /// Contexts of a process that have a switch of their own. The kernel looks at 2,048 robust mutexes of a thread at most.
 pub const SWITCHES: usize = 255;
 
-/// What lets initiators in to the QPs of a context. It lies in one line and is all that an initiator asks of the other process as
-/// such: whether it lives, and whether its owner has closed it, by one store.
+/// What lets initiators in to the QPs of a context. It lies in one line and is all that an initiator asks of the other
+/// process as such: whether it lives, and whether its owner has closed it, by one store.
 #[repr(C, align(64))]
 pub struct Switch {
-    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
+    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies.
+    /// Owner.
     pub alive: [AtomicU64; 6],
-    /// Not 0 while nobody may begin to touch the memory or queues of the context: how many pauses last (`Process::pause`), and
-    /// bits of [`closed`]. Owner.
+    /// Not 0 while nobody may begin to touch the memory or queues of the context: how many pauses last
+    /// (`Process::pause`), and bits of [`closed`]. Owner.
     pub closed: AtomicU32,
     _pad: AtomicU32,
     /// For how many nanoseconds it has been stopped in all, until it was let go last. Owner.
@@ -162,8 +165,8 @@ pub const NOT_SHARED: u64 = !0;
 /// A memory region or window. All fields but `key` change only while the key is invalid and drained.
 #[repr(C, align(64))]
 pub struct KeyEntry {
-    /// The key, which is never 0, or 0 while it is not good. Owner; for a type 2 window a peer's Send with Invalidate too, by
-    /// CAS.
+    /// The key, which is never 0, or 0 while it is not good. Owner; for a type 2 window a peer's Send with Invalidate
+    /// too, by CAS.
     pub key: AtomicU64,
     /// First address that users of the key name. Owner.
     pub iova: AtomicU64,
@@ -200,7 +203,8 @@ impl KeyEntry {
         (self.domain.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Where `[addr, addr + len)` begins in the region that `key` names. None for a window, and for what the key does not allow.
+    /// Where `[addr, addr + len)` begins in the region that `key` names. None for a window, and for what the key does
+    /// not allow.
     #[inline(always)]
     pub(crate) fn plain_offset(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32) -> Option<u64> {
         if self.key.load(Ordering::Acquire) != u64::from(key)
@@ -323,8 +327,8 @@ pub struct Refused {
     pub len: AtomicU64,
 }
 
-/// [`Refused::kind`]: 0 where nothing is known, the access rights (`IBV_ACCESS_*`) that an operation on memory needs, or one of
-/// these, which are beyond them.
+/// [`Refused::kind`]: 0 where nothing is known, the access rights (`IBV_ACCESS_*`) that an operation on memory needs,
+/// or one of these, which are beyond them.
 pub mod refused {
     /// A message is longer than its receive.
     pub const TOO_LONG: u32 = 1 << 31;
@@ -343,14 +347,14 @@ pub struct Lane {
     // -- written by the initiator --
     /// In flight: 0, or an odd count while the initiator touches the owner's memory or queues.
     pub gate: AtomicU64,
-    /// The key of the memory that the initiator touches, named before it looks the key up; that of its last access while
-    /// it is elsewhere.
+    /// The key of the memory that the initiator touches, named before it looks the key up; that of its last access
+    /// while it is elsewhere.
     pub key: AtomicU32,
     _initiator: AtomicU32,
     /// Where in that memory, as users of the key name it; at most [`DIRECT_CHUNK`] bytes from there.
     pub addr: AtomicU64,
-    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is clear until then.
-    /// A request of one packet that is carried out in one access keeps it.
+    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is
+    /// clear until then. A request of one packet that is carried out in one access keeps it.
     pub psn_base: AtomicU32,
     /// [`CqeRing::taken`] as the initiator has seen it last.
     pub taken_seen: AtomicU32,
@@ -360,14 +364,15 @@ pub struct Lane {
     pub produced: AtomicU32,
     _line1: [AtomicU32; 15],
     // -- written by the owner --
-    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
-    /// initiator's process has ended. Until then nobody else writes what is the initiator's.
+    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when
+    /// the initiator's process has ended. Until then nobody else writes what is the initiator's.
     pub initiator: AtomicU64,
     /// 1 once the owner has waited in vain for an initiator in flight: what that does afterwards does not count. Owner.
     pub cut_off: AtomicU32,
     /// How the owner finds what is published here: see [`found`].
     pub mode: AtomicU32,
-    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs of completions that have no CQE. Owner, once.
+    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs of completions that have no CQE.
+    /// Owner, once.
     pub ring: AtomicU64,
     /// Offset of the [`CqeRing`], or 0 if all completions stand in the receives. Owner, once.
     pub cqes: AtomicU64,
@@ -397,8 +402,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Takes the address away that the initiator's process_vm call is aimed at; what is in flight afterwards is in the kernel
-    /// already.
+    /// Takes the address away that the initiator's process_vm call is aimed at; what is in flight afterwards is in the
+    /// kernel already.
     pub fn unaim(&self) {
         for iov in &self.iov {
             iov.len.store(0, Ordering::SeqCst);
@@ -412,8 +417,8 @@ unsafe impl Shared for Lane {}
 const PSN_IS_KNOWN: u32 = 1 << 31;
 
 impl Lane {
-    /// Tells the PSN that the initiator's next request begins with (24 bits). Outside of the mark of being in flight, by
-    /// whoever may write what is the initiator's.
+    /// Tells the PSN that the initiator's next request begins with (24 bits). Outside of the mark of being in flight,
+    /// by whoever may write what is the initiator's.
     #[inline]
     pub fn tell_psn(&self, next: u32) {
         let accesses = (self.gate.load(Ordering::Relaxed) >> 1) as u32;
@@ -435,8 +440,8 @@ pub type Inline = [u32; INLINE_RECEIVE / 4];
 /// Bit of [`RecvCqe::wqe`]: the message stands in [`RecvCqe::data`], and not yet in the memory of its receive.
 pub const IS_INLINE: u32 = 1 << 31;
 
-/// The receive completions of a lane into a queue with several claimers, a cache line each. One that comes while all are in
-/// use stands in its receive.
+/// The receive completions of a lane into a queue with several claimers, a cache line each. One that comes while all
+/// are in use stands in its receive.
 #[repr(C, align(64))]
 pub struct CqeRing {
     /// Completions that the owner has taken, told now and then. Owner.
@@ -540,8 +545,9 @@ pub mod request {
     pub const DATAGRAM: u32 = 6;
     /// Bytes of a bounce buffer, and of the longest message that goes through it in one piece.
     pub const BOUNCE_BYTES: u64 = 64 << 10;
-    /// Bytes of a bounce buffer for longer messages, which stream through it as through a ring. Measured with 1 MiB: 0.57 of memcpy's
-    /// speed with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner wakes.
+    /// Bytes of a bounce buffer for longer messages, which stream through it as through a ring. Measured with 1 MiB:
+    /// 0.57 of memcpy's speed with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner
+    /// wakes.
     pub const LARGE_BOUNCE_BYTES: u64 = 512 << 10;
     /// Bytes that a longer message is moved by: both sides copy at once, one a piece behind the other.
     pub const PIECE_BYTES: u64 = 32 << 10;
@@ -601,7 +607,8 @@ pub struct CqShared {
     /// Completions published in all rings, while [`watch::COUNT`] is set. Whoever completes.
     pub produced: AtomicU64,
     _line0: [AtomicU64; 7],
-    /// What whoever completes has to do besides: bits of [`watch`], 0 for a CQ that is large enough and only polled. Owner.
+    /// What whoever completes has to do besides: bits of [`watch`], 0 for a CQ that is large enough and only polled.
+    /// Owner.
     pub watch: AtomicU32,
     /// See [`arm`]. Owner arms, whoever notifies takes.
     pub armed: AtomicU32,
@@ -678,8 +685,8 @@ unsafe impl Shared for RqShared {}
 /// Head of a receive WQE; its SGEs (address, then length and key) follow, the first one in the same cache line.
 #[repr(C)]
 pub struct RecvWqe {
-    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (see `own_queue`). The
-    /// owner posts, the claimer completes.
+    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (see `own_queue`).
+    /// The owner posts, the claimer completes.
     pub turn: AtomicU32,
     /// SGEs in use. Owner.
     pub num_sge: AtomicU32,

@@ -42,9 +42,9 @@ const STEP: u64 = 1 << 20;
 
 /// A mapping of an arena, one's own or a peer's. Everything in it is found by offset and checked on use.
 ///
-/// It is closed to every access (PROT_NONE) beyond what has been asked for. A few MiB of the 64 GiB are in use, all near its
-/// start; whoever reads all memory that can be read, as memcheck's search for leaks and some garbage collectors do, would
-/// bring the rest to life.
+/// It is closed to every access (PROT_NONE) beyond what has been asked for. A few MiB of the 64 GiB are in use, all
+/// near its start; whoever reads all memory that can be read, as memcheck's search for leaks and some garbage
+/// collectors do, would bring the rest to life.
 #[derive(Clone)]
 pub struct View {
     map: Arc<Mapping>,
@@ -213,7 +213,8 @@ impl View {
         unsafe { mapping::protect(at.cast(), len as usize, prot) }
     }
 
-    /// The address of `n` shared structs at `offset`, if they lie inside and are aligned. `T` holds atomics only, see `layout`.
+    /// The address of `n` shared structs at `offset`, if they lie inside and are aligned. `T` holds atomics only, see
+    /// `layout`.
     #[inline]
     fn find<T: Shared>(&self, offset: u64, n: usize) -> Option<NonNull<T>> {
         let p = self.at(offset, (size_of::<T>() as u64).checked_mul(n as u64)?)?;
@@ -223,8 +224,8 @@ impl View {
     /// The shared struct at `offset`, if it lies inside and is aligned.
     #[inline]
     pub fn get<T: Shared>(&self, offset: u64) -> Option<&T> {
-        // SAFETY: inside the mapping, aligned, and `Shared` types are valid for any bytes. The mapping lives as long as this
-        // view of it.
+        // SAFETY: inside the mapping, aligned, and `Shared` types are valid for any bytes. The mapping lives as long as
+        // this view of it.
         self.find(offset, 1).map(|p| unsafe { p.as_ref() })
     }
 

@@ -26,8 +26,8 @@ fn open_ones() -> Vec<Arc<Context>> {
     OPEN.lock().iter().filter_map(Weak::upgrade).filter(|c| c.home.lock().process.is_current()).collect()
 }
 
-/// Looks at the network again and tells every open device whose ports it lies behind what has changed. Called by the link
-/// when it begins to listen for changes, and at each.
+/// Looks at the network again and tells every open device whose ports it lies behind what has changed. Called by the
+/// link when it begins to listen for changes, and at each.
 pub fn network_changed() {
     let (events, up) = crate::device::gids::look_again();
     if events.is_empty() {
@@ -109,9 +109,9 @@ impl Context {
         (process.switches.get(switch), process.switches.offset(switch))
     }
 
-    /// Stops its QPs: when this returns nothing of them moves, here or in peers, and whoever wants something of them waits until
-    /// [`Context::go`]. EALREADY if it is stopped, ETIMEDOUT if somebody stands in the middle of a request for `patience`
-    /// nanoseconds, 2 s if none are given; then it is not stopped.
+    /// Stops its QPs: when this returns nothing of them moves, here or in peers, and whoever wants something of them
+    /// waits until [`Context::go`]. EALREADY if it is stopped, ETIMEDOUT if somebody stands in the middle of a request
+    /// for `patience` nanoseconds, 2 s if none are given; then it is not stopped.
     pub fn stop(&self, patience: Option<u64>) -> Result<()> {
         let home = self.standing_home()?;
         home.process.stop(home.switch, patience.unwrap_or(PATIENCE_NS))
@@ -135,7 +135,8 @@ impl Context {
         process.unmark_saved(switch);
     }
 
-    /// Takes the place of the context that was saved of the process `saved`, now that its objects are there; it is stopped.
+    /// Takes the place of the context that was saved of the process `saved`, now that its objects are there; it is
+    /// stopped.
     pub fn take_the_place(&self, saved: &SavedProcess) -> Result<()> {
         let home = self.standing_home()?;
         home.process.take_the_place(home.switch, saved)

@@ -1,5 +1,5 @@
-//! Completion channels (`man ibv_create_comp_channel`). A channel is a pipe, so that it can be polled, put in epoll and made
-//! non-blocking; a new event is a new write, and so a fresh edge.
+//! Completion channels (`man ibv_create_comp_channel`). A channel is a pipe, so that it can be polled, put in epoll and
+//! made non-blocking; a new event is a new write, and so a fresh edge.
 
 use crate::context::Context;
 use crate::context::async_events::read_message;
@@ -112,7 +112,8 @@ impl CompChannel {
         }
     }
 
-    /// Waits for the next event; gives the cookie of its CQ. EAGAIN or EINTR as the descriptor says (`man ibv_get_cq_event`).
+    /// Waits for the next event; gives the cookie of its CQ. EAGAIN or EINTR as the descriptor says (`man
+    /// ibv_get_cq_event`).
     pub fn next_event(&self) -> Result<usize> {
         loop {
             if let Some(process) = Process::current().filter(|p| p.expects_packets()) {

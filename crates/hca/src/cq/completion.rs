@@ -1,4 +1,5 @@
-//! How completions come into a CQ: the rings that they lie in, and what whoever completes does besides publishing there.
+//! How completions come into a CQ: the rings that they lie in, and what whoever completes does besides publishing
+//! there.
 
 use crate::arena::layout::{CqShared, READY_BITS, arm, found, watch};
 use crate::cq::recv_ring::RecvRing;
@@ -103,9 +104,9 @@ impl Source {
     }
 }
 
-/// Makes the completion before `next` of a ring visible, and findable by the owner of `cq`. The caller is the ring's only
-/// producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers; it is
-/// read where it is needed, for a register of the short way that it would take before.
+/// Makes the completion before `next` of a ring visible, and findable by the owner of `cq`. The caller is the ring's
+/// only producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers;
+/// it is read where it is needed, for a register of the short way that it would take before.
 #[inline(always)]
 pub(crate) fn publish(
     cq: &CqShared,

@@ -1,5 +1,5 @@
-//! Completion queues. Completions lie in the rings of those that made them (`completion`): the lanes of initiators, and one
-//! ring for each QP's own work. They are merged when the program polls.
+//! Completion queues. Completions lie in the rings of those that made them (`completion`): the lanes of initiators, and
+//! one ring for each QP's own work. They are merged when the program polls.
 
 pub mod channel;
 pub(crate) mod completion;
@@ -97,8 +97,8 @@ impl Queue {
 }
 
 impl Cq {
-    /// A completion queue of at least `cqe` entries (`man ibv_create_cq`). `timestamps` makes completions carry the time at
-    /// which they were made.
+    /// A completion queue of at least `cqe` entries (`man ibv_create_cq`). `timestamps` makes completions carry the
+    /// time at which they were made.
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
@@ -337,7 +337,8 @@ impl Cq {
         self.queue.lock().rings.next_ready_bit()
     }
 
-    /// Has the next poll look at the rings of `ready_bit`: whoever was about to set the bit may have died before it did.
+    /// Has the next poll look at the rings of `ready_bit`: whoever was about to set the bit may have died before it
+    /// did.
     pub(crate) fn look_at(&self, ready_bit: u32) {
         set_ready(self.shared, ready_bit);
     }
@@ -437,10 +438,10 @@ impl Cq {
         0
     }
 
-    /// Does what there is time for now, and polls once more where that may have brought something: after others may have had the CPU, for
-    /// milliseconds perhaps, and after packets have come (who polls makes progress, `docs/roce-link.md`). Peers may have completed all they
-    /// had to while others had the CPU, and be gone: a program that were told of nothing, and then of a disconnection, would take what it
-    /// waits for as lost.
+    /// Does what there is time for now, and polls once more where that may have brought something: after others may
+    /// have had the CPU, for milliseconds perhaps, and after packets have come (who polls makes progress,
+    /// `docs/roce-link.md`). Peers may have completed all they had to while others had the CPU, and be gone: a program
+    /// that were told of nothing, and then of a disconnection, would take what it waits for as lost.
     #[cold]
     #[inline(never)]
     fn look_around(
@@ -548,7 +549,8 @@ impl Cq {
     /// completion is not weakened by a later one for solicited ones.
     ///
     /// After an event, programs ask for the next one and then poll. UCX polls, asks and sleeps: for it what has come
-    /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has polled.
+    /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has
+    /// polled.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
         let is_untold = {
             let mut guard = self.queue.lock();
@@ -584,8 +586,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Drops what the QP `qpn` reported and the program has not polled (destroy and reset of a QP). The caller holds its
-    /// send queue, whose ring is `ring`.
+    /// Drops what the QP `qpn` reported and the program has not polled (destroy and reset of a QP). The caller holds
+    /// its send queue, whose ring is `ring`.
     pub(crate) fn purge(&self, qpn: u32, ring: Option<&SendRing>) {
         let mut q = self.queue.lock();
         q.local.retain(|c| c.qp_num != qpn);

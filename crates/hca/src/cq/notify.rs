@@ -56,8 +56,9 @@ pub(crate) fn set(cq: &CqShared, solicited_only: bool) -> u32 {
     cq.armed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set).unwrap_or_else(|armed| armed)
 }
 
-/// The program asks for an event; `is_untold` says of what was left of its last wish whether completions are there which no event
-/// tells of. True when it is to get the event at once ([`fire`]). The caller holds the CQ's queue, as it does for [`forget`].
+/// The program asks for an event; `is_untold` says of what was left of its last wish whether completions are there
+/// which no event tells of. True when it is to get the event at once ([`fire`]). The caller holds the CQ's queue, as it
+/// does for [`forget`].
 pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u32) -> bool) -> bool {
     if cq.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
         cq.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
@@ -69,8 +70,8 @@ pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u3
     is_untold(armed) && !solicited_only
 }
 
-/// The program polls, and has asked for no event since long: until it does, whoever completes does not look for a request, which
-/// costs it a barrier. The caller holds the CQ's queue.
+/// The program polls, and has asked for no event since long: until it does, whoever completes does not look for a
+/// request, which costs it a barrier. The caller holds the CQ's queue.
 #[cold]
 pub(crate) fn forget(cq: &CqShared) {
     if cq.armed.load(Ordering::Relaxed) == arm::NONE && cq.watch.load(Ordering::Relaxed) & watch::EVENTS != 0 {
@@ -80,9 +81,9 @@ pub(crate) fn forget(cq: &CqShared) {
 
 /// Polls after which it is looked what a program does instead of asking for events.
 const LOOK_AFTER: u32 = 1 << 12;
-/// A program that polls is taken for one that goes on so after as many looks, however little it finds: it may poll for a while
-/// before it sleeps, each time. One that finds something every other time pays for the look at its request with each completion,
-/// and to ask again costs what some thousand such looks do (`barrier::heavy`).
+/// A program that polls is taken for one that goes on so after as many looks, however little it finds: it may poll for
+/// a while before it sleeps, each time. One that finds something every other time pays for the look at its request with
+/// each completion, and to ask again costs what some thousand such looks do (`barrier::heavy`).
 const LOOKS: u32 = 16;
 
 /// What the program has done since its last event, by which it is told of completions that came before it asked.
@@ -110,7 +111,8 @@ impl SinceEvent {
         self.polls_left == 0
     }
 
-    /// The thread that polls has found something in `found` polls, of whatever CQ. Whether it polls instead of asking: [`forget`].
+    /// The thread that polls has found something in `found` polls, of whatever CQ. Whether it polls instead of asking:
+    /// [`forget`].
     pub(crate) fn look(&mut self, found: u32) -> bool {
         let finds = found.wrapping_sub(std::mem::replace(&mut self.found, found)) >= LOOK_AFTER / 2;
         (self.polls_left, self.looks) = (LOOK_AFTER, self.looks.saturating_add(1));
@@ -134,8 +136,8 @@ impl SinceEvent {
         self.begin(false);
     }
 
-    /// The program asks; `armed` is what was left of its wish before this one. Whether what the queue `holds` came since the
-    /// program looked, and no event tells of it.
+    /// The program asks; `armed` is what was left of its wish before this one. Whether what the queue `holds` came
+    /// since the program looked, and no event tells of it.
     pub(crate) fn is_untold(&mut self, armed: u32, holds: impl FnOnce() -> bool) -> bool {
         let (polled, asked) = (self.has_polled(), self.asked);
         self.begin(true);

@@ -1,8 +1,8 @@
-//! Receive completions of one lane, from the initiator that delivers to the thread that polls. For the queue of a connected QP
-//! they are the receives themselves. For a queue with several claimers there is a ring of CQEs, a cache line each, whose one
-//! producer is the initiator; a message that is short enough stands in its CQE, and whoever polls puts it into the memory of
-//! the receive (mlx5 calls that scattering to the CQE). While all CQEs are in use, completions stand in the receives, and a
-//! ring of indices that is as long as the queue names those.
+//! Receive completions of one lane, from the initiator that delivers to the thread that polls. For the queue of a
+//! connected QP they are the receives themselves. For a queue with several claimers there is a ring of CQEs, a cache
+//! line each, whose one producer is the initiator; a message that is short enough stands in its CQE, and whoever polls
+//! puts it into the memory of the receive (mlx5 calls that scattering to the CQE). While all CQEs are in use,
+//! completions stand in the receives, and a ring of indices that is as long as the queue names those.
 //!
 //! It is to a lane what [`crate::cq::send_ring`] is to a send queue, and a CQ merges both in the same way.
 
@@ -14,8 +14,8 @@ use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
 use vervain_iba::{Completion, Sge, wc};
 
-/// Completions after which the owner tells how many it has taken: often enough that there are free CQEs, seldom enough that the
-/// initiator has the line of that count most of the time.
+/// Completions after which the owner tells how many it has taken: often enough that there are free CQEs, seldom enough
+/// that the initiator has the line of that count most of the time.
 const TELL_AFTER: u32 = CQES.div_ceil(4) as u32;
 
 /// Where a completion stands.
@@ -52,7 +52,8 @@ pub(crate) struct Deliveries<'a> {
 }
 
 impl Deliveries<'_> {
-    /// Whether the next completion has a CQE. The caller is the ring's only producer, so this holds until it pushes that.
+    /// Whether the next completion has a CQE. The caller is the ring's only producer, so this holds until it pushes
+    /// that.
     #[inline(always)]
     pub(crate) fn has_cqe(&self) -> bool {
         self.free_cqe(self.lane.produced.load(Ordering::Relaxed)).is_some()
@@ -73,9 +74,9 @@ impl Deliveries<'_> {
         Some(cqe(ring, number))
     }
 
-    /// Publishes `receipt` as the completion of receive `index` of `rq`, `wqe`, which the caller has claimed, with the message
-    /// itself if that is `inline`: only where [`Deliveries::has_cqe`]. The caller is the ring's only producer. True when the
-    /// CQ asks for more.
+    /// Publishes `receipt` as the completion of receive `index` of `rq`, `wqe`, which the caller has claimed, with the
+    /// message itself if that is `inline`: only where [`Deliveries::has_cqe`]. The caller is the ring's only producer.
+    /// True when the CQ asks for more.
     #[inline(always)]
     pub(crate) fn push(
         &self,
@@ -134,8 +135,9 @@ pub(crate) struct RecvRing {
 }
 
 impl RecvRing {
-    /// The completions of `lane`, with its `cqes`, and its `ring` of indices, which is as long as `rq`; for the queue of a
-    /// connected QP without `cqes`, the ring is not used. Messages in CQEs are taken for such if they may be `inline`.
+    /// The completions of `lane`, with its `cqes`, and its `ring` of indices, which is as long as `rq`; for the queue
+    /// of a connected QP without `cqes`, the ring is not used. Messages in CQEs are taken for such if they may be
+    /// `inline`.
     pub(crate) fn new(
         lane: &'static Lane,
         ring: &'static [AtomicU32],
@@ -153,7 +155,8 @@ impl RecvRing {
         self.inline && self.cqes.is_some()
     }
 
-    /// The initiator has died. It may have published a completion and not have counted it; the next one goes on behind that.
+    /// The initiator has died. It may have published a completion and not have counted it; the next one goes on behind
+    /// that.
     pub(crate) fn count_last(&self) {
         let produced = self.lane.produced.load(Ordering::Acquire);
         if self.cqes.is_some_and(|ring| stands(cqe(ring, produced), produced, self.limit).is_some()) {
@@ -192,8 +195,8 @@ impl RecvRing {
         }
     }
 
-    /// Where completion `number`, the next one to be taken, stands, if it has been published. The line of the count stays with the
-    /// initiator where there are CQEs.
+    /// Where completion `number`, the next one to be taken, stands, if it has been published. The line of the count
+    /// stays with the initiator where there are CQEs.
     #[inline(always)]
     fn stands(&self, number: u32) -> Option<Stands<'_>> {
         match self.cqes {
@@ -256,7 +259,8 @@ impl RecvRing {
         if !self.inline || wqe & IS_INLINE == 0 || self.is_scattered(number) {
             return self.rq.take_with(index, &receipt, self.qp_num);
         }
-        // It is no longer outstanding before its memory is touched, which is the device's until the completion is handed over.
+        // It is no longer outstanding before its memory is touched, which is the device's until the completion is
+        // handed over.
         let memory = self.rq.first_sge(index)?;
         let mut completion = self.rq.take_with(index, &receipt, self.qp_num)?;
         if !self.scatter(cqe, memory, false) {
@@ -287,8 +291,8 @@ impl RecvRing {
             && self.rq.scatter(&Sge { length, ..memory }, &message, is_revoked)
     }
 
-    /// Puts the messages that wait in CQEs for receives with the key `revoked` into their memory, which the program may take
-    /// back after that. The caller holds the CQ's queue.
+    /// Puts the messages that wait in CQEs for receives with the key `revoked` into their memory, which the program may
+    /// take back after that. The caller holds the CQ's queue.
     pub(crate) fn scatter_waiting(&self, revoked: u32) {
         let Some(ring) = self.cqes else { return };
         let first = self.consumed.load(Ordering::Relaxed);

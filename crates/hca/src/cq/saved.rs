@@ -29,8 +29,8 @@ pub struct SavedCq {
 }
 
 impl Cq {
-    /// What another CQ needs to go on. What lies in the rings of QPs is taken into the CQ's own queue before. Nobody completes anything
-    /// meanwhile, for all QPs that report here stand still.
+    /// What another CQ needs to go on. What lies in the rings of QPs is taken into the CQ's own queue before. Nobody
+    /// completes anything meanwhile, for all QPs that report here stand still.
     pub fn save(&self) -> SavedCq {
         let mut q = self.queue.lock();
         let mut all = VecDeque::new();

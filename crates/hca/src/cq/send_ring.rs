@@ -102,8 +102,8 @@ impl SendRing {
         (until.wrapping_sub(self.consumer.0.consumed.load(Ordering::Relaxed)) as i32).max(0) as usize
     }
 
-    /// Adds a completion; `count` WQEs will be free when it was polled. The caller holds the send queue, whose size bounds
-    /// what is here. True when `cq` wants to be told.
+    /// Adds a completion; `count` WQEs will be free when it was polled. The caller holds the send queue, whose size
+    /// bounds what is here. True when `cq` wants to be told.
     #[inline(always)]
     pub(crate) fn push(&self, cq: &CqShared, wr_id: u64, status: u32, opcode: u32, byte_len: u32, count: u32) -> bool {
         let produced = self.produced.0.load(Ordering::Relaxed);

@@ -1,16 +1,18 @@
-//! The GID table of the Ethernet ports and the interface that stands behind them, kept up to date with the host's network,
-//! and the async events that a change is. The link hears of changes (netlink) and calls
+//! The GID table of the Ethernet ports and the interface that stands behind them, kept up to date with the host's
+//! network, and the async events that a change is. The link hears of changes (netlink) and calls
 //! [`crate::context::network_changed`].
 //!
-//! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an empty
-//!   entry, which is its own again when it comes back.
-//! * Index 3 repeats the GID of the first interface's IPv4 address (`USUAL`); the entries from there on follow behind it.
-//! * The GID of this node in a window comes behind those of all interfaces, so that index 0 remains what it is without one; with
-//!   `VERVAIN_LINK=window` it is the only one, at both indices. It counts as one of the interface that comes first. InfiniBand ports have it too
-//!   ([`crate::device::Device::gids`]).
+//! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an
+//!   empty entry, which is its own again when it comes back.
+//! * Index 3 repeats the GID of the first interface's IPv4 address (`USUAL`); the entries from there on follow behind
+//!   it.
+//! * The GID of this node in a window comes behind those of all interfaces, so that index 0 remains what it is without
+//!   one; with `VERVAIN_LINK=window` it is the only one, at both indices. It counts as one of the interface that comes
+//!   first. InfiniBand ports have it too ([`crate::device::Device::gids`]).
 //! * The port's interface gives state and MTU: the first one that runs, has an address and is no loopback, by name and
-//!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
-//!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
+//!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this
+//!   host are reached whatever its MTU, so it is the network that the MTU has to fit; a cable that is pulled is a port
+//!   that goes down, not one that moves to `lo`.
 
 use crate::device::grh::is_ipv4;
 use crate::device::{GidEntry, GidType, LIMITS, lids};
@@ -26,9 +28,10 @@ use vervain_iba::{AhAttr, Gid, event};
 /// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;
 
-/// The index that programs for adapters take by default, or have in their examples. A card's table begins with the link-local
-/// address and goes on with the IPv4 address, each by RoCE v1 and then by v2: so the GID of IPv4 by RoCE v2 is there. Entries of
-/// RoCE v1 would name what no link here speaks, so the indices before it have what they had without it.
+/// The index that programs for adapters take by default, or have in their examples. A card's table begins with the
+/// link-local address and goes on with the IPv4 address, each by RoCE v1 and then by v2: so the GID of IPv4 by RoCE v2
+/// is there. Entries of RoCE v1 would name what no link here speaks, so the indices before it have what they had
+/// without it.
 const USUAL: u32 = 3;
 
 /// The port behind which the network lies.
@@ -167,8 +170,8 @@ impl Table {
         Changes { gids: !gids.iter().eq(self.present().map(|e| &e.gid)), up: line.map(|l| l.up), now }
     }
 
-    /// The place of the first IPv4 address of an interface like the first one that has a GID: one that runs, or is a loopback, if that
-    /// is; else the place of the first GID.
+    /// The place of the first IPv4 address of an interface like the first one that has a GID: one that runs, or is a
+    /// loopback, if that is; else the place of the first GID.
     fn choose_usual(&self, chosen: &[&Interface]) -> Option<usize> {
         let first = self.slots.iter().position(|s| s.present)?;
         let sort = |s: &Slot| chosen.iter().find(|i| i.name == s.entry.ifname).map(|i| (i.loopback, i.running));
@@ -260,8 +263,8 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
     guard
 }
 
-/// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and whether
-/// they are up now. What a process sees that has left, or has left since, is no change.
+/// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and
+/// whether they are up now. What a process sees that has left, or has left since, is no change.
 pub(crate) fn look_again() -> (Vec<u32>, bool) {
     let here = address_map::here();
     let all = interfaces();
@@ -277,7 +280,8 @@ pub(crate) fn own_addresses() -> Vec<(IpAddr, String)> {
     table().iter().flat_map(|t| t.present().map(own)).collect()
 }
 
-/// The index of the interface that has a GID at this moment, and had `index` when the table was filled; none if no interface has it.
+/// The index of the interface that has a GID at this moment, and had `index` when the table was filled; none if no
+/// interface has it.
 pub fn interface_of(gid: &Gid, index: u32) -> Option<u32> {
     let is_it = |e: &&GidEntry| e.gid == *gid && e.ifindex == index;
     let name = table().as_ref()?.present().find(is_it).map(|entry| entry.ifname.clone());

@@ -1,5 +1,5 @@
-//! The 40 bytes in front of a received datagram: a Global Routing Header, or on RoCE v2 over IPv4 twenty undefined bytes
-//! and an IPv4 header (IBA 8.3, annex A17.4.5.1).
+//! The 40 bytes in front of a received datagram: a Global Routing Header, or on RoCE v2 over IPv4 twenty undefined
+//! bytes and an IPv4 header (IBA 8.3, annex A17.4.5.1).
 
 use vervain_iba::Gid;
 
@@ -29,9 +29,9 @@ pub struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// What a completion of such a datagram has as its service level, `sl` being the sender's. Over RoCE that is the kind of
-    /// packet, as ConnectX has it: 8 for UDP, with 1 for IPv6 or 2 for IPv4 (annex A17.4.5.1 asks for a flag, and verbs have
-    /// no other place). UCX reads it to find the destination in the header.
+    /// What a completion of such a datagram has as its service level, `sl` being the sender's. Over RoCE that is the
+    /// kind of packet, as ConnectX has it: 8 for UDP, with 1 for IPv6 or 2 for IPv4 (annex A17.4.5.1 asks for a flag,
+    /// and verbs have no other place). UCX reads it to find the destination in the header.
     pub fn service_level(&self, sl: u8) -> u8 {
         match (self.roce, self.is_ipv4()) {
             (true, true) => 8 | 2,

@@ -1,6 +1,7 @@
-//! LIDs, and what follows from them. The ports of a host have 2 to 65; in a window each node has 64 of its own, so that a LID says
-//! which node is meant. There GUIDs follow from the node's GID in the window: hosts that have one name and one machine-id, as copies of
-//! a container image do, have different ones, and whoever knows a LID knows the GID of its port.
+//! LIDs, and what follows from them. The ports of a host have 2 to 65; in a window each node has 64 of its own, so that
+//! a LID says which node is meant. There GUIDs follow from the node's GID in the window: hosts that have one name and
+//! one machine-id, as copies of a container image do, have different ones, and whoever knows a LID knows the GID of its
+//! port.
 
 use std::ops::RangeInclusive;
 use vervain_iba::Gid;

@@ -280,8 +280,9 @@ impl Device {
         })
     }
 
-    /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first those
-    /// of the loopback interface last, and one of them again at index 3 ([`gids`]); on InfiniBand the port's own, and that of this node in a window.
+    /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first
+    /// those of the loopback interface last, and one of them again at index 3 ([`gids`]); on InfiniBand the port's own,
+    /// and that of this node in a window.
     pub fn gids(&self, port: u8) -> Vec<GidEntry> {
         match self.link_layer {
             LinkLayer::Ethernet => gids::entries(),
@@ -328,8 +329,8 @@ pub fn is_multicast(gid: &Gid) -> bool {
     gid[0] == 0xff || (crate::device::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0)
 }
 
-/// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports. The GID of a node
-/// in a window says which one is meant, whatever the LID.
+/// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports.
+/// The GID of a node in a window says which one is meant, whatever the LID.
 pub fn is_this_host(devices: &[Arc<Device>], ah: &AhAttr) -> bool {
     let Some(first) = devices.first() else { return false };
     if first.is_ethernet() {

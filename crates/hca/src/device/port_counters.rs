@@ -1,5 +1,5 @@
-//! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere nobody could read
-//! it, and it is counted into the void.
+//! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere nobody could
+//! read it, and it is counted into the void.
 
 use crate::host::lock::OwnerLock;
 use crate::host::tid;
@@ -69,8 +69,8 @@ impl Tally {
             lines if lines.is_null() => claim(),
             lines => lines,
         };
-        // SAFETY: every block has a line for each of PORTS ports, which do not become fewer while there are objects, and
-        // NOWHERE has more; neither ever goes away while this thread has its address.
+        // SAFETY: every block has a line for each of PORTS ports, which do not become fewer while there are objects,
+        // and NOWHERE has more; neither ever goes away while this thread has its address.
         unsafe { &*lines.byte_add(self.at.load(Ordering::Relaxed)) }
     }
 }

@@ -1,6 +1,7 @@
-//! Addresses as the program knows them, and as they are. A process that was restored elsewhere keeps in its memory the addresses that it
-//! has learned: GIDs of its own and of its peers. Inside of it they stay what they were; the kernel and the wire have those that they
-//! have become. Whoever speaks to either translates here. A process that was never moved pays a load and a branch.
+//! Addresses as the program knows them, and as they are. A process that was restored elsewhere keeps in its memory the
+//! addresses that it has learned: GIDs of its own and of its peers. Inside of it they stay what they were; the kernel
+//! and the wire have those that they have become. Whoever speaks to either translates here. A process that was never
+//! moved pays a load and a branch.
 //!
 //! Addresses of its own keep the names of interfaces too, by which the GID table knows them ([`crate::device::gids`]).
 
@@ -45,7 +46,8 @@ struct Moves {
     known: BTreeMap<IpAddr, IpAddr>,
 }
 
-/// Whether any address is another than the program knows: what is on the way of each packet asks this, and the rest apart.
+/// Whether any address is another than the program knows: what is on the way of each packet asks this, and the rest
+/// apart.
 #[inline]
 pub fn is_moved() -> bool {
     MOVED.load(Ordering::Relaxed)
@@ -94,8 +96,8 @@ pub fn known_socket(mut actual: SocketAddr) -> Option<SocketAddr> {
     Some(actual)
 }
 
-/// The process leaves: from now on the network may be another. `own` are the addresses of this process, as the program knows them, with
-/// the names of their interfaces.
+/// The process leaves: from now on the network may be another. `own` are the addresses of this process, as the program
+/// knows them, with the names of their interfaces.
 pub(crate) fn leave(own: Vec<(IpAddr, String)>) {
     let mut state = STATE.lock();
     if here().is_some() {
@@ -104,8 +106,8 @@ pub(crate) fn leave(own: Vec<(IpAddr, String)>) {
     }
 }
 
-/// Where the process is going to be back addresses are others: each as it was when the process left, or as the program knows it, and as
-/// it is now. It may be said again, and then what was said before does not hold.
+/// Where the process is going to be back addresses are others: each as it was when the process left, or as the program
+/// knows it, and as it is now. It may be said again, and then what was said before does not hold.
 pub(crate) fn change(pairs: &[(IpAddr, IpAddr)]) {
     let present = if pairs.is_empty() { Vec::new() } else { at_present() };
     let mut state = STATE.lock();
@@ -128,7 +130,8 @@ pub(crate) fn come_back() {
     }
 }
 
-/// What tells whether the process has left since: what was seen of the network before is no news then. None while it is away.
+/// What tells whether the process has left since: what was seen of the network before is no news then. None while it is
+/// away.
 pub(crate) fn here() -> Option<u32> {
     Some(PARTINGS.load(Ordering::Acquire)).filter(|partings| partings & 1 == 0)
 }
@@ -197,8 +200,8 @@ impl Moves {
         self.known.get(&actual).copied().or((!is_other).then_some(actual))
     }
 
-    /// What has become of all when those of `pairs` have changed, which are named as they were until now, or, where nobody had that
-    /// address, as the program knows them.
+    /// What has become of all when those of `pairs` have changed, which are named as they were until now, or, where
+    /// nobody had that address, as the program knows them.
     fn then(&self, pairs: &[(IpAddr, IpAddr)]) -> Moves {
         let changes: BTreeMap<IpAddr, IpAddr> = pairs.iter().copied().collect();
         let after = |of: &BTreeMap<IpAddr, IpAddr>| -> BTreeMap<IpAddr, IpAddr> {
@@ -224,8 +227,8 @@ impl Moves {
         Moves { hosts, learned, known }
     }
 
-    /// An address of a link, which nobody names, is that of the interface to which other addresses of its own have gone: each host has
-    /// others, and a program that uses all of its addresses has them open too.
+    /// An address of a link, which nobody names, is that of the interface to which other addresses of its own have
+    /// gone: each host has others, and a program that uses all of its addresses has them open too.
     fn follow_links(&mut self, own: &[(IpAddr, String)], present: &[Interface]) {
         for (ip, name) in own.iter().filter(|(ip, _)| is_of_link(*ip)) {
             let now = self.actual(*ip);

@@ -1,10 +1,12 @@
-//! Barriers of unequal sides. Marking oneself as in flight and then looking whether one may be is the same dance on every
-//! operation, while whoever takes a right away does it seldom; so the frequent side pays a compiler barrier, and the rare
-//! side makes every CPU that runs one of the processes pass a full barrier (`man 2 membarrier`, MEMBARRIER_CMD_GLOBAL_EXPEDITED,
-//! about a microsecond). Measured here: a full barrier on the frequent side costs 6 to 8 ns.
+//! Barriers of unequal sides. Marking oneself as in flight and then looking whether one may be is the same dance on
+//! every operation, while whoever takes a right away does it seldom; so the frequent side pays a compiler barrier, and
+//! the rare side makes every CPU that runs one of the processes pass a full barrier (`man 2 membarrier`,
+//! MEMBARRIER_CMD_GLOBAL_EXPEDITED, about a microsecond). Measured here: a full barrier on the frequent side costs 6 to
+//! 8 ns.
 //!
-//! Both sides have to agree: a process says in its arena that it uses [`heavy`], and a peer relies on it only if the peer
-//! itself is registered to be interrupted. Where the kernel or a seccomp filter refuses, both sides use full fences.
+//! Both sides have to agree: a process says in its arena that it uses [`heavy`], and a peer relies on it only if the
+//! peer itself is registered to be interrupted. Where the kernel or a seccomp filter refuses, both sides use full
+//! fences.
 
 use crate::host::cancel::nap;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
@@ -52,8 +54,8 @@ pub(crate) fn light(full: bool) {
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if is_registered() && !membarrier(CMD_GLOBAL_EXPEDITED) {
-        // It worked at the start, so a seccomp filter came later. Peers rely on the barrier; a store leaves its CPU's store
-        // buffer within microseconds, and a millisecond outlasts that by far.
+        // It worked at the start, so a seccomp filter came later. Peers rely on the barrier; a store leaves its CPU's
+        // store buffer within microseconds, and a millisecond outlasts that by far.
         nap(std::time::Duration::from_millis(1));
     }
     fence(Ordering::SeqCst);

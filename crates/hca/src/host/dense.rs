@@ -1,5 +1,5 @@
-//! Values in a row, to be gone through fast: a process with 10,000 QPs looks at a word of each in a fraction of a millisecond, most of
-//! which the memory takes.
+//! Values in a row, to be gone through fast: a process with 10,000 QPs looks at a word of each in a fraction of a
+//! millisecond, most of which the memory takes.
 
 use crate::host::prefetch::prefetch_to_read;
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
-//! The handler of SIGSEGV and SIGBUS that stands before the program's own: a fault of an access that [`crate::host::guarded`]
-//! lists goes on there, every other one is the program's, as if this were not here. Under the preload the program's
-//! sigaction(2) and signal(2) say and set what stands behind it (`vervain_share::faults`); without, a program that puts
-//! its own action there takes this one away, or calls it when it passes on what it does not know.
+//! The handler of SIGSEGV and SIGBUS that stands before the program's own: a fault of an access that
+//! [`crate::host::guarded`] lists goes on there, every other one is the program's, as if this were not here. Under the
+//! preload the program's sigaction(2) and signal(2) say and set what stands behind it (`vervain_share::faults`);
+//! without, a program that puts its own action there takes this one away, or calls it when it passes on what it does
+//! not know.
 
 use crate::host::{arch, guarded};
 use std::ffi::{c_int, c_void};

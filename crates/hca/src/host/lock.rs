@@ -1,5 +1,5 @@
-//! A mutex that a dying thread cannot keep: the word holds the owner's thread id, and whoever waits long looks whether that
-//! thread still exists. Verbs objects must stay usable when a thread of the program ends inside a verbs call
+//! A mutex that a dying thread cannot keep: the word holds the owner's thread id, and whoever waits long looks whether
+//! that thread still exists. Verbs objects must stay usable when a thread of the program ends inside a verbs call
 //! (`pthread_exit` in a signal handler, a raw `exit` system call); `std::sync::Mutex` would hang the others for ever.
 //!
 //! Used inside one process only. Nothing shared with another process is ever locked (DESIGN decision 2).
@@ -15,7 +15,8 @@ const SPINS: u32 = 200;
 const YIELDS: u32 = 64;
 /// How often the word is tried by a caller that does not wait.
 const BRIEF_TRIES: u32 = 1000;
-/// First and longest sleep between two tries. What the locks guard takes microseconds, at most some 100 for a long copy.
+/// First and longest sleep between two tries. What the locks guard takes microseconds, at most some 100 for a long
+/// copy.
 const FIRST_NAP_NS: u32 = 20_000;
 const LAST_NAP_NS: u32 = 1_000_000;
 
@@ -29,7 +30,8 @@ pub struct RawLock {
 }
 
 impl RawLock {
-    /// Takes the lock. Returns true when it was taken from a thread that no longer exists, so that what it guards may be torn.
+    /// Takes the lock. Returns true when it was taken from a thread that no longer exists, so that what it guards may
+    /// be torn.
     #[inline]
     pub fn lock(&self) -> bool {
         if self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -50,8 +52,9 @@ impl RawLock {
         self.word.load(Ordering::Relaxed) == tid()
     }
 
-    /// Whether a caller that did not get it may get it later: it has been given back since, or another thread holds it, which
-    /// exists. For one that may have been interrupted by a signal while it held it itself: to wait for that makes no sense.
+    /// Whether a caller that did not get it may get it later: it has been given back since, or another thread holds it,
+    /// which exists. For one that may have been interrupted by a signal while it held it itself: to wait for that makes
+    /// no sense.
     pub fn comes_free(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
         holder == 0 || holder != tid() && thread_exists(holder)
@@ -136,12 +139,13 @@ impl<T> OwnerLock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<OwnerGuard<'_, T>> {
-        // Not `then_some`: that would make the guard first and drop it, and so give back a lock that another thread holds.
+        // Not `then_some`: that would make the guard first and drop it, and so give back a lock that another thread
+        // holds.
         self.raw.try_lock().then(|| OwnerGuard { lock: self, stolen: false })
     }
 
-    /// Takes the lock if it gets free within some microseconds: for a caller that nobody may keep waiting, such as a thread that
-    /// holds the lock itself, interrupted by a signal.
+    /// Takes the lock if it gets free within some microseconds: for a caller that nobody may keep waiting, such as a
+    /// thread that holds the lock itself, interrupted by a signal.
     pub fn try_lock_briefly(&self) -> Option<OwnerGuard<'_, T>> {
         (0..BRIEF_TRIES).find_map(|_| {
             let guard = self.try_lock();

@@ -1,6 +1,6 @@
-//! Whether memory could be pinned, which a kernel asks at registration: all of it is mapped, and with the rights that the
-//! registration is for (`get_user_pages`, `ib_access_writable`). Asked of the mapping and not of each page, for the memory may
-//! be sparse, and nothing is pinned here.
+//! Whether memory could be pinned, which a kernel asks at registration: all of it is mapped, and with the rights that
+//! the registration is for (`get_user_pages`, `ib_access_writable`). Asked of the mapping and not of each page, for the
+//! memory may be sparse, and nothing is pinned here.
 
 use crate::error::{Error, Result};
 use crate::host::guarded;
@@ -110,7 +110,8 @@ fn is_mapped(addr: u64, length: u64) -> bool {
 fn ends_allow(addr: u64, length: u64, writes: bool) -> bool {
     [addr, addr + length - 1].into_iter().all(|at| {
         let at = at as *mut u8;
-        // SAFETY: the program's memory, which is answered for where it is not there; a byte that is written stays what it was.
+        // SAFETY: the program's memory, which is answered for where it is not there; a byte that is written stays what
+        // it was.
         unsafe { if writes { guarded::touch(at).is_ok() } else { guarded::load1(at).is_ok() } }
     })
 }

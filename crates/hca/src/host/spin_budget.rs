@@ -2,8 +2,8 @@
 
 use crate::host::clock::now_ns;
 
-/// Where something has just come there is often more soon: how long to look out for it before sleeping, since waking costs
-/// some ten times more than taking it. Longer while that pays, hardly at all when it does not.
+/// Where something has just come there is often more soon: how long to look out for it before sleeping, since waking
+/// costs some ten times more than taking it. Longer while that pays, hardly at all when it does not.
 pub struct Patience {
     ns: u64,
     least: u64,
@@ -12,7 +12,8 @@ pub struct Patience {
     yields: bool,
     /// Moments between two looks of one who does not yield.
     apart: u32,
-    /// Looks in vain since the last that was not, as far as they count, and sleeps to sit out for them before the next try.
+    /// Looks in vain since the last that was not, as far as they count, and sleeps to sit out for them before the next
+    /// try.
     failures: u32,
     rests: u32,
 }
@@ -33,15 +34,15 @@ impl Patience {
         Patience::new(4_000, 30_000, true)
     }
 
-    /// For packets: as long as a process takes to wake on a virtual machine, and to answer. Who yields is not woken by a packet,
-    /// and gets the CPU back when a program that spins on it has used up its time; so this one does not, and where it is
-    /// in the way of such a program it soon gives up.
+    /// For packets: as long as a process takes to wake on a virtual machine, and to answer. Who yields is not woken by
+    /// a packet, and gets the CPU back when a program that spins on it has used up its time; so this one does not, and
+    /// where it is in the way of such a program it soon gives up.
     pub const fn for_packets() -> Patience {
         Patience::new(0, 60_000, false)
     }
 
-    /// For what others put into memory, where a look takes nothing away from them: without yielding, as for packets, but for a moment
-    /// each time, for between the messages of one that sends many there is less.
+    /// For what others put into memory, where a look takes nothing away from them: without yielding, as for packets,
+    /// but for a moment each time, for between the messages of one that sends many there is less.
     pub const fn for_puts() -> Patience {
         Patience { apart: 4, ..Patience::new(5_000, 30_000, false) }
     }

@@ -1,5 +1,5 @@
-//! System V segments as shared objects: a number means the same segment for two processes only in one IPC namespace, and
-//! only while the segment lives, so both ends look at it and compare what they see.
+//! System V segments as shared objects: a number means the same segment for two processes only in one IPC namespace,
+//! and only while the segment lives, so both ends look at it and compare what they see.
 
 use crate::host::mapping;
 use std::os::unix::fs::MetadataExt;

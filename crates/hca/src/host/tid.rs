@@ -1,5 +1,5 @@
-//! What the calling thread has of its own: its id, without a system call, how often it has found completions, and where it
-//! counts; without a call into the dynamic linker.
+//! What the calling thread has of its own: its id, without a system call, how often it has found completions, and where
+//! it counts; without a call into the dynamic linker.
 //!
 //! A `thread_local!` of a shared library is reached through `__tls_get_addr`, some thirty instructions each time, and
 //! every lock asks for the id. The words are therefore placed and read by hand in the initial-exec model (`arch`):
@@ -55,7 +55,8 @@ pub(crate) fn set_lines(lines: *const Line) {
     word::set_lines(lines);
 }
 
-/// Forgets the id and where it counts; the only thread of a forked child has a new id, and what its parent counts in is not there.
+/// Forgets the id and where it counts; the only thread of a forked child has a new id, and what its parent counts in is
+/// not there.
 pub(crate) fn forget() {
     word::set(0);
     word::set_lines(std::ptr::null());

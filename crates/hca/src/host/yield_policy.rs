@@ -1,19 +1,20 @@
 //! When a thread that polls a CQ in vain offers its CPU to others.
 //!
-//! It may hold the CPU that its peer needs: on a machine with few cores, peers that spin would take turns by the scheduler's
-//! tick, some milliseconds each. Where it has a CPU for itself, each offer is a system call for nothing. Which of both it is
-//! tells what came of the last offer:
+//! It may hold the CPU that its peer needs: on a machine with few cores, peers that spin would take turns by the
+//! scheduler's tick, some milliseconds each. Where it has a CPU for itself, each offer is a system call for nothing.
+//! Which of both it is tells what came of the last offer:
 //!
 //! * The thread was back at once: nobody else wants this CPU. The next offer waits twice as long.
-//! * Others ran for a moment, and offered the CPU in turn: they poll too, more threads than there are CPUs. From now on it is
-//!   offered after a few polls.
-//! * Others ran for a time slice: they use it for something else. Whoever offers seldom loses the CPU by the tick, at any
-//!   moment; so it is offered after a while again. But where several threads poll one CQ, the CPU may have gone to one that
-//!   makes no use of it: one that spins for a lock of the program's, which the poller holds while it polls (UCX with threads),
-//!   and so each time that it yields. There such offers become rarer, and one that helped makes them frequent again.
+//! * Others ran for a moment, and offered the CPU in turn: they poll too, more threads than there are CPUs. From now on
+//!   it is offered after a few polls.
+//! * Others ran for a time slice: they use it for something else. Whoever offers seldom loses the CPU by the tick, at
+//!   any moment; so it is offered after a while again. But where several threads poll one CQ, the CPU may have gone to
+//!   one that makes no use of it: one that spins for a lock of the program's, which the poller holds while it polls
+//!   (UCX with threads), and so each time that it yields. There such offers become rarer, and one that helped makes
+//!   them frequent again.
 //!
-//! A thread that finds something in another CQ does not wait, however often it looks at this one: UCX polls queues in turn that
-//! nothing comes to.
+//! A thread that finds something in another CQ does not wait, however often it looks at this one: UCX polls queues in
+//! turn that nothing comes to.
 
 use crate::host::clock::now_ns;
 
@@ -31,8 +32,8 @@ const LONG_NS: u64 = 1_000_000;
 /// So long between two looks: the thread had lost its CPU to somebody.
 const LOST_NS: u64 = 200_000;
 
-/// Offers the CPU; for how many nanoseconds others had it, 0 where nobody wanted it. By the time alone if `crowded`; else the kernel
-/// is asked whether there was a switch, for a system call may also take long.
+/// Offers the CPU; for how many nanoseconds others had it, 0 where nobody wanted it. By the time alone if `crowded`;
+/// else the kernel is asked whether there was a switch, for a system call may also take long.
 pub(crate) fn offer_cpu(crowded: bool) -> u64 {
     let switches = || if crowded { None } else { involuntary_switches() };
     let (switched, since) = (switches(), now_ns());
@@ -42,7 +43,8 @@ pub(crate) fn offer_cpu(crowded: bool) -> u64 {
     if nobody { 0 } else { away }
 }
 
-/// How often the calling thread has lost its CPU while it could run, by yielding too; none where the kernel does not say.
+/// How often the calling thread has lost its CPU while it could run, by yielding too; none where the kernel does not
+/// say.
 fn involuntary_switches() -> Option<i64> {
     // SAFETY: integers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -113,8 +115,8 @@ impl Courtesy {
         self.poller != 0
     }
 
-    /// Now and then, at time `now`, of a thread that has found something in `found` polls of whatever CQ: whether the CPU is to be offered.
-    /// Then [`Courtesy::returned`] is to follow.
+    /// Now and then, at time `now`, of a thread that has found something in `found` polls of whatever CQ: whether the
+    /// CPU is to be offered. Then [`Courtesy::returned`] is to follow.
     #[cold]
     #[inline(never)]
     pub(crate) fn look(&mut self, found: u32, now: u64) -> bool {

@@ -1,5 +1,5 @@
-//! Device memory (`man ibv_alloc_dm`): memory of the arena, which every peer of this host has mapped; or of a window, where the
-//! program's heap lies there too, so that peers on other nodes put there.
+//! Device memory (`man ibv_alloc_dm`): memory of the arena, which every peer of this host has mapped; or of a window,
+//! where the program's heap lies there too, so that peers on other nodes put there.
 
 use crate::arena::Block;
 use crate::context::Context;

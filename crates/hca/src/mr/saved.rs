@@ -1,4 +1,5 @@
-//! Memory regions, memory windows and device memory that stand still, as records from which others are made under the same keys.
+//! Memory regions, memory windows and device memory that stand still, as records from which others are made under the
+//! same keys.
 
 use crate::arena::layout::KEY_NULL;
 use crate::context::{Context, Pd};

@@ -1,6 +1,6 @@
-//! Owner copies (DESIGN decision 4d): where no mapping exists and the kernel refuses process_vm calls, and for atomics on
-//! memory that is not mapped, the initiator leaves a request in its lane and the owner carries it out, through the same
-//! checks that the initiator would make.
+//! Owner copies (DESIGN decision 4d): where no mapping exists and the kernel refuses process_vm calls, and for atomics
+//! on memory that is not mapped, the initiator leaves a request in its lane and the owner carries it out, through the
+//! same checks that the initiator would make.
 
 use crate::arena::layout::{Request, request};
 use crate::host::cancel::nap;
@@ -132,8 +132,8 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     }
 }
 
-/// Tells the initiator what a request has come to, if it is over. In the same turn: the program sees the last byte and may end
-/// its QP at once, which waits for this turn and no longer.
+/// Tells the initiator what a request has come to, if it is over. In the same turn: the program sees the last byte and
+/// may end its QP at once, which waits for this turn and no longer.
 fn answered(step: Step, r: &Request) -> Step {
     if let Step::Over(result) = step {
         r.status.store(status_of(result), Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Adoption as registration uses it: switched on by `VERVAIN_ADOPT`, behind the closed gate, with the shared object in the
-//! table that peers read; and fork, around which adopted memory is private for a moment.
+//! Adoption as registration uses it: switched on by `VERVAIN_ADOPT`, behind the closed gate, with the shared object in
+//! the table that peers read; and fork, around which adopted memory is private for a moment.
 
 use crate::adopt::sys::NoSignals;
 use crate::adopt::{Adopted, Adoption, Object};
@@ -46,8 +46,8 @@ impl Adopting {
     }
 }
 
-/// Nobody is in this process's memory while this lives. No signal handler runs in the thread that holds it either: a thread
-/// that ended in one would leave everybody waiting.
+/// Nobody is in this process's memory while this lives. No signal handler runs in the thread that holds it either: a
+/// thread that ended in one would leave everybody waiting.
 pub(crate) struct Closed<'a> {
     process: &'a Process,
     _signals: NoSignals,

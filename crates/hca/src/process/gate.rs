@@ -1,6 +1,6 @@
-//! The gate of a lane (DESIGN decision 3). The initiator marks itself as in flight and looks whether it may come in; the owner
-//! closes a way in and looks who is marked. Whoever closes stores before a heavy barrier and looks after it, and the initiator
-//! stores before a light one and looks after it, so that one of the two sees the other.
+//! The gate of a lane (DESIGN decision 3). The initiator marks itself as in flight and looks whether it may come in;
+//! the owner closes a way in and looks who is marked. Whoever closes stores before a heavy barrier and looks after it,
+//! and the initiator stores before a light one and looks after it, so that one of the two sees the other.
 
 use crate::arena::layout::{Lane, QpShared, Switch, closed};
 use crate::host::atomic::{Ordering, compiler_fence, fence};
@@ -22,13 +22,15 @@ pub struct InFlight<'a> {
 }
 
 impl<'a> InFlight<'a> {
-    /// Marks the initiator of `lane` as in flight; visible before anything that it looks at next. `full` says that the owner
-    /// relies on full barriers; it is read after the mark, for a register of the short way that it would take before.
+    /// Marks the initiator of `lane` as in flight; visible before anything that it looks at next. `full` says that the
+    /// owner relies on full barriers; it is read after the mark, for a register of the short way that it would take
+    /// before.
     #[inline(always)]
     pub(crate) fn begin(lane: &'a Lane, full: &bool) -> InFlight<'a> {
         // Plain stores: until its initiator gives a lane back, nobody else has it.
         let gate = lane.gate.load(Ordering::Relaxed) | 1;
-        // Who waits for the mark before may see this one first, and goes on: what was touched until now comes before it.
+        // Who waits for the mark before may see this one first, and goes on: what was touched until now comes before
+        // it.
         lane.gate.store(gate, Ordering::Release);
         barrier::light(*full);
         InFlight { lane }
@@ -96,9 +98,9 @@ pub(crate) fn is_established(qp: &QpShared) -> bool {
     qp.established.load(Ordering::Relaxed) != 0
 }
 
-/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
-/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
-/// follow.
+/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has
+/// waited for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the
+/// look at the key follow.
 #[inline(always)]
 pub(crate) fn name(lane: &Lane, key: u32, addr: u64) {
     lane.addr.store(addr, Ordering::Relaxed);
@@ -120,8 +122,8 @@ pub(crate) fn is_cut_off(lane: &Lane) -> bool {
     lane.cut_off.load(Ordering::Relaxed) != 0
 }
 
-/// Whether what was done inside the mark counts, asked after the last copy or publication: not once the owner has given up
-/// waiting, for it has flushed the receive, and its program may have taken the memory back.
+/// Whether what was done inside the mark counts, asked after the last copy or publication: not once the owner has given
+/// up waiting, for it has flushed the receive, and its program may have taken the memory back.
 #[inline(always)]
 pub(crate) fn counts(lane: &Lane) -> bool {
     // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was
@@ -159,8 +161,8 @@ impl LaneGate {
         self.mark() == mark
     }
 
-    /// Takes the lane away from an initiator that stands still. A heavy barrier follows: what is published and not seen after
-    /// that does not count for the initiator either.
+    /// Takes the lane away from an initiator that stands still. A heavy barrier follows: what is published and not seen
+    /// after that does not count for the initiator either.
     pub(crate) fn cut_off(&self) {
         self.lane.cut_off.store(1, Ordering::SeqCst);
         self.lane.open.store(0, Ordering::SeqCst);
@@ -171,7 +173,8 @@ impl LaneGate {
         self.lane.cut_off.load(Ordering::Acquire) != 0
     }
 
-    /// Since when (CLOCK_MONOTONIC, ns) the initiator has been in flight as `mark` says, as far as anybody has waited for it.
+    /// Since when (CLOCK_MONOTONIC, ns) the initiator has been in flight as `mark` says, as far as anybody has waited
+    /// for it.
     pub(crate) fn in_flight_since(&self, mark: u64) -> u64 {
         let mut standing = self.standing.lock();
         if standing.0 != mark {
@@ -209,8 +212,8 @@ impl Gates {
         looked_at.filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
     }
 
-    /// Those on which somebody may still be inside whom the caller has just closed the way to, of those that `matter`. On all
-    /// others the initiator finds it closed.
+    /// Those on which somebody may still be inside whom the caller has just closed the way to, of those that `matter`.
+    /// On all others the initiator finds it closed.
     pub(crate) fn inside(&self, matter: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
         barrier::heavy();
         self.which(|lane| in_flight(lane) && matter(lane))
@@ -225,7 +228,8 @@ pub(crate) fn in_flight(lane: &Lane) -> bool {
 /// [`Lane::initiator`] of the memory of a lane that is gone: no QPN, so nobody can take it.
 const NOBODY: u64 = u64::MAX;
 
-/// Whether the memory of a lane that is gone may become another lane: whoever had it has given it back, or does not `live`.
+/// Whether the memory of a lane that is gone may become another lane: whoever had it has given it back, or does not
+/// `live`.
 pub(crate) fn claim_memory(lane: &Lane, lives: impl FnOnce() -> bool) -> bool {
     let holder = lane.initiator.load(Ordering::Acquire);
     (holder == 0 || holder == NOBODY || !lives())

@@ -1,6 +1,7 @@
-//! Grants: registered memory that a peer may write without asking each time, because the carrier's device puts there by itself.
-//! Who takes a right away, a key or the state of a QP, has them taken back first, and waits until nothing more can come by them.
-//! One that does not answer is waited for the patience of a revocation, as an initiator that stands still is.
+//! Grants: registered memory that a peer may write without asking each time, because the carrier's device puts there by
+//! itself. Who takes a right away, a key or the state of a QP, has them taken back first, and waits until nothing more
+//! can come by them. One that does not answer is waited for the patience of a revocation, as an initiator that stands
+//! still is.
 
 use crate::host::lock::OwnerLock;
 use std::ops::Range;
@@ -9,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// A carrier whose peers write granted memory unasked. Peers are named by numbers that are never used again.
 pub trait Grantor: Send + Sync {
-    /// Takes back all that these peers were granted, and waits until nothing more is put there, for `patience` nanoseconds at most.
-    /// Those that live and did not answer.
+    /// Takes back all that these peers were granted, and waits until nothing more is put there, for `patience`
+    /// nanoseconds at most. Those that live and did not answer.
     fn take_back(&self, peers: &[u64], patience: u64) -> Vec<u64>;
 
     /// Whether a peer that did not answer may still put there.
@@ -64,8 +65,8 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Takes back the grants for which `which` is true, and with them all others of the same peers. What peers that do not answer
-    /// within `patience` nanoseconds may still write; of others everything has landed.
+    /// Takes back the grants for which `which` is true, and with them all others of the same peers. What peers that do
+    /// not answer within `patience` nanoseconds may still write; of others everything has landed.
     pub(crate) fn take_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> Vec<Silent> {
         self.take(which, patience, |_| true)
             .into_iter()
@@ -73,8 +74,8 @@ impl Grants {
             .collect()
     }
 
-    /// Asks for the grants for which `which` is true, and waits for `patience` nanoseconds. Those of peers that do not answer stand;
-    /// whether there are none such.
+    /// Asks for the grants for which `which` is true, and waits for `patience` nanoseconds. Those of peers that do not
+    /// answer stand; whether there are none such.
     pub(crate) fn ask_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> bool {
         self.take(&which, patience, |is_silent| !is_silent);
         self.count.load(Ordering::SeqCst) == 0 || !self.list.lock().iter().any(which)

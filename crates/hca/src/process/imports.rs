@@ -1,9 +1,9 @@
-//! A peer's shared objects, as far as they are mapped here (DESIGN decisions 4a, 4b). The hot path looks up one immutable
-//! record for an object number, compares its generation, and checks bounds; what is not mapped yet is asked for, once,
-//! and reached by other means until it is there.
+//! A peer's shared objects, as far as they are mapped here (DESIGN decisions 4a, 4b). The hot path looks up one
+//! immutable record for an object number, compares its generation, and checks bounds; what is not mapped yet is asked
+//! for, once, and reached by other means until it is there.
 //!
-//! Records are made and replaced by the progress thread. One that is replaced stays mapped until every QP of this process
-//! has been seen outside of its send work, so that a thread that has looked it up may finish its copy.
+//! Records are made and replaced by the progress thread. One that is replaced stays mapped until every QP of this
+//! process has been seen outside of its send work, so that a thread that has looked it up may finish its copy.
 
 use crate::arena::ArenaRef;
 use crate::arena::layout::{OBJECT_MEMFD, OBJECT_SYSV, OFFSET_BITS, ObjectEntry};
@@ -25,7 +25,8 @@ const HUGE: usize = 2 << 20;
 /// A window that cannot be mapped (RLIMIT_AS, no memory): it is not tried again.
 const DENIED: usize = 1;
 
-/// Records that nobody may find any more, until nobody uses them any more. Boxed: they stay where their users know them.
+/// Records that nobody may find any more, until nobody uses them any more. Boxed: they stay where their users know
+/// them.
 #[expect(clippy::vec_box)]
 static RETIRED: OwnerLock<Vec<Box<Mapping>>> = OwnerLock::new(Vec::new());
 
@@ -96,8 +97,8 @@ fn empty_slots(n: usize) -> Box<[Slot]> {
     if layout.size() == 0 {
         return Box::default();
     }
-    // SAFETY: the layout is not empty; zeros are a null pointer and a zero, which is a slot; the box frees it by the same
-    // layout.
+    // SAFETY: the layout is not empty; zeros are a null pointer and a zero, which is a slot; the box frees it by the
+    // same layout.
     unsafe {
         let p = std::alloc::alloc_zeroed(layout);
         if p.is_null() { Box::default() } else { Box::from_raw(std::ptr::slice_from_raw_parts_mut(p.cast(), n)) }
@@ -390,12 +391,13 @@ fn attach(mapping: &Mapping, entry: &ObjectEntry, segment: &Segment) {
     }
 }
 
-/// Maps `len` bytes of `fd` from `offset`, shared and aligned as huge pages are, so that those of the owner are some here too.
+/// Maps `len` bytes of `fd` from `offset`, shared and aligned as huge pages are, so that those of the owner are some
+/// here too.
 fn map_shared(fd: &OwnedFd, offset: u64, len: usize) -> Option<*mut u8> {
     let (flags, prot) = (libc::MAP_NORESERVE, libc::PROT_READ | libc::PROT_WRITE);
     let room = len.checked_add(HUGE)?;
-    // SAFETY: fresh mappings: of nothing at an address of the kernel's choice, and inside of that one of the file, which
-    // cannot shrink. What is left over on both sides, or all if that fails, is given back.
+    // SAFETY: fresh mappings: of nothing at an address of the kernel's choice, and inside of that one of the file,
+    // which cannot shrink. What is left over on both sides, or all if that fails, is given back.
     unsafe {
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
         let reserved = mapping::map(std::ptr::null_mut(), room, libc::PROT_NONE, nothing, -1, 0);

@@ -1,6 +1,6 @@
-//! A process as the device model has it: its arena, itself as a peer of itself, the numbers and keys that it hands out, the
-//! gates of the lanes into it, its doorbells, and the progress thread, which sleeps until something cannot finish inside a call
-//! (DESIGN decision 6). The QPs stand above it, see [`crate::qp::table`].
+//! A process as the device model has it: its arena, itself as a peer of itself, the numbers and keys that it hands out,
+//! the gates of the lanes into it, its doorbells, and the progress thread, which sleeps until something cannot finish
+//! inside a call (DESIGN decision 6). The QPs stand above it, see [`crate::qp::table`].
 
 mod adoption;
 pub(crate) mod doorbell;
@@ -60,7 +60,8 @@ use vervain_config::{Config, MemoryWay};
 use vervain_share::api::KIND_WINDOW;
 use vervain_share::checkers;
 
-/// The process that the library serves; null before the first device is opened, and in a forked child until it opens one.
+/// The process that the library serves; null before the first device is opened, and in a forked child until it opens
+/// one.
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// How a process reaches others.
@@ -396,7 +397,8 @@ impl Process {
         let _ = self.lane_owner.set(owner);
     }
 
-    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the rendezvous for those); its offset.
+    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the rendezvous for those);
+    /// its offset.
     pub fn make_lane(&self, request: &LaneRequest) -> Option<u64> {
         self.lane_owner.get()?.make_lane(request)
     }
@@ -407,17 +409,20 @@ impl Process {
         self.drop_lanes_of(initiator);
     }
 
-    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the rendezvous.
+    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the
+    /// rendezvous.
     pub fn drop_lanes_of(&self, initiator: u32) {
         self.lane_owner.get().iter().for_each(|owner| owner.drop_lanes_of(initiator));
     }
 
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the rendezvous.
+    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the
+    /// rendezvous.
     pub fn reap(&self, slots: &[u32]) {
         self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, true));
     }
 
-    /// [`Process::reap`] of processes that were saved before: those that are restored from it begin anew what they had begun.
+    /// [`Process::reap`] of processes that were saved before: those that are restored from it begin anew what they had
+    /// begun.
     pub fn reap_saved(&self, slots: &[u32]) {
         self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, false));
     }
@@ -442,8 +447,8 @@ impl Process {
         self.lane_blocks.lock().push(block);
     }
 
-    /// Memory for a CQ: CQs, too, only ever lie where CQs lay. Whoever has completed something there raises the event after its
-    /// mark (`WakeCall`), and may stand still before.
+    /// Memory for a CQ: CQs, too, only ever lie where CQs lay. Whoever has completed something there raises the event
+    /// after its mark (`WakeCall`), and may stand still before.
     pub(crate) fn cq_block(&self) -> Result<Block> {
         let old = if self.has_suspects() { None } else { self.cq_blocks.lock().pop() };
         old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
@@ -470,22 +475,23 @@ impl Process {
         self.switches.of_process().closed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's memory
-    /// has done with it. Looks for a moment only.
+    /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's
+    /// memory has done with it. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
         self.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
     }
 
-    /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress thread.
+    /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress
+    /// thread.
     pub fn tidy_imports(&self) {
         imports::tidy(|| self.has_rested());
     }
 
     // ---- shared objects --------------------------------------------------------------------------------------------
 
-    /// How peers find `[addr, addr + length)`, registered with these access rights: in the arena, or in a shared object,
-    /// where it is held.
+    /// How peers find `[addr, addr + length)`, registered with these access rights: in the arena, or in a shared
+    /// object, where it is held.
     pub(crate) fn share(&self, addr: u64, length: u64, access: u32) -> ExportedRange {
         let view = self.arena.view();
         let base = view.at(0, 0).map_or(0, |p| p as u64);
@@ -636,8 +642,8 @@ fn look_again(look: u32, work: &dyn SendWork) -> bool {
     !work.is_executing() || work.thread_is_gone()
 }
 
-/// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a
-/// forked child, and it goes when the last thread is gone.
+/// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by
+/// a forked child, and it goes when the last thread is gone.
 fn hold_record_lock(fd: i32) -> Result<()> {
     // SAFETY: an all-zero flock is valid: the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

@@ -73,8 +73,8 @@ impl Process {
         !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.take_in(self) & all)
     }
 
-    /// Takes packets in until `fd` is readable, in a thread that sleeps for it. With several carriers, the progress thread does,
-    /// and this returns at once.
+    /// Takes packets in until `fd` is readable, in a thread that sleeps for it. With several carriers, the progress
+    /// thread does, and this returns at once.
     pub(crate) fn wait_for_fd(&'static self, fd: RawFd) -> Result<()> {
         let mut open = self.pollers.iter().filter(|poller| poller.packet_fd().is_some());
         match (open.next(), open.next()) {
@@ -83,8 +83,8 @@ impl Process {
         }
     }
 
-    /// The looks of all pollers in the progress thread: calls `watch` for each descriptor to be watched, and says when the first
-    /// of them wants to be called again (CLOCK_MONOTONIC, ns).
+    /// The looks of all pollers in the progress thread: calls `watch` for each descriptor to be watched, and says when
+    /// the first of them wants to be called again (CLOCK_MONOTONIC, ns).
     pub(super) fn attend_pollers(&'static self, mut watch: impl FnMut(RawFd)) -> Option<u64> {
         let mut next = None;
         for poller in &self.pollers {
@@ -119,15 +119,15 @@ impl Process {
         looks
     }
 
-    /// A thread of the program polls, and will look for packets when it finds nothing else; and now and then even so: then
-    /// this is true.
+    /// A thread of the program polls, and will look for packets when it finds nothing else; and now and then even so:
+    /// then this is true.
     #[inline]
     pub fn count_look(&self) -> bool {
         self.count().is_multiple_of(LOOKS)
     }
 
-    /// Handles packets, which are done whole or not at all: a pause waits for `f`. None while the process is paused. Not to be
-    /// nested.
+    /// Handles packets, which are done whole or not at all: a pause waits for `f`. None while the process is paused.
+    /// Not to be nested.
     pub fn handle_packets<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         let _in_hand = self.packets.in_hand.lock();
         if self.is_paused() { None } else { Some(f()) }

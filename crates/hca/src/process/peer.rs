@@ -79,8 +79,8 @@ pub enum Location {
 pub type AskForObject = fn(&PeerProcess, &Wanted) -> bool;
 
 impl PeerProcess {
-    /// Takes a mapped arena for what it says it is; refused with one clear sentence when it is not an arena of this version.
-    /// `ask` is how its shared objects are asked for; none for the calling process itself.
+    /// Takes a mapped arena for what it says it is; refused with one clear sentence when it is not an arena of this
+    /// version. `ask` is how its shared objects are asked for; none for the calling process itself.
     pub fn new(view: View, ask: Option<AskForObject>, pid: i32, wake: OwnedFd) -> Result<PeerProcess> {
         let own = ask.is_none();
         let header = view.hold::<Header>(0).ok_or_else(|| Error::invalid("an arena is too small for its header"))?;
@@ -245,8 +245,8 @@ impl PeerProcess {
         }
     }
 
-    /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and belongs to
-    /// the protection domain (or, for a type 2 window, to the QP). IBA 10.6.3, 11.2.8, 9.7.4.1.5.
+    /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and
+    /// belongs to the protection domain (or, for a type 2 window, to the QP). IBA 10.6.3, 11.2.8, 9.7.4.1.5.
     #[inline(always)]
     pub fn resolve(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32, qpn: u32) -> Option<Location> {
         let entry = self.keys.get((key >> 8) as usize)?;
@@ -298,8 +298,8 @@ impl PeerProcess {
         }
     }
 
-    /// Has the owner asked for the object that `entry` lies in, which is not mapped here; nobody waits for it. None when it
-    /// ought to lie in the arena, and does not.
+    /// Has the owner asked for the object that `entry` lies in, which is not mapped here; nobody waits for it. None
+    /// when it ought to lie in the arena, and does not.
     #[cold]
     fn ask_for(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<()> {
         let at = entry.at.load(Ordering::Relaxed);
@@ -344,8 +344,8 @@ impl PeerProcess {
     }
 }
 
-/// A region that `key` names: its entry, and the offset of `addr` in it. None for a window, which [`PeerProcess::resolve`]
-/// knows too, and for what the key does not allow.
+/// A region that `key` names: its entry, and the offset of `addr` in it. None for a window, which
+/// [`PeerProcess::resolve`] knows too, and for what the key does not allow.
 #[inline(always)]
 pub(crate) fn plain_region(
     keys: &[KeyEntry; layout::KEYS],

@@ -1,5 +1,5 @@
-//! The progress thread: sleeps until a peer asks for something, the link has news, or send work waits that nobody polls for
-//! (DESIGN decision 6). While the program polls, it keeps away.
+//! The progress thread: sleeps until a peer asks for something, the link has news, or send work waits that nobody polls
+//! for (DESIGN decision 6). While the program polls, it keeps away.
 
 use crate::arena::layout::Switch;
 use crate::error::{Error, Result};
@@ -19,8 +19,8 @@ const LAST_TICK_NS: u64 = 16_000_000;
 const LINGER: u32 = 8;
 const STACK: usize = 256 << 10;
 
-/// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and which
-/// owner copies meet where the program has taken memory away ([`crate::host::guarded`]).
+/// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and
+/// which owner copies meet where the program has taken memory away ([`crate::host::guarded`]).
 pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     // SAFETY: the signal sets live on this stack; the mask of this thread is restored below.
     let old = unsafe {
@@ -50,8 +50,8 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     Ok(())
 }
 
-/// Takes the robust mutex in a switch. The kernel marks it when this thread dies, and this thread dies only with the process
-/// image (`man pthread_mutexattr_setrobust`).
+/// Takes the robust mutex in a switch. The kernel marks it when this thread dies, and this thread dies only with the
+/// process image (`man pthread_mutexattr_setrobust`).
 fn hold_alive_mutex(switch: &Switch) {
     let mutex = switch.alive.as_ptr().cast_mut().cast::<libc::pthread_mutex_t>();
     const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 48);
@@ -189,8 +189,8 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
     Some(next.map_or(*tick, |n| n.min(*tick)))
 }
 
-/// What the thread sleeps for: the descriptor by which peers wake it, those by which the rendezvous and the pollers have news,
-/// and those of packets that are to be watched this time.
+/// What the thread sleeps for: the descriptor by which peers wake it, those by which the rendezvous and the pollers
+/// have news, and those of packets that are to be watched this time.
 struct Watch {
     fds: Vec<libc::pollfd>,
     /// How many are always there.

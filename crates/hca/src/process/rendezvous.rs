@@ -1,5 +1,5 @@
-//! The rendezvous of the processes of one host: how a process finds the owner of a QP, maps its arena, asks it for lanes,
-//! channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-link`.
+//! The rendezvous of the processes of one host: how a process finds the owner of a QP, maps its arena, asks it for
+//! lanes, channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-link`.
 
 use crate::error::{Error, Result};
 use crate::process::Process;
@@ -75,8 +75,8 @@ pub trait LaneOwner: Send + Sync {
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process.
     fn drop_lanes_of(&self, initiator: u32);
 
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. What they had begun and not ended is
-    /// `lost`, or begun anew by one that is restored.
+    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. What they had begun
+    /// and not ended is `lost`, or begun anew by one that is restored.
     fn reap(&self, slots: &[u32], lost: bool);
 }
 
@@ -91,8 +91,8 @@ pub trait Rendezvous: Send + Sync {
     /// Takes back that a slot was claimed, in which nothing has a number yet.
     fn give_slot_back(&self, _slot: u32) {}
 
-    /// Claims `slot`, one of the `slots` of a saved process, whose peers may keep it for who can show them what `of` it they know.
-    /// EADDRINUSE, with who has it.
+    /// Claims `slot`, one of the `slots` of a saved process, whose peers may keep it for who can show them what `of` it
+    /// they know. EADDRINUSE, with who has it.
     fn claim_slot_again(&self, slot: u32, _slots: &[u32], _of: &Credentials) -> Result<()> {
         Err(Error::unsupported(format!("slot {slot} cannot be claimed")))
     }
@@ -102,7 +102,8 @@ pub trait Rendezvous: Send + Sync {
         Vec::new()
     }
 
-    /// Tells the peers that this process, which stands, was saved, so that they wait for it when it ends. What it will show them.
+    /// Tells the peers that this process, which stands, was saved, so that they wait for it when it ends. What it will
+    /// show them.
     fn tell_saved(&self, suspense: u32) -> Result<Credentials> {
         Ok(Credentials { secret: [0; 4], save: 1, suspense })
     }
@@ -110,14 +111,14 @@ pub trait Rendezvous: Send + Sync {
     /// Tells the peers that this process goes on: what was saved of it is void.
     fn tell_save_is_over(&self) {}
 
-    /// Whether what the process `incarnation` of `slot` had may still be restored. Asked again and again by whoever waits for it, which
-    /// is how the time is counted that it is waited for.
+    /// Whether what the process `incarnation` of `slot` had may still be restored. Asked again and again by whoever
+    /// waits for it, which is how the time is counted that it is waited for.
     fn may_be_restored(&self, _slot: u32, _incarnation: [u64; 2]) -> bool {
         false
     }
 
-    /// Shows the processes that a saved one knew that this one is in its place. ESTALE if one of them says that it is not, or not any
-    /// more; those that are not there are waited for like one that was saved.
+    /// Shows the processes that a saved one knew that this one is in its place. ESTALE if one of them says that it is
+    /// not, or not any more; those that are not there are waited for like one that was saved.
     fn take_the_place(
         &self,
         _process: &'static Process,
@@ -137,8 +138,8 @@ pub trait Rendezvous: Send + Sync {
     /// The process that owns `slot`. Never waits.
     fn peer(&self, process: &'static Process, slot: u32) -> Peer;
 
-    /// Whether the process of `slot`, whose answer to a handshake is waited for, is slow: it lives and is not stopped, but has had
-    /// no CPU to answer. False where that cannot be told.
+    /// Whether the process of `slot`, whose answer to a handshake is waited for, is slow: it lives and is not stopped,
+    /// but has had no CPU to answer. False where that cannot be told.
     fn is_slow(&self, _slot: u32) -> bool {
         false
     }
@@ -155,8 +156,9 @@ pub trait Rendezvous: Send + Sync {
     /// Forgets the answers given to `initiator`, whose QP is reset or gone, and tells the peers.
     fn forget_lanes(&self, initiator: u32);
 
-    /// Asks the process of `slot` for the pipe of its completion channel `channel`; whether that is under way. The answer goes
-    /// to [`crate::process::peer_channels::PeerChannels::learn`]. Who cannot pass descriptors leaves it at this.
+    /// Asks the process of `slot` for the pipe of its completion channel `channel`; whether that is under way. The
+    /// answer goes to [`crate::process::peer_channels::PeerChannels::learn`]. Who cannot pass descriptors leaves it at
+    /// this.
     fn ask_channel(&self, _slot: u32, _channel: u32) -> bool {
         false
     }
@@ -167,8 +169,8 @@ pub trait Rendezvous: Send + Sync {
     /// Tells peers that have it that an object of this process is withdrawn.
     fn object_withdrawn(&self, number: u32, generation: u32);
 
-    /// Asks the owner of `peer` for an object of shared memory; the answer ends in [`PeerProcess::map_object`]. Never waits;
-    /// false when it cannot be asked now.
+    /// Asks the owner of `peer` for an object of shared memory; the answer ends in [`PeerProcess::map_object`]. Never
+    /// waits; false when it cannot be asked now.
     fn ask_for_object(&self, peer: &PeerProcess, wanted: &Wanted) -> bool;
 
     /// Enters QP `qpn` into a multicast group; when this returns, senders of this host know.

@@ -1,5 +1,5 @@
-//! The send work of a QP, as its process and its CQ see it: who pauses or revokes waits for it, and who polls or sleeps goes
-//! on with it.
+//! The send work of a QP, as its process and its CQ see it: who pauses or revokes waits for it, and who polls or sleeps
+//! goes on with it.
 
 use crate::arena::layout::Switch;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,8 +27,8 @@ pub(crate) enum Settled {
     NotYet,
 }
 
-/// Whether both are the send work of the same QP. Its number does not tell, for the next QP may have it while a thread still
-/// looks after one that was destroyed.
+/// Whether both are the send work of the same QP. Its number does not tell, for the next QP may have it while a thread
+/// still looks after one that was destroyed.
 pub(crate) fn is_same(a: &dyn SendWork, b: &dyn SendWork) -> bool {
     std::ptr::addr_eq(a, b)
 }
@@ -66,7 +66,8 @@ impl Mark {
     }
 
     fn marks(&self) -> &Marks {
-        // SAFETY: the weak reference keeps the memory of the QP, if not the QP; and the end of a QP leaves integers as they are.
+        // SAFETY: the weak reference keeps the memory of the QP, if not the QP; and the end of a QP leaves integers as
+        // they are.
         unsafe { &*self.marks }
     }
 
@@ -114,8 +115,8 @@ pub(crate) trait SendWork: Send + Sync {
     /// Whether any waits.
     fn has_pending(&self) -> bool;
 
-    /// Whether it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for a moment at most; false if the calling
-    /// thread, which a signal may have interrupted, has the send queue.
+    /// Whether it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for a moment at most; false if the
+    /// calling thread, which a signal may have interrupted, has the send queue.
     fn is_leaving(&self) -> bool;
 
     /// How often the program has looked.

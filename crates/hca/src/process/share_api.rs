@@ -1,5 +1,6 @@
 //! The seam to whoever serves this process's memory from shared objects: the preload under `vervain run`
-//! (`vervain-share`, found by `dlsym`), or a test. It answers where a range lies and keeps it there while it is registered.
+//! (`vervain-share`, found by `dlsym`), or a test. It answers where a range lies and keeps it there while it is
+//! registered.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;

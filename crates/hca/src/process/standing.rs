@@ -1,7 +1,8 @@
-//! Standing still: a context, or the process as a whole, is stopped by one store to its switch, and goes on by another. When
-//! [`Process::stop`] returns, nobody is in flight into its QPs, none of its threads carries out send work, and nothing of its own
-//! lies with an owner: nothing moves, and nothing is between two processes. Unlike a revocation it takes nothing away, so it cuts
-//! nobody off: where somebody stands inside for longer than the patience, all goes on as if nothing had been.
+//! Standing still: a context, or the process as a whole, is stopped by one store to its switch, and goes on by another.
+//! When [`Process::stop`] returns, nobody is in flight into its QPs, none of its threads carries out send work, and
+//! nothing of its own lies with an owner: nothing moves, and nothing is between two processes. Unlike a revocation it
+//! takes nothing away, so it cuts nobody off: where somebody stands inside for longer than the patience, all goes on as
+//! if nothing had been.
 
 use crate::arena::layout::{Lane, QpShared, Switch};
 use crate::error::{Error, Result};
@@ -69,8 +70,8 @@ impl Wait {
 }
 
 impl Process {
-    /// Stops what has switch `number`: a context, or by [`OF_PROCESS`] all contexts. EALREADY if that was done before, ETIMEDOUT if
-    /// somebody is still inside after `patience` nanoseconds; then nothing is stopped.
+    /// Stops what has switch `number`: a context, or by [`OF_PROCESS`] all contexts. EALREADY if that was done before,
+    /// ETIMEDOUT if somebody is still inside after `patience` nanoseconds; then nothing is stopped.
     pub(crate) fn stop(&self, number: usize, patience: u64) -> Result<()> {
         let _one_at_a_time = self.stops.one_at_a_time.lock();
         if !self.switches.stop(number) {
@@ -109,8 +110,8 @@ impl Process {
         self.wake_for_packets();
     }
 
-    /// Notes that what has switch `number`, which stands still, was saved, and tells the peers, who wait for it for `suspense` seconds when
-    /// it ends, for 600 if that is 0.
+    /// Notes that what has switch `number`, which stands still, was saved, and tells the peers, who wait for it for
+    /// `suspense` seconds when it ends, for 600 if that is 0.
     pub(crate) fn mark_saved(&self, number: usize, suspense: u32) -> Result<SavedProcess> {
         let _one_at_a_time = self.stops.one_at_a_time.lock();
         if !gate::is_stopped(self.switches.get(number)) {
@@ -130,8 +131,8 @@ impl Process {
         }
     }
 
-    /// Has what has switch `number`, which stands still and was restored, take the place of what was saved of `saved`. ESTALE if a peer
-    /// says that it is not.
+    /// Has what has switch `number`, which stands still and was restored, take the place of what was saved of `saved`.
+    /// ESTALE if a peer says that it is not.
     pub(crate) fn take_the_place(&'static self, number: usize, saved: &SavedProcess) -> Result<()> {
         // Until it goes on, peers wait for it.
         self.switches.mark_saved(number);
@@ -141,8 +142,8 @@ impl Process {
     /// Waits until nobody moves whom the closed switch has kept from moving on.
     fn come_to_rest(&self, number: usize, patience: u64) -> Result<()> {
         let mut wait = Wait::new(patience);
-        // Packets in hand are handled whole, and whoever handles them looks at the switch before each. After this nobody enters who has not
-        // seen it.
+        // Packets in hand are handled whole, and whoever handles them looks at the switch before each. After this
+        // nobody enters who has not seen it.
         self.wait_for_packets();
         let there = |lane: &Lane| self.is_stopped_by(number, lane.qp.load(Ordering::Relaxed));
         let mut inside = gate::standing(self.gates.inside(there));
@@ -192,7 +193,8 @@ impl Process {
         })
     }
 
-    /// Waits until the progress thread has done what peers have called for before: a QP that one of them has failed is flushed.
+    /// Waits until the progress thread has done what peers have called for before: a QP that one of them has failed is
+    /// flushed.
     fn wait_for_attention(&self, wait: &mut Wait) -> Result<()> {
         // It says that it is at it before it takes what was called for.
         let is_done = || !self.own.wants_attention() && self.attending.load(Ordering::SeqCst).is_multiple_of(2);

@@ -1,6 +1,6 @@
-//! The switches of a process ([`layout::Switch`]): its own, which stands in the header of the arena, and one for each context. An
-//! initiator that is in flight into a QP looks at that of the QP's context, where the kernel marks the end of the process too.
-//! Whoever closes the process closes all of them; there are as many as contexts, most often one.
+//! The switches of a process ([`layout::Switch`]): its own, which stands in the header of the arena, and one for each
+//! context. An initiator that is in flight into a QP looks at that of the QP's context, where the kernel marks the end
+//! of the process too. Whoever closes the process closes all of them; there are as many as contexts, most often one.
 
 use crate::arena::layout::{Header, SWITCHES, Switch, closed};
 use crate::arena::{Arena, ArenaRef};

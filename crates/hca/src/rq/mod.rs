@@ -1,10 +1,11 @@
-//! Receive queues, a QP's own and shared ones: one mechanism for both. The owner posts WQEs into a ring; initiators claim
-//! them with one compare-and-swap on the ring entry, which names the claimer, so that a claimant that died is known.
+//! Receive queues, a QP's own and shared ones: one mechanism for both. The owner posts WQEs into a ring; initiators
+//! claim them with one compare-and-swap on the ring entry, which names the claimer, so that a claimant that died is
+//! known.
 //!
 //! The queue of a connected QP has one claimer at a time and is simpler: see `exclusive`.
 //!
-//! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in any
-//! order, so entries name them by index and the owner keeps the list of free ones.
+//! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in
+//! any order, so entries name them by index and the owner keeps the list of free ones.
 
 pub(crate) mod exclusive;
 pub mod saved;
@@ -140,9 +141,9 @@ impl RqView {
             && slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Fetches the line of a receive that comes soon, so that its message need not wait for it. Others may take it. Of a shared
-    /// queue that is the one after the next, and the next one is returned: its line was fetched by the message before. There
-    /// the line is mostly only read.
+    /// Fetches the line of a receive that comes soon, so that its message need not wait for it. Others may take it. Of
+    /// a shared queue that is the one after the next, and the next one is returned: its line was fetched by the message
+    /// before. There the line is mostly only read.
     #[inline(always)]
     pub(crate) fn fetch_next(&self) -> Option<u32> {
         let head = self.shared.head.load(Ordering::Relaxed);
@@ -268,7 +269,8 @@ impl Receipt {
 pub(crate) struct Posted {
     /// The program's cookie.
     pub(crate) wr_id: AtomicU64,
-    /// In a queue with several claimers the first SGE: its address, 0 for none, and its length and key as in a [`WqeSge`].
+    /// In a queue with several claimers the first SGE: its address, 0 for none, and its length and key as in a
+    /// [`WqeSge`].
     addr: AtomicU64,
     len_key: AtomicU64,
 }
@@ -316,11 +318,12 @@ impl State {
 }
 
 impl RecvQueue {
-    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `exclusive` when at most one initiator
-    /// takes from it.
+    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `exclusive` when at most one
+    /// initiator takes from it.
     pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, exclusive: bool) -> Result<RecvQueue> {
-        // Where there is one claimer, WQEs stand in the order of posting. Else there are more entries than receives, so that in a
-        // full queue what is posted and what is claimed are not neighbours: claimers and owner would wait for each other's lines.
+        // Where there is one claimer, WQEs stand in the order of posting. Else there are more entries than receives, so
+        // that in a full queue what is posted and what is claimed are not neighbours: claimers and owner would wait for
+        // each other's lines.
         let slots = u64::from(max_wr.max(1).next_power_of_two()) << u32::from(!exclusive);
         let count = if exclusive { slots as u32 } else { max_wr.max(1) + SPARE as u32 };
         let stride =
@@ -451,8 +454,9 @@ impl RecvQueue {
         let ring = &*self.view.ring;
         let tail = state.tail;
         let slot = &ring[tail as usize & (ring.len() - 1)];
-        // What stood here one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its claimer
-        // may have been stopped right after its claim: note for it whose WQE that is, and move the head past it.
+        // What stood here one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its
+        // claimer may have been stopped right after its claim: note for it whose WQE that is, and move the head past
+        // it.
         let old = slot.load(Ordering::Acquire);
         // The WQE in hand is posted anew, so an old entry of its own says nothing about it.
         state.posted_at[index as usize] = tail;
@@ -487,8 +491,8 @@ impl RecvQueue {
         self.free(index).then_some(completion)
     }
 
-    /// Takes receive `index` off the queue with a `receipt` that is known from elsewhere, where the time is not asked for. The
-    /// program will look at its message next, which lies in the cache of whoever sent it.
+    /// Takes receive `index` off the queue with a `receipt` that is known from elsewhere, where the time is not asked
+    /// for. The program will look at its message next, which lies in the cache of whoever sent it.
     #[inline]
     pub(crate) fn take_with(&self, index: u32, receipt: &Receipt, qp_num: u32) -> Option<Completion> {
         if let Some(posted) = self.posted.get(index as usize) {
@@ -513,8 +517,8 @@ impl RecvQueue {
         if state.in_use.get(index as usize) == Some(&true) { self.first_sge(index) } else { None }
     }
 
-    /// Puts the beginning of `message`, which came in a completion, into `memory`, which a receive has; false if its key does not
-    /// allow that, or it is not there.
+    /// Puts the beginning of `message`, which came in a completion, into `memory`, which a receive has; false if its
+    /// key does not allow that, or it is not there.
     #[inline]
     pub(crate) fn scatter(&self, memory: &Sge, message: &Inline, is_revoked: bool) -> bool {
         self.process.scatter(memory, self.pd, message, is_revoked)
@@ -637,8 +641,8 @@ impl RecvQueue {
         theirs.into_iter().filter_map(|i| self.give_up(&mut state, i)).collect()
     }
 
-    /// Puts the WQEs that the dead initiator `qpn` had claimed and not published back to the end of the queue: for datagrams,
-    /// where nobody is told.
+    /// Puts the WQEs that the dead initiator `qpn` had claimed and not published back to the end of the queue: for
+    /// datagrams, where nobody is told.
     pub fn reap_and_repost(&self, qpn: u32) {
         let mut state = self.state.lock();
         self.note_claims(&state);

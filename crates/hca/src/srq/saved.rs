@@ -26,7 +26,8 @@ pub struct SavedSrq {
 }
 
 impl Srq {
-    /// What another SRQ needs to take its place. Its CQs were saved before, for what is completed is not outstanding any more.
+    /// What another SRQ needs to take its place. Its CQs were saved before, for what is completed is not outstanding
+    /// any more.
     pub fn save(&self) -> SavedSrq {
         let (max_wr, max_sge, srq_limit) = self.query();
         SavedSrq { number: self.number, max_wr, max_sge, srq_limit, receives: self.rq.outstanding_receives() }

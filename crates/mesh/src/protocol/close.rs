@@ -10,8 +10,8 @@ use crate::address::Door;
 use crate::table::key;
 
 impl<F: Fabric> Pool<F> {
-    /// Closes connections, those that were unused for longest, until as many places are or will be free as are waited for, and a few
-    /// more. Says whether one could be free at once.
+    /// Closes connections, those that were unused for longest, until as many places are or will be free as are waited
+    /// for, and a few more. Says whether one could be free at once.
     pub(super) fn evict(&mut self, now: Instant) -> bool {
         let reserve = self.config.connections / 64;
         let needed = self.wants.located().count() + self.knocks.len() + reserve;

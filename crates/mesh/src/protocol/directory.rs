@@ -39,8 +39,9 @@ impl Directory {
     }
 }
 
-/// Leaders whose addresses are kept, those of 2^21 ranks; of more, some are fetched again. That is to be rare: each fetch costs two
-/// changes of threads, and libpmix 4.2 keeps more than 100 bytes for good of each, also of a value that it has.
+/// Leaders whose addresses are kept, those of 2^21 ranks; of more, some are fetched again. That is to be rare: each
+/// fetch costs two changes of threads, and libpmix 4.2 keeps more than 100 bytes for good of each, also of a value that
+/// it has.
 const LEADERS: usize = 2048;
 
 /// What a rank has learned of others: of ranks a cache of fixed size, since they may be many; of leaders all.

@@ -1,5 +1,6 @@
-//! Where other leaders are: a rank asks its own leader, a leader asks another one of its group, and one of each group asks the job's
-//! store. Launchers' libraries keep memory for good of each process whose values were fetched (libpmix 4.2: 2 KiB): for few by few.
+//! Where other leaders are: a rank asks its own leader, a leader asks another one of its group, and one of each group
+//! asks the job's store. Launchers' libraries keep memory for good of each process whose values were fetched (libpmix
+//! 4.2: 2 KiB): for few by few.
 
 use std::time::Instant;
 
@@ -30,8 +31,8 @@ fn group(index: u32, leaders: u32) -> (u32, u32) {
     (first, if group == last { leaders - first } else { GROUP })
 }
 
-/// The leader that tells leader `own` where `leader` is; `own`: it fetches that itself. A leader fetches the addresses of its group, and
-/// for the group a share of all others. `size` are the ranks of the job, `block` those of a block.
+/// The leader that tells leader `own` where `leader` is; `own`: it fetches that itself. A leader fetches the addresses
+/// of its group, and for the group a share of all others. `size` are the ranks of the job, `block` those of a block.
 pub fn teller(own: u32, leader: u32, size: u32, block: u32) -> u32 {
     let leaders = size.div_ceil(block);
     let ((first, count), index) = (group(own / block, leaders), leader / block);
@@ -80,7 +81,8 @@ impl<F: Fabric> Pool<F> {
         if self.directory.is_some() { teller(job_rank, leader, size, block) } else { leader_of(rank, block) }
     }
 
-    /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group is fetched first.
+    /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group
+    /// is fetched first.
     fn say_seek(&mut self, leader: u32) {
         let teller = self.teller(leader);
         if let Some(doors) = self.known.leader(teller) {
@@ -146,7 +148,8 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// Answers those who have asked for a leader whose address the owner has fetched, or could not fetch: they ask again.
+    /// Answers those who have asked for a leader whose address the owner has fetched, or could not fetch: they ask
+    /// again.
     pub(super) fn answer_askers(&mut self, leader: u32, doors: Option<Doors>) {
         let all = std::mem::take(&mut self.seeking.askers);
         let (these, others) = all.into_iter().partition(|(wanted, _, _)| *wanted == leader);

@@ -42,8 +42,8 @@ pub enum Message<'a> {
     Lookup { rank: u32 },
     /// The answer.
     Found { rank: u32, doors: Doors },
-    /// To the leader of the own block: where is the process with this job rank, a leader too? It fetches the answer where it does not
-    /// know it.
+    /// To the leader of the own block: where is the process with this job rank, a leader too? It fetches the answer
+    /// where it does not know it.
     SeekLeader { leader: u32 },
     /// The answer.
     LeaderFound { leader: u32, doors: Doors },
@@ -55,13 +55,13 @@ pub enum Message<'a> {
     Ready { id: Id },
     /// No place for the Connect, and none that will be free soon.
     Busy { id: Id },
-    /// The Connect or Disconnect is not forgotten. For the latter: nothing is under way any more from this side for the `round`-th
-    /// time, and counts from before are not valid.
+    /// The Connect or Disconnect is not forgotten. For the latter: nothing is under way any more from this side for the
+    /// `round`-th time, and counts from before are not valid.
     Wait { id: Id, round: u32 },
     /// There is no attempt that this Accept belongs to.
     Stale { id: Id },
-    /// Closes the connection: nothing is under way any more from this side, which has sent so many messages that take a receive. It
-    /// has heard of this round of the peer.
+    /// Closes the connection: nothing is under way any more from this side, which has sent so many messages that take a
+    /// receive. It has heard of this round of the peer.
     Disconnect { id: Id, sent: u32, round: u32 },
     /// It is closed; this side had sent so many.
     Disconnected { id: Id, sent: u32 },

@@ -1,5 +1,6 @@
-//! The protocol of the doors, without I/O, clock and verbs: a pool of connections, the handshakes that open and close them, and the
-//! directory. The mesh drives it over a device, `tests/simulation` over a network that loses, repeats and reorders.
+//! The protocol of the doors, without I/O, clock and verbs: a pool of connections, the handshakes that open and close
+//! them, and the directory. The mesh drives it over a device, `tests/simulation` over a network that loses, repeats and
+//! reorders.
 
 mod close;
 mod connect;
@@ -88,7 +89,8 @@ pub struct Pool<F> {
     key: Option<Key>,
     places: Box<[Place]>,
     peers: Box<[Peer]>,
-    /// Places that are open, by rank and color, of which the owner has heard: it may have to learn something of the peer first.
+    /// Places that are open, by rank and color, of which the owner has heard: it may have to learn something of the
+    /// peer first.
     open: Table<Link>,
     /// Places that are not free.
     used: Table<u32>,
@@ -321,7 +323,8 @@ impl<F: Fabric> Pool<F> {
         event
     }
 
-    /// Whether the owner has something to do at once: [`progress`](Pool::progress), an event to take, a leader to fetch.
+    /// Whether the owner has something to do at once: [`progress`](Pool::progress), an event to take, a leader to
+    /// fetch.
     pub fn needs_owner(&self) -> bool {
         self.due || !self.events.is_empty() || self.known.has_wanted()
     }
@@ -401,7 +404,8 @@ impl<F: Fabric> Pool<F> {
         self.events.push_back(Event::Failed { rank, color, error });
     }
 
-    /// What follows from any change: places that have become free go to those who wait, and others are freed for the rest.
+    /// What follows from any change: places that have become free go to those who wait, and others are freed for the
+    /// rest.
     fn settle(&mut self, now: Instant) {
         self.due = false;
         loop {

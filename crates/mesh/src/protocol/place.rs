@@ -46,9 +46,10 @@ impl Place {
 
 /// How far the closing is.
 ///
-/// An end that closes may still be held, for answers of the peer's, and the peer may have told its count before it sent them. Messages
-/// of two lanes overtake each other, so that as many as were told may have come, and be others. So a count is valid only if the peer
-/// told it after it had heard that this end is held no more: each time that this becomes so is a round.
+/// An end that closes may still be held, for answers of the peer's, and the peer may have told its count before it sent
+/// them. Messages of two lanes overtake each other, so that as many as were told may have come, and be others. So a
+/// count is valid only if the peer told it after it had heard that this end is held no more: each time that this
+/// becomes so is a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Farewell {
     /// What this end has said that it had sent, and in which round of the peer.
@@ -115,7 +116,8 @@ pub struct Closed {
     order: VecDeque<Id>,
 }
 
-/// How many are remembered: at ten thousand closings a second some hundreds of milliseconds, in which a peer asks several times.
+/// How many are remembered: at ten thousand closings a second some hundreds of milliseconds, in which a peer asks
+/// several times.
 const REMEMBERED: usize = 2048;
 
 impl Closed {
@@ -123,7 +125,8 @@ impl Closed {
         Self { sent: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Bytes of as many as are remembered: a table at most seven eighths full with a byte more for each of its places, and the order.
+    /// Bytes of as many as are remembered: a table at most seven eighths full with a byte more for each of its places,
+    /// and the order.
     pub fn bytes() -> usize {
         let buckets = (REMEMBERED * 8 / 7).next_power_of_two();
         buckets * (size_of::<(Id, u32)>() + 1) + (REMEMBERED + 1).next_power_of_two() * size_of::<Id>()

@@ -158,7 +158,8 @@ fn a_count_from_before_an_answer_is_not_valid() {
     let mut few = Few::new(4);
     let link = few.open(1, 0);
     let there = few.pools[0].find(1, 0).expect("open");
-    // Rank 0 has asked by this connection, and holds it. Rank 1 has sent a command, whose completion nobody polls for a while.
+    // Rank 0 has asked by this connection, and holds it. Rank 1 has sent a command, whose completion nobody polls for a
+    // while.
     few.pools[0].hold(there);
     few.pools[1].sent(link);
     few.open(1, 1);
@@ -363,8 +364,8 @@ fn only_leaders_ask_the_store_for_leaders() {
     assert_eq!(few.pools[0].wanted_leader(), None);
 }
 
-/// Three of 128 leaders, each of a block of one rank: machines 0 and 1, ranks 0 and 5, are of one group, and of the addresses of all
-/// others rank 5 fetches that of machine 2, rank 37, for it.
+/// Three of 128 leaders, each of a block of one rank: machines 0 and 1, ranks 0 and 5, are of one group, and of the
+/// addresses of all others rank 5 fetches that of machine 2, rank 37, for it.
 fn three_leaders() -> Few {
     let of =
         |(rank, machine)| pool(rank, machine, |config| (config.job_rank, config.block, config.size) = (rank, 1, 128));

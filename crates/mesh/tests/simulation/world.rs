@@ -1,4 +1,5 @@
-//! Machines, the network between their doors, and what RC carries by open connections. Time is virtual, in microseconds.
+//! Machines, the network between their doors, and what RC carries by open connections. Time is virtual, in
+//! microseconds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

@@ -66,8 +66,8 @@ impl Claim {
 pub(super) struct Claims(HashMap<Place, Vec<Claim>>);
 
 impl Claims {
-    /// Whether this one may be there besides: EADDRNOTAVAIL where one of two is for any address, and EADDRINUSE for the very same one
-    /// (cma_check_port of the kernel).
+    /// Whether this one may be there besides: EADDRNOTAVAIL where one of two is for any address, and EADDRINUSE for the
+    /// very same one (cma_check_port of the kernel).
     fn check(&self, claim: &Claim) -> Result<(), c_int> {
         let others = self.0.values().flatten().filter(|other| claim.overlaps(other));
         let mut others = others.filter(|other| !(claim.reuses_address && other.reuses_address));
@@ -157,8 +157,8 @@ impl Manager {
             (ident.phase == Phase::Idle).then_some((ident.space, how)).ok_or(libc::EINVAL)
         })?;
         let (claim, port) = self.claim(space, &address, how)?;
-        // The loopback's address stands for no device, as the kernel has it: libfabric, which binds to it to learn that, would tell it to the
-        // peers of other hosts. Unless devices have no other.
+        // The loopback's address stands for no device, as the kernel has it: libfabric, which binds to it to learn
+        // that, would tell it to the peers of other hosts. Unless devices have no other.
         let sources = sources(self.verbs, &self.devices);
         let is_of_none = address.ip().is_unspecified() || is_any(address.ip()) && !are_of_the_loopback(&sources);
         let found = if is_of_none { None } else { source_of(&sources, &address) };
@@ -189,7 +189,8 @@ impl Manager {
         bound
     }
 
-    /// `rdma_resolve_addr(3)`: errors that the kernel knows at once are returned, others are events. A host may take this long to answer.
+    /// `rdma_resolve_addr(3)`: errors that the kernel knows at once are returned, others are events. A host may take
+    /// this long to answer.
     pub fn resolve_address(
         &'static self,
         id: Handle,

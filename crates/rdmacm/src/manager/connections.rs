@@ -24,8 +24,9 @@ fn room<const N: usize>(parts: &[&[u8]]) -> Result<[u8; N], c_int> {
     Ok(room)
 }
 
-/// How long it is asked for a service that nobody has, and after which pauses again, each twice as long. Programs tell each other by
-/// other means when to connect, some before they listen: with the kernel and an adapter, who connects takes longer to get there.
+/// How long it is asked for a service that nobody has, and after which pauses again, each twice as long. Programs tell
+/// each other by other means when to connect, some before they listen: with the kernel and an adapter, who connects
+/// takes longer to get there.
 const PATIENCE_NS: u64 = 1_000_000_000;
 const FIRST_PAUSE_NS: u64 = 1_000_000;
 const LONGEST_PAUSE_NS: u64 = 64_000_000;
@@ -268,7 +269,8 @@ impl Manager {
         self.with(id, |_, ident, _| {
             let route = ident.route.ok_or(libc::EINVAL)?;
             let mut attr = ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() };
-            // A QP of RC asks and answers, an end of XRC does one of it, one of UC neither, and has attributes of that only (ibv_modify_qp(3)).
+            // A QP of RC asks and answers, an end of XRC does one of it, one of UC neither, and has attributes of that
+            // only (ibv_modify_qp(3)).
             let asks = matches!(ident.qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND);
             let answers = matches!(ident.qp_type, IBV_QPT_RC | IBV_QPT_XRC_RECV);
             let mask = match to {

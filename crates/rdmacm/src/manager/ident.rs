@@ -17,7 +17,8 @@ use crate::manager::Handle;
 use crate::queue::{Outstanding, Queue, Queued};
 use crate::reports::Report;
 
-/// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us, twice.
+/// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us,
+/// twice.
 const ACK_TIMEOUT: u8 = 19;
 
 /// Where an identifier stands.

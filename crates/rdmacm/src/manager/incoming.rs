@@ -15,7 +15,8 @@ use crate::address::gid_of;
 use crate::device::{Route, Source, is_link_local, sources};
 use crate::reports::{Report, Says, What};
 
-/// How long a request may take to be accepted, for who asks again: 4.096 us x 2^24 is 68 s, as the kernel's rdma_cm says.
+/// How long a request may take to be accepted, for who asks again: 4.096 us x 2^24 is 68 s, as the kernel's rdma_cm
+/// says.
 const MRA_TIMEOUT: u8 = 24;
 
 impl Manager {
@@ -55,8 +56,9 @@ impl Manager {
                 ident.tell(id, Report::plain(RDMA_CM_EVENT_ESTABLISHED, 0));
             }),
             Event::Rejected { conn, reason, private_data, .. } => state.of(conn, |id, ident| {
-                // Of a request that the program has not accepted nothing is told: accepting it will fail (ucma_event_handler of the kernel). Its
-                // context is still that of who listens, so the program would take the event for another's.
+                // Of a request that the program has not accepted nothing is told: accepting it will fail
+                // (ucma_event_handler of the kernel). Its context is still that of who listens, so the program would
+                // take the event for another's.
                 if std::mem::replace(&mut ident.phase, Phase::Disconnected) == Phase::Requested {
                     return;
                 }

@@ -1,5 +1,6 @@
-//! The connection manager of the process, as the kernel's rdma_cm is for others: what identifiers are bound to, where they are on their way to a
-//! connection, and what is told of them. It knows no struct of C's; events go to queues, and MADs to QP 1.
+//! The connection manager of the process, as the kernel's rdma_cm is for others: what identifiers are bound to, where
+//! they are on their way to a connection, and what is told of them. It knows no struct of C's; events go to queues, and
+//! MADs to QP 1.
 
 mod addresses;
 mod connections;
@@ -240,7 +241,8 @@ impl Manager {
         })
     }
 
-    /// Tells what is to be told, lets others in, and sends what is to be sent: a system call for each is long enough for them to be wanted.
+    /// Tells what is to be told, lets others in, and sends what is to be sent: a system call for each is long enough
+    /// for them to be wanted.
     fn go_on<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         loop {
             let mut sends = Vec::new();
@@ -287,7 +289,8 @@ impl Manager {
 
     /// Ends all connections, as the kernel does for a process that ends.
     pub fn end_all(&self) {
-        // The progress thread may take a MAD in at this moment; a thread that ends the process in the midst of a call waits for itself.
+        // The progress thread may take a MAD in at this moment; a thread that ends the process in the midst of a call
+        // waits for itself.
         let until = now() + LOCKED_AT_THE_END;
         let mut state = loop {
             match self.state.try_lock() {

@@ -75,7 +75,8 @@ impl UdpHeader {
         Encoded { bytes, length }
     }
 
-    /// The header and what is behind it; None of what is not of this protocol, or not of the family of the address that it came from.
+    /// The header and what is behind it; None of what is not of this protocol, or not of the family of the address that
+    /// it came from.
     pub fn decode<'a>(datagram: &'a [u8], from: &SocketAddr) -> Option<(UdpHeader, &'a [u8])> {
         let (version, length) = if from.is_ipv4() { (4, UDP_V4) } else { (6, UDP_V6) };
         let (header, payload) = datagram.split_at_checked(length)?;

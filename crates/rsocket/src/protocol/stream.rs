@@ -1,12 +1,14 @@
 //! One end of a stream: what it may send next, and what has come.
 //!
-//! The receive buffer has two halves. The peer is told of the first when the stream begins, and of each half again, by a Write to its
-//! target SGL, when as many bytes have been read; it fills one before it begins the other. Beside bytes a message needs a credit, which is a
-//! posted receive of the peer; the count of messages up to which the peer has credit is said anew after half of them. What a peer says that
-//! cannot be is a [`Violation`]: so what it makes this end do is bounded, whatever it writes.
+//! The receive buffer has two halves. The peer is told of the first when the stream begins, and of each half again, by
+//! a Write to its target SGL, when as many bytes have been read; it fills one before it begins the other. Beside bytes
+//! a message needs a credit, which is a posted receive of the peer; the count of messages up to which the peer has
+//! credit is said anew after half of them. What a peer says that cannot be is a [`Violation`]: so what it makes this
+//! end do is bounded, whatever it writes.
 //!
-//! Nothing here touches memory of a stream but the arrays that the peer writes to ([`Arrays`]): data is spoken of by places in the send ring
-//! and in the receive buffer. The caller posts what [`Stream`] gives out in the order in which it was given.
+//! Nothing here touches memory of a stream but the arrays that the peer writes to ([`Arrays`]): data is spoken of by
+//! places in the send ring and in the receive buffer. The caller posts what [`Stream`] gives out in the order in which
+//! it was given.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -78,7 +80,8 @@ pub struct Places {
 
 /// The arrays that the peer writes to, at any time.
 pub trait Arrays {
-    /// Reads entry `index` of the target SGL, below [`TARGET_ENTRIES`]: the later half first, as the writer writes it last.
+    /// Reads entry `index` of the target SGL, below [`TARGET_ENTRIES`]: the later half first, as the writer writes it
+    /// last.
     fn target(&self, index: u32) -> [u8; SGE_BYTES];
     /// Zeroes it.
     fn clear_target(&self, index: u32);
@@ -334,13 +337,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether it has. What a message means is not known before: which half is filled first, and from what credit is counted. The peer may send
-    /// all the same, as the end that was asked is connected first, so messages wait in the receive queue until then.
+    /// Whether it has. What a message means is not known before: which half is filled first, and from what credit is
+    /// counted. The peer may send all the same, as the end that was asked is connected first, so messages wait in the
+    /// receive queue until then.
     pub fn is_greeted(&self) -> bool {
         self.greeted
     }
 
-    /// Both ends are connected: from now on something can be sent. What is sent to an end that is not finds no QP that takes it.
+    /// Both ends are connected: from now on something can be sent. What is sent to an end that is not finds no QP that
+    /// takes it.
     pub fn begin(&mut self) {
         self.begun = true;
     }
@@ -526,7 +531,8 @@ impl Stream {
             && (!to_target || self.target.length > 0)
     }
 
-    /// The next Write of a send that has `left` bytes to send and has sent `before`; None if there is no room now, or this end may not send.
+    /// The next Write of a send that has `left` bytes to send and has sent `before`; None if there is no room now, or
+    /// this end may not send.
     pub fn next_write(&mut self, left: usize, before: usize) -> Option<Write> {
         if left == 0 || !self.can_write(true) {
             return None;
@@ -582,7 +588,8 @@ impl Stream {
         self.peer.io_maps
     }
 
-    /// The Write of an entry of the peer's target iomap, and its bytes; None if there is no room now, or this end may not send.
+    /// The Write of an entry of the peer's target iomap, and its bytes; None if there is no room now, or this end may
+    /// not send.
     pub fn next_io_map(&mut self, index: u16, map: &IoMap) -> Option<(Write, [u8; IO_MAP_BYTES])> {
         if index >= self.peer.io_maps || !self.can_write(false) {
             return None;

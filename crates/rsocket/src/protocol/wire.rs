@@ -235,7 +235,8 @@ pub const MAX_DATA: u32 = (1 << 29) - 1;
 pub enum Message {
     /// So many bytes were written into the receive buffer.
     Data(u32),
-    /// Messages with data may be sent until the count of them, modulo 2^16, is this; an entry of the target SGL may be new.
+    /// Messages with data may be sent until the count of them, modulo 2^16, is this; an entry of the target SGL may be
+    /// new.
     Credit(u16),
     /// This entry of the target iomap is new.
     IoMap(u32),

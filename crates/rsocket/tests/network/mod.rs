@@ -1,4 +1,5 @@
-//! A network inside of the process: identifiers, queues and memory that obey what verbs and rdma_cm promise, and no more.
+//! A network inside of the process: identifiers, queues and memory that obey what verbs and rdma_cm promise, and no
+//! more.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

@@ -21,8 +21,8 @@ pub(super) struct Flight {
     pub receives: u32,
 }
 
-/// A READ request or atomic as it went out. A long READ is sent as several (IBA 9.7.5.1 lets a requester ask for any part anew;
-/// parting it from the start keeps a response within the window).
+/// A READ request or atomic as it went out. A long READ is sent as several (IBA 9.7.5.1 lets a requester ask for any
+/// part anew; parting it from the start keeps a response within the window).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WireRead {
     /// PSN behind its last answer.

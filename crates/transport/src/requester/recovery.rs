@@ -1,5 +1,5 @@
-//! When an answer is missing: the ACK timeout of IBA 9.7.6.1.3, which takes a retry; the probe after a few round trip times,
-//! which does not; the wait that an RNR NAK asks for; and going back.
+//! When an answer is missing: the ACK timeout of IBA 9.7.6.1.3, which takes a retry; the probe after a few round trip
+//! times, which does not; the wait that an RNR NAK asks for; and going back.
 
 use crate::config::RequesterConfig;
 use crate::host::{Nanos, RequesterHost, Status};
@@ -133,14 +133,15 @@ impl Timers {
         self.probe_at = now + window.rtt().probe_delay(self.probes).min(self.longest_probe);
     }
 
-    /// The next deadline has passed by `late` when somebody looks: this end did nothing meanwhile. What was to be sent may have
-    /// left only now, and what the peer has to say may lie anywhere; silence in that time is not the peer's.
+    /// The next deadline has passed by `late` when somebody looks: this end did nothing meanwhile. What was to be sent
+    /// may have left only now, and what the peer has to say may lie anywhere; silence in that time is not the peer's.
     fn excuse(&mut self, late: Nanos) {
         self.retry_at = self.retry_at.saturating_add(late);
     }
 
-    /// The same where nobody looks before the ACK timeout is over, for there are no probes: whether it is longer over than a probe
-    /// would have waited. What the peer has to say may have waited for room here meanwhile. It has so long to say it, once.
+    /// The same where nobody looks before the ACK timeout is over, for there are no probes: whether it is longer over
+    /// than a probe would have waited. What the peer has to say may have waited for room here meanwhile. It has so long
+    /// to say it, once.
     fn is_excused(&mut self, now: Nanos) -> bool {
         let late = now.saturating_sub(self.retry_at);
         if late <= self.longest_probe || self.retry_at == self.excused {
@@ -172,8 +173,8 @@ impl Timers {
         }
     }
 
-    /// An answer to what is being measured has come. The time since it was sent first is too long if the first transmission
-    /// was lost; it counts where the path is so slow that nothing is answered before it is probed for.
+    /// An answer to what is being measured has come. The time since it was sent first is too long if the first
+    /// transmission was lost; it counts where the path is so slow that nothing is answered before it is probed for.
     fn measure(&mut self, now: Nanos, timed: Timed, window: &mut Window) {
         self.timed = None;
         self.untold = if timed.again { self.untold + 1 } else { 0 };
@@ -242,13 +243,14 @@ impl Requester {
         true
     }
 
-    /// Whether the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not been acknowledged since.
+    /// Whether the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not been
+    /// acknowledged since.
     pub fn waits_for_receive(&self) -> bool {
         !self.is_idle() && self.timers.not_ready_psn == Some(self.unacknowledged)
     }
 
-    /// RNR NAK for the packet `unacknowledged` (IBA 9.7.5.2.8). The NAKs "sequence error" that rxe sends for the packets behind
-    /// it are not heeded while the requester waits.
+    /// RNR NAK for the packet `unacknowledged` (IBA 9.7.5.2.8). The NAKs "sequence error" that rxe sends for the
+    /// packets behind it are not heeded while the requester waits.
     pub(super) fn not_ready(&mut self, now: Nanos, delay: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
         if self.next == self.unacknowledged {
             return;
@@ -275,7 +277,8 @@ impl Requester {
         }
     }
 
-    /// The oldest packet goes into a lossless channel. If it had to wait for room, the peer has the whole ACK timeout to answer.
+    /// The oldest packet goes into a lossless channel. If it had to wait for room, the peer has the whole ACK timeout
+    /// to answer.
     #[inline(never)]
     fn arm_lossless(&mut self, now: Nanos) {
         match std::mem::take(&mut self.refused) {
@@ -284,8 +287,8 @@ impl Requester {
         }
     }
 
-    /// The host has no room for the next packet. Over a lossless channel the ACK timer then runs as it does for packets under
-    /// way, so that a peer that is absent, or takes nothing, is noticed as a silent one is.
+    /// The host has no room for the next packet. Over a lossless channel the ACK timer then runs as it does for packets
+    /// under way, so that a peer that is absent, or takes nothing, is noticed as a silent one is.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_room(&mut self, now: Nanos, window: &Window) {
@@ -330,8 +333,9 @@ impl Requester {
         }
     }
 
-    /// An answer is late by the measured round trip time. First the last packet is sent again: if an earlier one was lost, the
-    /// responder now says so (the idea of RFC 8985, 7). Then the oldest, for a responder says so once only. Then everything.
+    /// An answer is late by the measured round trip time. First the last packet is sent again: if an earlier one was
+    /// lost, the responder now says so (the idea of RFC 8985, 7). Then the oldest, for a responder says so once only.
+    /// Then everything.
     fn probe(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
         self.counters.probes += 1;
         let probes = self.timers.probes;

@@ -1,5 +1,5 @@
-//! The requester of a QP that stands still, as a record from which another one goes on in its place, in another process say: what the
-//! peer has acknowledged is not sent again, and all else is, as after a step back.
+//! The requester of a QP that stands still, as a record from which another one goes on in its place, in another process
+//! say: what the peer has acknowledged is not sent again, and all else is, as after a step back.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use crate::saved::Unusable;
 use super::flight::{Flight, WireRead, is_answered};
 use super::{Cursor, Requester};
 
-/// What a requester knows that its posted requests do not say. PSNs are those of its packets. What it waited for, counted and measured
-/// begins anew with another one.
+/// What a requester knows that its posted requests do not say. PSNs are those of its packets. What it waited for,
+/// counted and measured begins anew with another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRequester {
     /// PSN of the first packet of the oldest request that has not ended; that of the next request if there is none.
@@ -26,8 +26,8 @@ pub struct SavedRequester {
     pub begun: u32,
     /// PSNs behind the READs and atomics on the wire that are not fully answered, in PSN order.
     pub reads: Vec<u32>,
-    /// Messages begun that take a receive, by the time the oldest request was begun, and how many there may be by the peer's credits
-    /// (IBA 9.7.7.2). Both are counted modulo 2^32.
+    /// Messages begun that take a receive, by the time the oldest request was begun, and how many there may be by the
+    /// peer's credits (IBA 9.7.7.2). Both are counted modulo 2^32.
     pub receives_used: u32,
     /// See there.
     pub receives_granted: Option<u32>,
@@ -54,8 +54,8 @@ impl Requester {
         })
     }
 
-    /// A requester in the place of one that was saved. `config` is as for [`Requester::new`], whose `first_psn` and `introduces` are not
-    /// looked at; its `first_request` is the oldest request that has not ended.
+    /// A requester in the place of one that was saved. `config` is as for [`Requester::new`], whose `first_psn` and
+    /// `introduces` are not looked at; its `first_request` is the oldest request that has not ended.
     ///
     /// # Errors
     /// No requester with these requests has been in such a state.

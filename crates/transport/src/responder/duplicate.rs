@@ -1,5 +1,5 @@
-//! Requests that have been executed before (IBA 9.7.5.1): SENDs and WRITEs are acknowledged again, READs read again, atomics
-//! answered with what they found the first time.
+//! Requests that have been executed before (IBA 9.7.5.1): SENDs and WRITEs are acknowledged again, READs read again,
+//! atomics answered with what they found the first time.
 
 use vervain_wire::aeth::{NakCode, Syndrome};
 use vervain_wire::{Headers, Packet, opcode};
@@ -46,9 +46,9 @@ impl Responder {
         }
     }
 
-    /// A SEND or WRITE packet has come again. One acknowledgement stands for all up to the next READ or atomic and does not name
-    /// that: its requester may still miss the answer, and take an acknowledgement with its PSN for it, as rxe does. What lies
-    /// behind is acknowledged when it comes again too.
+    /// A SEND or WRITE packet has come again. One acknowledgement stands for all up to the next READ or atomic and does
+    /// not name that: its requester may still miss the answer, and take an acknowledgement with its PSN for it, as rxe
+    /// does. What lies behind is acknowledged when it comes again too.
     fn acknowledge_again(&mut self, psn: u32) {
         let executed = psn::distance(psn, self.expected);
         let next = self.resources.iter().find(|resource| psn::distance(psn, resource.first_psn) < executed);
@@ -95,15 +95,15 @@ impl Responder {
         })
     }
 
-    /// The memory of a READ that is asked for again has gone. The requester is told, but the QP goes on: the requester may have
-    /// all it needs, and this be a ghost, which it then takes the NAK for too.
+    /// The memory of a READ that is asked for again has gone. The requester is told, but the QP goes on: the requester
+    /// may have all it needs, and this be a ghost, which it then takes the NAK for too.
     pub(super) fn refuse_again(&mut self, psn: u32, code: NakCode) {
         let syndrome = Syndrome::Nak(code);
         self.refusal.get_or_insert(Refusal { psn, syndrome, then: Then::Nothing });
     }
 
-    /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it; what an
-    /// impatient requester asks for too often is dropped.
+    /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it;
+    /// what an impatient requester asks for too often is dropped.
     fn insert(&mut self, answer: Answer) {
         // One that is yet to be sent whole needs no second.
         if self

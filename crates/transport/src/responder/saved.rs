@@ -1,5 +1,5 @@
-//! The responder of a QP that stands still, as a record from which another one goes on in its place: nothing that was executed is
-//! executed again, and what was to be answered is.
+//! The responder of a QP that stands still, as a record from which another one goes on in its place: nothing that was
+//! executed is executed again, and what was to be answered is.
 
 use crate::config::ResponderConfig;
 use crate::host::{ResponderHost, Target};
@@ -59,8 +59,8 @@ impl Responder {
         }
     }
 
-    /// A responder in the place of one that was saved. `config` is as for [`Responder::new`], whose `expected_psn` is not looked at. That
-    /// the receives of its message and of its refusal are claimed, the host sees to.
+    /// A responder in the place of one that was saved. `config` is as for [`Responder::new`], whose `expected_psn` is
+    /// not looked at. That the receives of its message and of its refusal are claimed, the host sees to.
     ///
     /// # Errors
     /// No responder has been in such a state.

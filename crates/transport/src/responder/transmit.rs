@@ -1,5 +1,6 @@
-//! What the responder sends: READ responses and atomic answers in PSN order, with the acknowledgements of what has come again
-//! among them; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand for many).
+//! What the responder sends: READ responses and atomic answers in PSN order, with the acknowledgements of what has come
+//! again among them; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand
+//! for many).
 
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
 use vervain_wire::{Aeth, Headers, Packet, opcode};
@@ -11,7 +12,8 @@ use super::answer::{Answer, Body};
 use super::{Refusal, Responder, Then};
 
 impl Responder {
-    /// Sends what is due, at most `budget` packets. Whether there is more, for the budget is spent or the host had no room.
+    /// Sends what is due, at most `budget` packets. Whether there is more, for the budget is spent or the host had no
+    /// room.
     #[inline]
     pub fn poll_transmit(&mut self, budget: u32, host: &mut impl ResponderHost) -> bool {
         if !self.answers.is_empty() && self.send_answers(budget, host) {
@@ -66,7 +68,8 @@ impl Responder {
         host.transmit(&Transmit { headers: &headers, payload: Payload::None, again: false })
     }
 
-    /// Sends a NAK. The QP that it ends (IBA 9.9.3) has ended before: who has the NAK may ask at once what has become of the QP.
+    /// Sends a NAK. The QP that it ends (IBA 9.9.3) has ended before: who has the NAK may ask at once what has become
+    /// of the QP.
     #[cold]
     fn send_refusal(&mut self, host: &mut impl ResponderHost) -> bool {
         let Some(Refusal { psn, syndrome, then }) = &mut self.refusal else { return false };
@@ -138,7 +141,8 @@ impl Responder {
         false
     }
 
-    /// Why the READ in hand cannot be answered: its key has gone, or else the memory behind it (IBA 9.7.4.1.5, 9.7.5.2.4).
+    /// Why the READ in hand cannot be answered: its key has gone, or else the memory behind it (IBA 9.7.4.1.5,
+    /// 9.7.5.2.4).
     #[cold]
     fn why_gone(&self, host: &mut impl ResponderHost) -> (Nak, NakCode) {
         match self.answers.front().map(|answer| answer.body) {

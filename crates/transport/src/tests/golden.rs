@@ -1,5 +1,5 @@
-//! The captures of the kernel's rdma_rxe, replayed: our responder gives the answers that it gave, our requester sends the
-//! packets that it sent. What each capture holds is told beside them, in `crates/wire/tests/golden`.
+//! The captures of the kernel's rdma_rxe, replayed: our responder gives the answers that it gave, our requester sends
+//! the packets that it sent. What each capture holds is told beside them, in `crates/wire/tests/golden`.
 
 use std::fs;
 

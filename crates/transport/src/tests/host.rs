@@ -1,4 +1,5 @@
-//! A QP's host over plain vectors: one region of memory, a list of requests, a queue of receives, a list of packets sent.
+//! A QP's host over plain vectors: one region of memory, a list of requests, a queue of receives, a list of packets
+//! sent.
 
 use std::collections::VecDeque;
 

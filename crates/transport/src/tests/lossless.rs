@@ -1,5 +1,5 @@
-//! Over a channel that delivers everything once and in order: nothing is sent again that can still be answered, and a peer that is
-//! absent, or takes nothing, is noticed as a silent one is.
+//! Over a channel that delivers everything once and in order: nothing is sent again that can still be answered, and a
+//! peer that is absent, or takes nothing, is noticed as a silent one is.
 
 use vervain_wire::{aeth, opcode};
 
@@ -390,7 +390,8 @@ fn what_waits_for_credits_has_asked_for_them() {
     assert_eq!((pair.statuses(), pair.client.again), (vec![Status::Success; 2], 0));
 }
 
-/// What is refused as not ready asks for nothing when it comes again, but for its last packet, which may wait for credits.
+/// What is refused as not ready asks for nothing when it comes again, but for its last packet, which may wait for
+/// credits.
 #[test]
 fn what_waits_for_credits_after_an_rnr_nak_has_asked_for_them() {
     let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });

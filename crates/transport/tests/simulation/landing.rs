@@ -1,5 +1,6 @@
-//! Over rings, messages and the answers of READs that are put where they belong, as the link over a window does it: the sender asks
-//! before the first packet of a message, or tells with the request of a READ, and then packets stand for many.
+//! Over rings, messages and the answers of READs that are put where they belong, as the link over a window does it: the
+//! sender asks before the first packet of a message, or tells with the request of a READ, and then packets stand for
+//! many.
 
 use vervain_transport::{Data, Nanos, Target, psn};
 use vervain_wire::{Headers, opcode};
@@ -33,7 +34,8 @@ impl From<Vec<u8>> for Parcel {
     }
 }
 
-/// The payload of a packet that comes in. Here all bytes cross with it; a host that was not told where they are takes none.
+/// The payload of a packet that comes in. Here all bytes cross with it; a host that was not told where they are takes
+/// none.
 pub struct Arrived {
     pub bytes: Vec<u8>,
     /// Where they have been put.
@@ -234,7 +236,8 @@ fn read(psn: u32, bytes: u64, mtu: u32) -> Landing {
 }
 
 impl World {
-    /// What is said with a packet for QP `index`, and where its bytes have been put. None if nothing else is to be done with it.
+    /// What is said with a packet for QP `index`, and where its bytes have been put. None if nothing else is to be done
+    /// with it.
     pub fn noted(&mut self, index: usize, headers: &Headers, note: Option<Note>) -> Option<Option<Target>> {
         let end = &mut self.ends[index];
         let Some(note) = note else { return Some(None) };

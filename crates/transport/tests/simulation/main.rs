@@ -1,6 +1,7 @@
-//! A deterministic simulation of the transport: hosts with QPs, memory and receives, lines with faults between them, virtual
-//! time. One seed decides all of it. What must hold is in `send.rs`, `receive.rs` (call by call) and `check.rs` (at
-//! completions and at the end). `make soak` runs it for long, `make soak SEED=n` runs one seed and prints its packets.
+//! A deterministic simulation of the transport: hosts with QPs, memory and receives, lines with faults between them,
+//! virtual time. One seed decides all of it. What must hold is in `send.rs`, `receive.rs` (call by call) and `check.rs`
+//! (at completions and at the end). `make soak` runs it for long, `make soak SEED=n` runs one seed and prints its
+//! packets.
 
 mod check;
 mod codec;

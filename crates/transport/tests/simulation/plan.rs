@@ -1,5 +1,5 @@
-//! What a simulation is made of: hosts, connections between them, what they do to each other, and what the network does.
-//! A plan comes from a seed ([`crate::generate`]) or is written by hand ([`crate::directed`]).
+//! What a simulation is made of: hosts, connections between them, what they do to each other, and what the network
+//! does. A plan comes from a seed ([`crate::generate`]) or is written by hand ([`crate::directed`]).
 
 use vervain_transport::{Nanos, Operation, Request, Status};
 
@@ -191,7 +191,8 @@ impl Misdeed {
             Self::Key | Self::Range => &[Status::RemoteAccess],
             // Its key is good, as long as it is asked for.
             Self::Gone => &[Status::RemoteOperation],
-            // IBA 9.7.4.1.7 and table 62: a too long Send is an invalid request; rxe calls it a remote operational error.
+            // IBA 9.7.4.1.7 and table 62: a too long Send is an invalid request; rxe calls it a remote operational
+            // error.
             Self::Length => &[Status::RemoteInvalidRequest, Status::RemoteOperation],
             Self::Alignment => &[Status::RemoteInvalidRequest],
             Self::Local => &[Status::LocalProtection],

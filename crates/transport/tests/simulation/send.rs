@@ -1,5 +1,5 @@
-//! The send queue of a simulated QP: what its requester sees as host, and what must hold of completions and of data that
-//! Reads and atomics fetch.
+//! The send queue of a simulated QP: what its requester sees as host, and what must hold of completions and of data
+//! that Reads and atomics fetch.
 
 use std::rc::Rc;
 
@@ -151,8 +151,8 @@ impl SendQueue {
         n.wrapping_sub(self.first_request) as usize
     }
 
-    /// A Read's data must be what was in memory when its turn came: what all requests before it left there, or what a later
-    /// one wrote that did not have to wait for it.
+    /// A Read's data must be what was in memory when its turn came: what all requests before it left there, or what a
+    /// later one wrote that did not have to wait for it.
     fn check_read(&self, index: usize) {
         let op = &self.script[index];
         let fetch = self.fetches[index].as_ref().expect("a Read");

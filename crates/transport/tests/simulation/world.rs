@@ -1,4 +1,5 @@
-//! The event loop: virtual time, hosts, lines with faults between them, and QPs that are driven as the link drives them.
+//! The event loop: virtual time, hosts, lines with faults between them, and QPs that are driven as the link drives
+//! them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

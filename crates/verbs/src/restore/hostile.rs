@@ -1,5 +1,6 @@
-//! Images that are whole and say anything else than a device can be: each field of one of every kind of object is changed, alone and with
-//! others. Whatever it says, it is refused with nothing left behind, or makes a device that runs and lets itself be destroyed.
+//! Images that are whole and say anything else than a device can be: each field of one of every kind of object is
+//! changed, alone and with others. Whatever it says, it is refused with nothing left behind, or makes a device that
+//! runs and lets itself be destroyed.
 
 use super::*;
 use proptest::prelude::*;
