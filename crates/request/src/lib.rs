@@ -1,20 +1,22 @@
 //! How the supervisor of a job asks its nodes for a checkpoint that they make themselves, all at the same place of the
 //! program: a file of one page that the supervisor and the nodes of its host map.
 //!
-//! Nodes number their calls by which they ask whether a checkpoint is wanted, from 1. When the supervisor asks, they
-//! are at different calls, so the one at which all take it must be one that none has begun. One word decides that, and
-//! each step is a single compare-and-swap on it:
+//! Nodes number the calls by which they ask whether a checkpoint is wanted, from 1. When the supervisor asks, they are
+//! at different calls, so the one at which all of them take it must be one that none has begun. One word decides that,
+//! and each step is a single compare-and-swap on it. The word holds a state and a number:
 //!
-//! | state | number | meaning | who leaves it |
-//! |---|---|---|---|
-//! | idle | the highest call that a node has begun | nothing is asked | a node whose call is higher, to idle; the supervisor, to asked with the next number |
-//! | asked | the call at which all take it, which none has begun | | the first node that comes there, to begun; the supervisor that waits no longer, to idle |
-//! | begun | that call | a node is at it, so it is not taken back any more | node 0, to saved; a node that has failed, to failed |
-//! | saved | that call | all nodes have saved, and wait | the supervisor, to idle, when it has put away what they have saved |
-//! | failed | the highest call that a node has begun | as idle, until the supervisor has seen it | the supervisor, to idle |
+//! * idle: nothing is asked; the number is the highest call that a node has begun. A node whose call is higher raises
+//!   the number; the supervisor changes the state to asked, with the next number.
+//! * asked: the number is the call at which all nodes take the checkpoint, and none has begun it. The first node that
+//!   comes to it changes the state to begun; a supervisor that waits no longer, back to idle.
+//! * begun: a node is at that call, so the request cannot be taken back. Node 0 changes the state to saved, a node that
+//!   has failed to failed.
+//! * saved: all nodes have saved, and wait. The supervisor changes the state to idle after it has put the files away.
+//! * failed: as idle, until the supervisor has seen it and changes the state to idle. The number is the highest call
+//!   that a node has begun.
 //!
 //! So a node that is asked nothing reads one word, and one of all nodes writes it for each call. Nobody waits for
-//! another one here. Whatever the word says, a node does no more than take a checkpoint or not, so a broken one harms
+//! another one here. A node does no more than take a checkpoint or not, whatever the word holds, so a broken word harms
 //! its own job only.
 
 use std::fs::{File, OpenOptions};
@@ -262,7 +264,7 @@ impl Node {
         self.0.page().callers.store(if together { 1 } else { 2 }, Relaxed);
     }
 
-    /// Whether the nodes of this context are those that are asked: they are, if they were the first to call.
+    /// Returns true if the nodes of this context are those that are asked: they are, if they were the first to call.
     pub fn is_of(&self, context: u32) -> bool {
         let own = context.saturating_add(1);
         let had = self.0.page().context.compare_exchange(0, own, Relaxed, Relaxed);
@@ -294,12 +296,12 @@ impl Node {
         self.0.swap(Word(State::Begun, call), Word(State::Saved, call));
     }
 
-    /// Whether the supervisor has put away what was saved at this call.
+    /// Returns true if the supervisor has put away what was saved at this call.
     pub fn is_over(&self, call: u64) -> bool {
         self.0.word() != Some(Word(State::Saved, call))
     }
 
-    /// Whether nodes make the checkpoint of this call, and nobody has said how that has ended.
+    /// Returns true if nodes make the checkpoint of this call, and nobody has said how that has ended.
     pub fn is_making(&self, call: u64) -> bool {
         self.0.word() == Some(Word(State::Begun, call))
     }
@@ -310,7 +312,7 @@ impl Node {
         self.0.swap(Word(State::Begun, call), Word(State::Failed, call));
     }
 
-    /// Whether there is no supervisor any more, so that nobody will put anything away.
+    /// Returns true if there is no supervisor any more, so that nobody will put anything away.
     pub fn is_alone(&self) -> bool {
         let taken = flock(&self.0.file, FlockOperation::NonBlockingLockShared).is_ok();
         taken && flock(&self.0.file, FlockOperation::Unlock).is_ok()
