@@ -80,7 +80,7 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// Whether both ends are there, and this one was not disconnected.
+    /// Returns whether both ends are there, and this one was not disconnected.
     ///
     /// # Errors
     /// As [`connect_buffer`](Channels::connect_buffer).
@@ -126,7 +126,7 @@ impl<'w> Channels<'w> {
         self.buffer(id, |buffer, with| buffer.give_back(with.world))
     }
 
-    /// Whether a segment is free, as far as this rank knows.
+    /// Returns whether a segment is free, as far as this rank knows.
     ///
     /// # Errors
     /// Refused: this is no connected end.
@@ -134,7 +134,7 @@ impl<'w> Channels<'w> {
         self.is(id, Segments::is_ready)
     }
 
-    /// Whether a segment is pushed and was not given back, as far as this rank knows.
+    /// Returns whether a segment is pushed and was not given back, as far as this rank knows.
     ///
     /// # Errors
     /// Refused: this is no connected end.

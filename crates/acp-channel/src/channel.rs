@@ -180,7 +180,7 @@ impl<'w> End<'w> {
         Err(Error::refused(wrong))
     }
 
-    /// Whether there is something that it can go on with only later.
+    /// Returns true if there is something that it can go on with only later.
     #[inline]
     pub fn is_busy(&self) -> bool {
         let more = match &self.side {

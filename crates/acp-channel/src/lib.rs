@@ -390,7 +390,7 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// Whether it is not over, so far as that can be told.
+    /// Returns true if it is not over, so far as that can be told.
     fn awaits(&self, handle: Option<Handle>) -> bool {
         handle.is_some_and(|handle| matches!(self.world.is_complete(handle), Ok(false)))
     }

@@ -62,7 +62,7 @@ impl<'w> Push<'w> {
         Ok(push)
     }
 
-    /// Whether it is over.
+    /// Returns whether it is over.
     pub fn go_on(&mut self, world: &World) -> Result<bool> {
         while !self.is_over {
             if self.is_under_way {

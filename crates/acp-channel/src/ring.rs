@@ -130,7 +130,7 @@ impl<'w> Out<'w> {
         Ok(Some(start))
     }
 
-    /// Whether there is room for a short record.
+    /// Returns true if there is room for a short record.
     pub fn has_room(&self) -> bool {
         // At worst it begins anew, behind as many words.
         WORDS - (self.written - self.read) as usize >= 2 * words_of(Kind::Short, SHORT)
@@ -283,7 +283,7 @@ impl<'w> In<'w> {
 }
 
 impl Record {
-    /// Whether a sender makes such.
+    /// Returns true if a sender makes such.
     fn is_sound(&self) -> bool {
         let fits = match self.kind {
             Kind::Short => self.len <= SHORT,

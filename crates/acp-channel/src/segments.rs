@@ -185,7 +185,7 @@ impl<'w> Segments<'w> {
         Ok(())
     }
 
-    /// Whether there is something that it goes on with by itself.
+    /// Returns true if there is something that it goes on with by itself.
     pub fn is_busy(&self) -> bool {
         self.there.is_none() || (self.wants_to_leave && !self.peer_has_left())
     }
@@ -204,7 +204,7 @@ impl<'w> Segments<'w> {
         }
     }
 
-    /// Whether it is connected, and not disconnected by this rank.
+    /// Returns whether it is connected, and not disconnected by this rank.
     ///
     /// # Errors
     /// Refused: the ends have different sizes.
@@ -215,7 +215,7 @@ impl<'w> Segments<'w> {
         }
     }
 
-    /// Whether this rank has disconnected it.
+    /// Returns true if this rank has disconnected it.
     pub fn is_left(&self) -> bool {
         self.wants_to_leave
     }
@@ -309,14 +309,14 @@ impl<'w> Segments<'w> {
         Ok(())
     }
 
-    /// Whether not all segments are pushed.
+    /// Returns whether not all segments are pushed.
     pub fn is_ready(&mut self, world: &World) -> Result<bool> {
         self.connected()?;
         self.look(world)?;
         Ok(self.tail - self.head < self.count)
     }
 
-    /// Whether there are pushed ones.
+    /// Returns whether there are pushed ones.
     pub fn is_pushed(&mut self, world: &World) -> Result<bool> {
         self.connected()?;
         self.look(world)?;

@@ -39,7 +39,8 @@ macro_rules! common {
                 self.core.name()
             }
 
-            /// Whether it has the key. The round trips are one, and one for each element of the key's slot up to it.
+            /// Returns whether it has the key. The round trips are one, and one for each element of the key's slot up
+            /// to it.
             ///
             /// # Errors
             /// [Refused](vervain_acp::Error::is_refused): it was destroyed. Else the job is broken.
@@ -55,7 +56,7 @@ macro_rules! common {
                 self.core.len(extent)
             }
 
-            /// Whether it has none; [`Container::is_empty`].
+            /// Returns whether it has none; [`Container::is_empty`].
             ///
             /// # Errors
             /// As [`contains`](Self::contains).

@@ -55,7 +55,7 @@ macro_rules! values {
                 Ok(self.inner.len(self.heap)? / size_of::<T>())
             }
 
-            /// Whether it has none. One round trip.
+            /// Returns whether it has none. One round trip.
             ///
             /// # Errors
             /// The job is broken.
@@ -280,7 +280,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
         self.inner.len(self.heap)
     }
 
-    /// Whether it has none. One round trip.
+    /// Returns whether it has none. One round trip.
     ///
     /// # Errors
     /// The job is broken.

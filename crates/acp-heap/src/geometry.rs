@@ -115,12 +115,12 @@ impl Geometry {
         self.parent(offset >> unit_log(level))
     }
 
-    /// Whether the byte is the first of a unit.
+    /// Returns true if the byte is the first of a unit.
     pub fn is_first(&self, level: usize, offset: u64) -> bool {
         offset.trailing_zeros() >= unit_log(level)
     }
 
-    /// Whether the offset is of memory for blocks.
+    /// Returns true if the offset is of memory for blocks.
     pub fn has(&self, offset: u64) -> bool {
         (self.words..1 << self.log).contains(&offset)
     }
@@ -131,12 +131,12 @@ impl Geometry {
         (!self.words.is_multiple_of(unit)).then_some(self.words / unit)
     }
 
-    /// Whether a unit is divided for good.
+    /// Returns true if a unit is divided for good.
     pub fn is_boundary(&self, level: usize, unit: u64) -> bool {
         self.boundary(level) == Some(unit)
     }
 
-    /// Whether a word is always open: the root, and that of a unit that is divided for good.
+    /// Returns true if a word is always open: the root, and that of a unit that is divided for good.
     pub fn is_permanent(&self, level: usize, index: u64) -> bool {
         level == self.top || self.is_boundary(level + 1, index)
     }
@@ -164,7 +164,7 @@ impl Geometry {
         if self.is_permanent(level, index) { word.0 } else { word.0 ^ 1 }
     }
 
-    /// Whether a block begins at this offset, in this word.
+    /// Returns true if a block begins at this offset, in this word.
     pub fn has_block(&self, level: usize, index: u64, stored: u64, offset: u64) -> bool {
         let (at, unit) = self.find(level, offset);
         let is_first = |word: Word| matches!(word.unit(unit), Unit::First(_));
@@ -176,7 +176,7 @@ impl Geometry {
         self.read(shape.level, index, stored)?.room(shape.units, self.available(shape.level, index))
     }
 
-    /// Whether a segment in which nothing is allocated has room for a shape.
+    /// Returns true if a segment in which nothing is allocated has room for a shape.
     pub fn fits(&self, shape: Shape) -> bool {
         if shape.level > self.top {
             return false;

@@ -201,7 +201,7 @@ impl<'w> Heap<'w> {
         })
     }
 
-    /// Whether others are dividing units or making them whole.
+    /// Returns whether others are dividing units or making them whole.
     fn is_in_hand(&self, rank: u32, directory: &Directory) -> Result<bool> {
         for segment in &directory.segments {
             if Tree::new(&segment.geometry, &self.words(rank, *segment)).is_in_hand()? {

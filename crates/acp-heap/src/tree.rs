@@ -45,7 +45,7 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Whether it has happened.
+    /// Returns true if it has happened.
     pub fn done(&self) -> bool {
         self.found == self.expected
     }
@@ -324,8 +324,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Ok((above, parents))
     }
 
-    /// Whether somebody has a unit in hand: it is divided, and the word below is closed. Soon there is room, unless
-    /// that one was killed.
+    /// Returns whether somebody has a unit in hand: it is divided, and the word below is closed. Soon there is room,
+    /// unless that one was killed.
     pub fn is_in_hand(&self) -> Result<bool, W::Error> {
         for level in 0..self.geometry.top() {
             for chunk in self.chunks(level, 0) {

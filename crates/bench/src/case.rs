@@ -145,7 +145,8 @@ words! {
 }
 
 impl Interface {
-    /// Whether ranks of a job carry it out, which a launcher starts, and not a pair of processes with a QP each.
+    /// Returns true if ranks of a job carry it out, which a launcher starts, and not a pair of processes with a QP
+    /// each.
     pub fn has_ranks(self) -> bool {
         !matches!(self, Self::Verbs | Self::Window)
     }
@@ -185,17 +186,17 @@ impl Operation {
         }
     }
 
-    /// Whether it is of 8 bytes always.
+    /// Returns true if it is of 8 bytes always.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether it is a step of the Jacobi kernel, or part of one.
+    /// Returns true if it is a step of the Jacobi kernel, or part of one.
     pub fn is_jacobi(self) -> bool {
         matches!(self, Self::Jacobi | Self::JacobiCalculation | Self::JacobiExchange | Self::JacobiAllreduce)
     }
 
-    /// Whether it is what ranks of a kernel do with each other, which one alone does not.
+    /// Returns true if it is what ranks of a kernel do with each other, which one alone does not.
     pub fn is_between_ranks(self) -> bool {
         matches!(self, Self::JacobiExchange | Self::JacobiAllreduce)
     }
@@ -205,18 +206,18 @@ impl Operation {
         if self == Self::PingPong { Measure::Latency } else { Measure::Bandwidth }
     }
 
-    /// Whether each message takes a receive of the peer.
+    /// Returns true if each message takes a receive of the peer.
     pub fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
 
-    /// Whether its latency is half a round trip: the answer is the same operation the other way.
+    /// Returns true if its latency is half a round trip: the answer is the same operation the other way.
     pub fn is_answered(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong | Self::RawPut)
     }
 
-    /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes over RC
-    /// where it goes over QPs.
+    /// Returns true if QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes
+    /// over RC where it goes over QPs.
     pub fn is_of(self, service: Service) -> bool {
         match service {
             Service::Rc => true,

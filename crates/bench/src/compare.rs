@@ -83,7 +83,7 @@ impl Verdict {
         }
     }
 
-    /// Whether nothing can be said.
+    /// Returns true if nothing can be said.
     pub fn is_silent(self) -> bool {
         matches!(self, Self::FewRuns | Self::Noisy | Self::Unproven | Self::ClockStep)
     }

@@ -22,7 +22,7 @@ pub struct Results {
     pub header: Header,
     /// When the last measurement ended; RFC 3339, UTC.
     pub ended: String,
-    /// Whether every case of the plan was measured as often as the plan says, or failed.
+    /// True if every case of the plan was measured as often as the plan says, or failed.
     pub complete: bool,
     /// Why it is not complete, in one sentence.
     pub interrupted: Option<String>,
@@ -209,7 +209,7 @@ pub struct InterferenceProof {
     pub slice_ms: f64,
     /// The longest time within the measurement without a completion of the stream, in ms.
     pub longest_pause_ms: f64,
-    /// Whether it ran throughout: from before the first post, with no pause longer than a scheduler explains (a tenth
+    /// True if it ran throughout: from before the first post, with no pause longer than a scheduler explains (a tenth
     /// of the measurement, or 20 ms, whichever is more).
     pub throughout: bool,
 }

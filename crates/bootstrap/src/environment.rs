@@ -42,8 +42,8 @@ pub(crate) struct Seat {
     pub id: String,
 }
 
-/// Whether `name` is a variable by which a launcher tells a process its place in a job: what `vervain launch` removes
-/// from its ranks' environment. Settings that a user makes for PMIx itself (PMIX_MCA_…) are none.
+/// Returns true if `name` is a variable by which a launcher tells a process its place in a job: what `vervain launch`
+/// removes from its ranks' environment. Settings that a user makes for PMIx itself (PMIX_MCA_…) are none.
 pub fn is_of_a_launcher(name: &str) -> bool {
     let begins = |prefix: &str| name.starts_with(prefix);
     (begins("PMIX_") && !begins("PMIX_MCA_")) || begins("PMI_") || begins("OMPI_COMM_WORLD_") || SIZES.contains(&name)

@@ -140,8 +140,8 @@ impl Server {
         None
     }
 
-    /// Whether a rank has joined the job and not left it. One whose process ends so has failed, whatever its exit
-    /// status: the others wait for it.
+    /// Returns true if a rank has joined the job and not left it. One whose process ends so has failed, whatever its
+    /// exit status: the others wait for it.
     pub fn is_member(&self, rank: u32) -> bool {
         self.rank(rank).is_some_and(|rank| rank.joined)
     }

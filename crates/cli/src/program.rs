@@ -151,7 +151,7 @@ impl Executed {
         self.overriding_rpath(dir).into_iter().collect()
     }
 
-    /// Whether it is the GNU C library's `ld.so`, by the name of its file: ld-linux-x86-64.so.2, or ld-2.31.so.
+    /// Returns true if it is the GNU C library's `ld.so`, by the name of its file: ld-linux-x86-64.so.2, or ld-2.31.so.
     fn is_dynamic_linker(&self) -> bool {
         let file = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let name = file.file_name().unwrap_or_default().to_string_lossy();

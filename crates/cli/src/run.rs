@@ -195,7 +195,7 @@ fn explain(program: &Path, executed: Option<&Executed>, dir: &Path, variables: &
 /// Has MPICH take each rank for one on a host of its own.
 const MPICH_WITHOUT_ITS_OWN: &str = "MPIR_CVAR_NOLOCAL";
 
-/// Whether a program is MPICH's launcher, Hydra: another part of it lies beside.
+/// Returns true if a program is MPICH's launcher, Hydra: another part of it lies beside.
 fn starts_ranks_of_mpich(program: &Path) -> bool {
     let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let name = real.file_name().unwrap_or_default().to_string_lossy();

@@ -394,7 +394,7 @@ fn first_private(places: impl Iterator<Item = PathBuf>, uid: u32) -> Result<Path
     Err(refused.unwrap_or_else(|| anyhow::anyhow!("no directory for it")))
 }
 
-/// Whether files can be made in a directory: not so on a read-only file system.
+/// Returns true if files can be made in a directory: not so on a read-only file system.
 fn is_writable(dir: &Path) -> bool {
     rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }

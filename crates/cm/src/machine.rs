@@ -368,7 +368,7 @@ impl Machine {
         self.conns.len()
     }
 
-    /// Whether nothing at all is kept, of no identifier and no peer.
+    /// Returns true if nothing at all is kept, of no identifier and no peer.
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
             && self.by_id.is_empty()

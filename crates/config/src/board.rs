@@ -5,11 +5,11 @@ use crate::choices::Switch;
 /// The model of a PEACH2 board: what of it is to be another way than by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peach2 {
-    /// Whether memory that the board cannot read is refused when it is registered (`strict=on`).
+    /// True if memory that the board cannot read is refused when it is registered (`strict=on`).
     pub strict: bool,
-    /// Whether puts take the time that they take on the board (`timing=on`).
+    /// True if puts take the time that they take on the board (`timing=on`).
     pub timing: bool,
-    /// Whether the shared heap of programs is memory of a GPU (`heap=gpu`).
+    /// True if the shared heap of programs is memory of a GPU (`heap=gpu`).
     pub gpu_heap: bool,
     /// How the boards are joined (`links=rings`, `links=all-to-all`).
     pub links: Links,

@@ -30,7 +30,7 @@ pub struct Config {
     pub memory: MemoryWay,
     /// Which processes allocate from shared memory.
     pub share: Share,
-    /// Whether private memory is moved onto shared pages while it is registered.
+    /// True if private memory is moved onto shared pages while it is registered.
     pub adopt: bool,
     /// Faults made on purpose on packets, as they are written.
     pub faults: Option<String>,
@@ -62,7 +62,7 @@ pub fn log_level() -> LogLevel {
     Process::get().log.unwrap_or(LogLevel::Warn)
 }
 
-/// Whether the program was started with a choice of how much is told.
+/// Returns true if the program was started with a choice of how much is told.
 pub fn is_log_level_chosen() -> bool {
     Process::get().log.is_some()
 }

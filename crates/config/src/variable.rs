@@ -99,7 +99,7 @@ pub struct Choice {
 }
 
 impl Syntax {
-    /// Whether a value is one that can be.
+    /// Returns true if a value is one that can be.
     pub fn allows(&self, text: &[u8]) -> bool {
         match self {
             Syntax::Words(words) => words.iter().any(|w| text.eq_ignore_ascii_case(w.word.as_bytes())),

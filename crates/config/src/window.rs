@@ -24,9 +24,9 @@ pub struct WindowSpec {
     pub size: Option<u64>,
     /// The number of this node, from 0; found if none is said.
     pub node: Option<u32>,
-    /// Whether the shared heap of programs lies in it.
+    /// True if the shared heap of programs lies in it.
     pub heap: bool,
-    /// Whether peers may put where data belongs, unasked.
+    /// True if peers may put where data belongs, unasked.
     pub direct: bool,
 }
 

@@ -188,7 +188,7 @@ impl CountersFile {
         self.fd.as_ref().map(AsFd::as_fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Whether block `i` could be locked: it is nobody else's.
+    /// Returns whether block `i` could be locked: it is nobody else's.
     fn lock(&self, i: usize) -> io::Result<bool> {
         // SAFETY: a struct of integers.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -329,7 +329,7 @@ pub fn held_sums(fd: libc::c_int, port: usize, ports: usize) -> [u64; WORDS] {
     sums_of(fd, port, ports, |i| is_held(fd, i))
 }
 
-/// Whether a process has block `i`.
+/// Returns true if a process has block `i`.
 fn is_held(fd: libc::c_int, i: usize) -> bool {
     // SAFETY: a struct of integers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

@@ -27,8 +27,8 @@ impl Chance {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    /// Whether something of this probability happens. Always draws once, so that rules do not shift each other's
-    /// numbers.
+    /// Returns true if something of this probability happens. Always draws once, so that rules do not shift each
+    /// other's numbers.
     pub(crate) fn happens(&mut self, probability: Probability) -> bool {
         (self.0.next_u64() >> 32) < probability.0
     }

@@ -117,7 +117,7 @@ impl Faults {
         Faults { seed: Some(seed), ..self }
     }
 
-    /// Whether there are any in this direction.
+    /// Returns true if there are any in this direction.
     pub fn any(&self, direction: Direction) -> bool {
         let port = self.port(direction);
         port.rate.is_some() || !port.down.is_empty() || self.rules.iter().any(|rule| rule.direction == direction)

@@ -187,7 +187,7 @@ impl<M: Clone> Line<M> {
         Some(Course { due, again: fate.duplicate, corrupt: fate.corrupt })
     }
 
-    /// Whether a packet with this course would come out at once, before all that is kept, once and as it is.
+    /// Returns true if a packet with this course would come out at once, before all that is kept, once and as it is.
     pub fn passes(&self, now: Nanos, course: &Course) -> bool {
         let first = self.next_timeout().is_none_or(|at| at > now);
         course.due <= now && course.again.is_none() && !course.corrupt && first

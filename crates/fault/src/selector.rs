@@ -57,7 +57,7 @@ impl Selector {
         known.then(|| Self { name: name.to_owned(), count })
     }
 
-    /// Whether the operation is meant.
+    /// Returns true if the operation is meant.
     pub(crate) fn names(&self, packet: &[u8]) -> bool {
         let Some(&opcode) = packet.first() else { return false };
         match self.name.as_str() {
@@ -70,7 +70,7 @@ impl Selector {
         }
     }
 
-    /// Whether the `n`th one that is named is meant.
+    /// Returns true if the `n`th one that is named is meant.
     pub(crate) fn counts(&self, n: u64) -> bool {
         self.count.is_none_or(|Span { low, high }| low <= n && n <= high)
     }

@@ -68,8 +68,8 @@ impl Wait {
         }
     }
 
-    /// Whether no correct program waits so: one that signals few of its sends polls for them too while it waits for a
-    /// message.
+    /// Returns true if no correct program waits so: one that signals few of its sends polls for them too while it waits
+    /// for a message.
     fn is_sure(&self) -> bool {
         !matches!(self, Wait::Unsignaled { is_sure: false, .. })
     }

@@ -135,7 +135,7 @@ impl OwnedLane {
         self.shared.initiator.store(0, Ordering::Release);
     }
 
-    /// Whether nobody has the lane.
+    /// Returns true if nobody has the lane.
     pub(crate) fn is_free(&self) -> bool {
         self.initiator_qpn() == 0
     }

@@ -59,7 +59,7 @@ pub(crate) struct Dump<'a> {
     pub place: &'a Place,
     /// The folder of Vervain's that the job has its own of.
     pub private: &'a Path,
-    /// Whether the job ends with it.
+    /// True if the job ends with it.
     pub stop: bool,
     /// The control group in which the processes are frozen already.
     pub frozen: Option<&'a Path>,

@@ -23,7 +23,7 @@ pub enum Request {
     Checkpoint {
         /// The folder.
         dir: PathBuf,
-        /// Whether the job ends with it.
+        /// True if the job ends with it.
         stop: bool,
         /// How many are kept there.
         keep: Option<usize>,
@@ -126,7 +126,7 @@ pub struct Status {
     pub processes: usize,
     /// Bytes of memory.
     pub memory: u64,
-    /// Whether it takes turns with others.
+    /// True if it takes turns with others.
     pub gang: bool,
     /// The last checkpoint, and its time in seconds since 1970.
     pub checkpoint: Option<(PathBuf, u64)>,

@@ -103,7 +103,7 @@ fn parse_version(said: &str) -> Option<Version> {
 pub struct Reason {
     /// One sentence.
     pub sentence: String,
-    /// Whether it may be gone at the next attempt: what a connection leaves behind for a minute, or one that is being
+    /// True if it may be gone at the next attempt: what a connection leaves behind for a minute, or one that is being
     /// made.
     pub may_pass: bool,
 }

@@ -110,7 +110,7 @@ impl Desk {
 pub(crate) struct Asked {
     /// How many have asked for the end.
     times: u32,
-    /// Whether the end is wanted.
+    /// True if the end is wanted.
     pub end: bool,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Whether something is asked, or who asks has gone.
+    /// Returns true if something is asked, or who asks has gone.
     pub(crate) fn asks(&self) -> bool {
         ready(&[self.asker.line()], Some(Instant::now())).is_ok_and(|ready| ready[0])
     }
@@ -502,7 +502,7 @@ impl Line {
         Line { stream, read: Vec::new() }
     }
 
-    /// Whether something was read already.
+    /// Returns true if something was read already.
     fn has_more(&self) -> bool {
         self.read.contains(&b'\n')
     }

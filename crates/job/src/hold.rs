@@ -209,7 +209,7 @@ pub(crate) fn processes() -> Vec<i32> {
     numbers.filter(|pid| *pid != 1 && *pid != own).collect()
 }
 
-/// Whether a process is stopped by a signal.
+/// Returns true if a process is stopped by a signal.
 fn is_stopped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     state(&stat) == Some('T')

@@ -94,7 +94,7 @@ pub struct Program {
     pub directory: Words,
     /// The environment of its supervisor, and what options of the command line have set in it.
     pub environment: Vec<(Words, Words)>,
-    /// Whether it has the preload.
+    /// True if it has the preload.
     pub preload: bool,
 }
 

@@ -139,7 +139,7 @@ impl Remote {
         self.from.as_fd()
     }
 
-    /// Whether the part is lost.
+    /// Returns true if the part is lost.
     pub(crate) fn has_ended(&self) -> bool {
         let mut polled = [PollFd::new(self.line(), PollFlags::POLLIN)];
         self.ended || poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)

@@ -162,7 +162,7 @@ fn accept(listener: &TcpListener, secret: &[u8; SECRET]) -> Result<[TcpStream; 4
         .map_err(|_| anyhow!("a stream is missing"))
 }
 
-/// Whether they are the same, in a time that does not say where they differ.
+/// Returns true if they are the same, in a time that does not say where they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

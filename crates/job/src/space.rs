@@ -260,7 +260,7 @@ impl Space {
         self.line.as_fd()
     }
 
-    /// Whether [`Space::line`] is ready.
+    /// Returns true if [`Space::line`] is ready.
     pub fn has_ended(&self) -> bool {
         let mut polled = [PollFd::new(self.line(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -319,7 +319,7 @@ impl Space {
         Ok(done)
     }
 
-    /// Whether that program is there.
+    /// Returns true if that program is there.
     pub(crate) fn has_agent(&self) -> bool {
         self.agent.borrow().is_some()
     }

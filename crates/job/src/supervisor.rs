@@ -475,7 +475,7 @@ impl Supervisor {
         self.gang = Some(member);
     }
 
-    /// Whether the gang may have the job stand still.
+    /// Returns true if the gang may have the job stand still.
     fn is_held(&self) -> bool {
         self.gang.as_ref().is_some_and(|member| member.held)
     }

@@ -33,7 +33,7 @@ fn name(stat: &str) -> Option<&str> {
     name.starts_with(OWN).then_some(name)
 }
 
-/// Whether one of them has a CPU, or waits for one or for a disk.
+/// Returns true if one of them has a CPU, or waits for one or for a disk.
 pub(crate) fn are_busy(pid: i32) -> bool {
     own(pid).any(|thread| matches!(thread.state, 'R' | 'D'))
 }

@@ -44,7 +44,7 @@ impl Tree {
         self.ended.as_fd()
     }
 
-    /// Whether it has. Orphans that have ended are forgotten.
+    /// Returns true if it has. Orphans that have ended are forgotten.
     pub fn has_ended(&self) -> bool {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         while let Ok(Some(pid)) = waitid(Id::All, look).map(|status| status.pid())

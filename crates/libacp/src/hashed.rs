@@ -85,7 +85,7 @@ pub fn dereference(function: &str, kind: Kind, it: Cursor) -> Option<Parts> {
     })
 }
 
-/// Whether a key has bytes; notes it for `acp_error` if it has none.
+/// Returns true if a key has bytes; notes it for `acp_error` if it has none.
 pub fn has_bytes(function: &str, key: Element) -> bool {
     if key.size == 0 {
         error::note(function, "a key has at least one byte");

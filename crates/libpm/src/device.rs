@@ -34,7 +34,7 @@ impl Device {
         }
     }
 
-    /// Whether a context is open on it.
+    /// Returns true if a context is open on it.
     fn is_used(&self) -> bool {
         match self {
             Device::Verbs(device) => device.is_used(),

@@ -76,8 +76,8 @@ fn note(function: &'static str, error: &Error) -> c_int {
     error.errno()
 }
 
-/// Whether PM_LOG asks for the sentences on standard error. Not among them are those of calls that only have to be
-/// tried again.
+/// Returns true if PM_LOG asks for the sentences on standard error. Not among them are those of calls that only have to
+/// be tried again.
 fn is_logging() -> bool {
     static LOGGING: OnceLock<bool> = OnceLock::new();
     *LOGGING.get_or_init(|| env::var_os("PM_LOG").is_some_and(|value| !value.is_empty() && value != "off"))

@@ -29,7 +29,7 @@ fn process() -> u32 {
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
 }
 
-/// Whether this process may have rsockets: none of another are in the table.
+/// Returns true if this process may have rsockets: none of another are in the table.
 pub fn is_here() -> bool {
     let owner = OWNER.load(Ordering::Acquire);
     owner == 0 || owner == process()

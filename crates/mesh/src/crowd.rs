@@ -266,7 +266,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Whether the rank is in the directory.
+    /// Returns true if the rank is in the directory.
     pub fn registered(&mut self, rank: u32) -> bool {
         self.member(rank).is_some_and(|member| member.pool.registered())
     }
@@ -354,7 +354,7 @@ impl Crowd {
         Ok(any)
     }
 
-    /// Whether the rank has wanted the connection, and not given it back.
+    /// Returns true if the rank has wanted the connection, and not given it back.
     pub fn is_held(&mut self, rank: u32, link: Link) -> bool {
         self.member(rank).is_some_and(|member| member.pool.is_held(link))
     }
@@ -476,7 +476,7 @@ impl Crowd {
         }
     }
 
-    /// Whether a completion is a notice's, which these ranks do not wait for.
+    /// Returns true if a completion is a notice's, which these ranks do not wait for.
     pub fn is_notice(completion: &Completion) -> bool {
         link_of_notice(completion.id()).is_some()
     }

@@ -56,7 +56,7 @@ impl Devices {
         self.numbers[port].get(number.into())
     }
 
-    /// Whether connections share the receives for commands.
+    /// Returns true if connections share the receives for commands.
     #[inline]
     pub fn are_shared(&self) -> bool {
         self.held.is_empty()

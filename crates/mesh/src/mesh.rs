@@ -114,7 +114,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Whether this rank has its place in the directory. If it does not get one, [`Event::Failed`] says why.
+    /// Returns true if this rank has its place in the directory. If it does not get one, [`Event::Failed`] says why.
     pub fn registered(&self) -> bool {
         self.pool.registered()
     }
@@ -221,7 +221,7 @@ impl Mesh {
         self.pool.release(link);
     }
 
-    /// Whether this is the life that the place is in, and open: it is not closing.
+    /// Returns true if this is the life that the place is in, and open: it is not closing.
     pub fn is_open(&self, link: Link) -> bool {
         self.pool.is_open(link)
     }
@@ -239,8 +239,8 @@ impl Mesh {
         self.pool.received(link);
     }
 
-    /// Whether a connection is closing: then completions of [`Port::data`] are to be polled as they come, since the
-    /// peer may wait for what they release.
+    /// Returns true if a connection is closing: then completions of [`Port::data`] are to be polled as they come, since
+    /// the peer may wait for what they release.
     pub fn is_draining(&self) -> bool {
         self.pool.is_draining()
     }
@@ -433,14 +433,14 @@ impl Mesh {
         Error::new(format!("a command that came to {device} was not received: {}", completion.status()))
     }
 
-    /// Whether [`progress`](Mesh::progress) has something to do at once; for who gives the lock back.
+    /// Returns true if [`progress`](Mesh::progress) has something to do at once; for who gives the lock back.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.pool.is_due()
     }
 
-    /// Whether the owner has something to do at once: [`progress`](Mesh::progress), an event to take, a leader to
-    /// fetch. For who gives the lock back, and leaves that to another thread.
+    /// Returns true if the owner has something to do at once: [`progress`](Mesh::progress), an event to take, a leader
+    /// to fetch. For who gives the lock back, and leaves that to another thread.
     #[inline]
     pub fn needs_owner(&self) -> bool {
         self.pool.needs_owner()

@@ -20,7 +20,7 @@ pub struct Options {
     /// Receives for commands, which all connections of a port share, or with [`shared`](Options::shared) off those of
     /// each.
     pub commands: u32,
-    /// Whether connections share them, by an SRQ; else memory for them grows with the number of connections.
+    /// True if connections share them, by an SRQ; else memory for them grows with the number of connections.
     pub shared: bool,
     /// Of those that are shared, how many are posted from the start; the owner posts the others with
     /// [`Mesh::post_commands`](crate::Mesh::post_commands).

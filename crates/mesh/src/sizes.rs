@@ -16,7 +16,7 @@ pub struct Holding {
     pub made_of: String,
     /// Bytes, at most.
     pub bytes: u64,
-    /// Whether it grows with the number of ranks.
+    /// True if it grows with the number of ranks.
     pub grows: bool,
 }
 
@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether each port has memory of it.
+    /// Returns true if each port has memory of it.
     pub fn is_of_port(self) -> bool {
         matches!(self, Kind::Door | Kind::Commands)
     }

@@ -46,7 +46,7 @@ impl AddressMap {
         Ok(AddressMap(map))
     }
 
-    /// Whether no address is named.
+    /// Returns true if no address is named.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

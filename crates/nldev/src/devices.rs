@@ -47,7 +47,7 @@ pub struct Chardev {
 pub struct Port {
     /// From 1.
     pub number: u32,
-    /// Whether its link layer is InfiniBand, which has LIDs; else it is Ethernet.
+    /// True if its link layer is InfiniBand, which has LIDs; else it is Ethernet.
     pub infiniband: bool,
     /// enum ib_port_state.
     pub state: u8,

@@ -49,7 +49,7 @@ impl<'a> Meeting<'a> {
         Ok(self.told(0)?.split_off(1))
     }
 
-    /// Whether all nodes say yes.
+    /// Returns whether all nodes say yes.
     pub fn all_agree(&mut self, own: bool) -> Result<bool> {
         self.tell(&[u8::from(own)])?;
         let mut all = own;

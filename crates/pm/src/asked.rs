@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     node: Option<Node>,
     /// Whether all nodes see one file, once it was looked at.
     together: Option<bool>,
-    /// Whether this context is the one that is asked.
+    /// True if this context is the one that is asked.
     is_of: bool,
     calls: u64,
 }
@@ -50,7 +50,7 @@ impl Asked {
         Ok(Asked { node, ..Asked::default() })
     }
 
-    /// Whether all nodes of the context see what this one does.
+    /// Returns whether all nodes of the context see what this one does.
     fn are_together(node: &Node, shared: &Shared) -> Result<bool> {
         let own = node.identity().to_le_bytes();
         let mut all = true;

@@ -313,14 +313,14 @@ impl Engine {
         }
     }
 
-    /// Whether something has happened that the program was not told of when it was to sleep.
+    /// Returns true if something has happened that the program was not told of when it was to sleep.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news != self.seen
     }
 
-    /// Whether the thread has to be told of what a call of the program's has changed: it is to wake earlier, to look at
-    /// what it does not look at, or to ask the launcher.
+    /// Returns true if the thread has to be told of what a call of the program's has changed: it is to wake earlier, to
+    /// look at what it does not look at, or to ask the launcher.
     #[inline]
     pub fn needs_thread(&mut self) -> bool {
         self.mesh.needs_owner() || (self.stirred && self.has_been_stirred())
@@ -374,7 +374,7 @@ impl Engine {
     }
 }
 
-/// Whether the node is there and does not allow what was asked.
+/// Returns true if the node is there and does not allow what was asked.
 pub(crate) fn is_refusal(status: Status) -> bool {
     matches!(status, Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation)
 }

@@ -50,7 +50,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anything being changed: ENOBUFS or EBUSY.
+    /// Returns true if the same call may succeed later without anything being changed: ENOBUFS or EBUSY.
     pub fn is_temporary(&self) -> bool {
         matches!(self.errno, libc::ENOBUFS | libc::EBUSY)
     }

@@ -209,7 +209,7 @@ impl Image {
         Ok(self)
     }
 
-    /// Whether it could have been begun, with memory that was locked.
+    /// Returns true if it could have been begun, with memory that was locked.
     fn is_copy(&self, copy: &SavedCopy) -> bool {
         let (local, len) = (AddrHandle(copy.local), u64::from(copy.len));
         let lock = self.locks.binary_search_by_key(&local.key(), |lock| lock.key).ok().map(|at| self.locks[at]);

@@ -95,7 +95,7 @@ impl Rest {
         }
     }
 
-    /// Whether the program is not to be told that these are over: they have not begun, or are in an image.
+    /// Returns true if the program is not to be told that these are over: they have not begun, or are in an image.
     pub fn withholds(&self, direction: Direction) -> bool {
         let is_withheld = match direction {
             Direction::Write => self.withheld.writes,
@@ -112,7 +112,7 @@ impl Rest {
 }
 
 impl Engine {
-    /// Whether the program has a message to receive.
+    /// Returns true if the program has a message to receive.
     pub fn has_messages(&self) -> bool {
         !self.queue.is_empty() || !self.rest.kept.is_empty()
     }

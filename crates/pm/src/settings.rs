@@ -12,7 +12,7 @@ pub struct Settings {
     pub send_bytes: usize,
     /// Bytes of all receive buffers (PM_RECEIVE_BUFFER), which all who send share; 8 MiB unless said otherwise.
     pub receive_bytes: usize,
-    /// Whether all connections share the receive buffers, by an SRQ (PM_SRQ); else each has 128 of its own.
+    /// True if all connections share the receive buffers, by an SRQ (PM_SRQ); else each has 128 of its own.
     pub shared: bool,
     /// The longest message in bytes (PM_MTU, `-mtu`): 8 KiB unless said otherwise, 64 to 65,536, a multiple of 8.
     pub mtu: usize,

@@ -28,7 +28,7 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Whether it looks at messages and completions too.
+/// Returns true if it looks at messages and completions too.
 fn is_watching(engine: &Engine) -> bool {
     engine.mesh.is_draining() || engine.discarding || engine.rest.keeps || engine.begins()
 }

@@ -34,7 +34,7 @@ impl Unsent {
 }
 
 impl Engine {
-    /// Whether there is something that may begin.
+    /// Returns true if there is something that may begin.
     pub fn begins(&self) -> bool {
         self.rest.unsent.is_some() && (!self.rest.is_stopped || self.discarding)
     }
@@ -66,7 +66,7 @@ impl Engine {
         self.rest.unsent.is_none()
     }
 
-    /// Whether it has begun, or never will: its node is lost.
+    /// Returns true if it has begun, or never will: its node is lost.
     fn begin_message(&mut self, message: &SavedMessage) -> bool {
         if self.lost.contains_key(&message.node) || self.failure.is_some() {
             return true;

@@ -52,7 +52,8 @@ impl Window {
         self.all as usize
     }
 
-    /// Whether senders may wait for a receive, where so many are with messages that the program has not received.
+    /// Returns true if senders may wait for a receive, where so many are with messages that the program has not
+    /// received.
     pub fn is_used_up(&self, filled: usize) -> bool {
         // A batch that is free is going to be posted: the device has told that few are left.
         if self.shared { self.posted == 0 && self.free.len() < self.batch as usize } else { filled >= self.all() }

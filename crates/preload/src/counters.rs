@@ -20,7 +20,7 @@ use crate::view;
 /// Longest placeholder, and longest path of the file with the counts.
 const TEXT: usize = 128;
 
-/// Whether the program has been in the tree, so that a path without a directory may mean something there.
+/// True if the program has been in the tree, so that a path without a directory may mean something there.
 static VISITED: AtomicBool = AtomicBool::new(false);
 
 /// The program sees, or may see, a directory of the tree.
@@ -28,7 +28,7 @@ pub fn visited() {
     VISITED.store(true, Ordering::Relaxed);
 }
 
-/// Whether it has.
+/// Returns true if it has.
 #[inline]
 pub fn may_be_inside() -> bool {
     VISITED.load(Ordering::Relaxed)
@@ -62,7 +62,7 @@ fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((LIVE.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// Whether `fd` may be a counter: all that a read of another file costs.
+/// Returns true if `fd` may be a counter: all that a read of another file costs.
 #[inline]
 pub fn may_be_one(fd: c_int) -> bool {
     may_be_inside() && bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)

@@ -22,7 +22,7 @@ use crate::view;
 
 reals! { socket send sendto sendmsg }
 
-/// Whether the program has opened such a socket: all that sending costs one that has not.
+/// True if the program has opened such a socket: all that sending costs one that has not.
 static OPENED: AtomicBool = AtomicBool::new(false);
 
 /// Longest request that is looked at.
@@ -111,8 +111,8 @@ unsafe fn is_kernel(to: *const sockaddr_nl, length: socklen_t) -> bool {
     c_int::from(to.nl_family) == libc::AF_NETLINK && to.nl_pid == 0 && to.nl_groups == 0
 }
 
-/// Whether the descriptor is a socket that was opened for NETLINK_RDMA, or one that was opened for NETLINK_USERSOCK, on
-/// which the kernel takes nothing: there is no need to tell them apart.
+/// Returns true if the descriptor is a socket that was opened for NETLINK_RDMA, or one that was opened for
+/// NETLINK_USERSOCK, on which the kernel takes nothing: there is no need to tell them apart.
 fn is_ours(fd: c_int) -> bool {
     let before = errno();
     let is = |option, value: c_int| {

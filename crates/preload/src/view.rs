@@ -65,7 +65,7 @@ fn find_tree() -> Option<Tree> {
     })
 }
 
-/// Whether there is a tree.
+/// Returns true if there is a tree.
 pub fn is_shown() -> bool {
     tree().is_some()
 }
@@ -148,7 +148,7 @@ pub fn without_tree(path: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether the tree's own path has a character that glob(3) would take as a pattern.
+/// Returns true if the tree's own path has a character that glob(3) would take as a pattern.
 pub fn tree_is_a_pattern() -> bool {
     tree().is_some_and(|t| t.bytes().iter().any(|b| b"*?[\\".contains(b)))
 }

@@ -21,7 +21,7 @@ impl Completion {
         Status::of(self.0.status)
     }
 
-    /// Whether it ended well: the status, compared without naming it.
+    /// Returns true if it ended well: the status, compared without naming it.
     #[inline]
     pub fn is_success(&self) -> bool {
         self.0.status == IBV_WC_SUCCESS
@@ -59,7 +59,7 @@ impl Completion {
         self.0.src_qp
     }
 
-    /// Whether a GRH lies in front of the message; UD only.
+    /// Returns true if a GRH lies in front of the message; UD only.
     pub fn has_grh(&self) -> bool {
         self.0.wc_flags & IBV_WC_GRH != 0
     }

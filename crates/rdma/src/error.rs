@@ -61,7 +61,7 @@ impl Error {
         }
     }
 
-    /// Whether libibverbs itself is missing or too old, so that no device can be had on this machine.
+    /// Returns true if libibverbs itself is missing or too old, so that no device can be had on this machine.
     pub fn is_library(&self) -> bool {
         matches!(*self.0, Kind::Library(_))
     }
@@ -115,7 +115,7 @@ impl PostError {
         Self { errno: libc::EINVAL, posted: 0, call }
     }
 
-    /// Whether the queue had no room; polling the CQ makes some.
+    /// Returns true if the queue had no room; polling the CQ makes some.
     pub fn is_full(&self) -> bool {
         self.errno == libc::ENOMEM
     }

@@ -127,7 +127,7 @@ impl PortAttr {
         f64::from(self.lanes) * self.lane_gbps
     }
 
-    /// Whether an address of this port needs a GID.
+    /// Returns true if an address of this port needs a GID.
     pub fn needs_gid(&self) -> bool {
         self.grh_required || self.link_layer == LinkLayer::Ethernet
     }

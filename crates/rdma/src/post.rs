@@ -241,7 +241,7 @@ chained!(ibv_send_wr, ibv_recv_wr);
 struct Chain<R> {
     requests: Vec<R>,
     sges: Vec<ibv_sge>,
-    /// Whether the pointers in `requests` lead into these two vectors, as they lie now.
+    /// True if the pointers in `requests` lead into these two vectors, as they lie now.
     linked: bool,
 }
 
@@ -333,7 +333,7 @@ impl<'a> SendList<'a> {
         self.chain.requests.len()
     }
 
-    /// Whether it has none.
+    /// Returns true if it has none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.chain.requests.is_empty()
@@ -398,7 +398,7 @@ impl<'a> RecvList<'a> {
         self.chain.requests.len()
     }
 
-    /// Whether it has none.
+    /// Returns true if it has none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.chain.requests.is_empty()

@@ -178,18 +178,18 @@ fn source_in_window(sources: &[Source], to: &SocketAddr) -> Option<Source> {
     near.find(|source| !is_link_local(&to.ip()) && !is_interfaces(source)).copied()
 }
 
-/// Whether an address has a meaning on one interface only.
+/// Returns true if an address has a meaning on one interface only.
 pub(crate) fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Whether it stands for this host whatever its addresses are, as the kernel's rdma_cm has it: the unspecified one and
-/// the loopback's.
+/// Returns true if it stands for this host whatever its addresses are, as the kernel's rdma_cm has it: the unspecified
+/// one and the loopback's.
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.to_canonical().is_loopback()
 }
 
-/// Whether all addresses of devices are the loopback's (`VERVAIN_INTERFACE=lo`).
+/// Returns true if all addresses of devices are the loopback's (`VERVAIN_INTERFACE=lo`).
 pub(crate) fn are_of_the_loopback(sources: &[Source]) -> bool {
     sources.iter().all(|source| ip_of(&source.gid).to_canonical().is_loopback())
 }

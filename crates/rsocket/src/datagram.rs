@@ -131,7 +131,7 @@ impl DatagramSocket {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// Whether they do.
+    /// Returns true if they do.
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }
@@ -445,7 +445,7 @@ impl DatagramSocket {
         }
     }
 
-    /// Whether its sizes can still be chosen.
+    /// Returns true if its sizes can still be chosen.
     pub fn is_new(&self) -> bool {
         lock(&self.inner).endpoints.is_empty()
     }
@@ -455,7 +455,7 @@ impl DatagramSocket {
     }
 }
 
-/// Whether it is one socket's address: flow labels and the like do not count.
+/// Returns true if it is one socket's address: flow labels and the like do not count.
 fn is_same(one: &SocketAddr, other: &SocketAddr) -> bool {
     (one.ip(), one.port()) == (other.ip(), other.port())
 }

@@ -190,22 +190,22 @@ impl Link {
         (core.stream.is_readable(), core.stream.is_writable())
     }
 
-    /// Whether a Write into a buffer of the peer's would do something at once.
+    /// Returns true if a Write into a buffer of the peer's would do something at once.
     pub fn is_io_writable(&self) -> bool {
         lock(&self.core).stream.is_io_writable()
     }
 
-    /// Whether the peer may send more.
+    /// Returns true if the peer may send more.
     pub fn is_receiving(&self) -> bool {
         lock(&self.core).stream.is_receiving()
     }
 
-    /// Whether this end may send.
+    /// Returns true if this end may send.
     pub fn is_sending(&self) -> bool {
         lock(&self.core).stream.is_sending()
     }
 
-    /// Whether nothing is left to be completed.
+    /// Returns true if nothing is left to be completed.
     pub fn is_done(&self) -> bool {
         let core = lock(&self.core);
         core.stream.is_done() && (!core.preparing || core.stream.phase() != Phase::Open)
@@ -264,7 +264,7 @@ impl Link {
         changed
     }
 
-    /// Whether a request has failed, which is to be settled.
+    /// Returns true if a request has failed, which is to be settled.
     pub fn has_failed(&self) -> bool {
         let core = lock(&self.core);
         core.failed.is_some() && core.stream.phase() == Phase::Open

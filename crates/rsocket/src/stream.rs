@@ -139,7 +139,7 @@ fn backlog_of(given: i32) -> usize {
     usize::try_from(given).ok().filter(|given| *given > 0).map_or(limit, |given| given.min(limit))
 }
 
-/// Whether who has asked, by this identifier, is gone: before an answer nothing else happens to it.
+/// Returns true if who has asked, by this identifier, is gone: before an answer nothing else happens to it.
 fn has_given_up(id: &dyn Id) -> bool {
     while let Ok(Some(event)) = id.event() {
         if matches!(event, Event::Disconnected | Event::Failed(_)) {
@@ -202,7 +202,7 @@ impl StreamSocket {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// Whether they do.
+    /// Returns true if they do.
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }

@@ -43,7 +43,7 @@ macro_rules! weak {
     }};
 }
 
-/// Whether the program has a sanitizer that keeps books of its memory: AddressSanitizer, LeakSanitizer,
+/// Returns true if the program has a sanitizer that keeps books of its memory: AddressSanitizer, LeakSanitizer,
 /// ThreadSanitizer, MemorySanitizer or HWAddressSanitizer. It has to be the allocator then, and places memory where its
 /// shadow is. UndefinedBehaviorSanitizer keeps none.
 #[inline]
@@ -151,12 +151,13 @@ fn request(request: Request, address: usize, len: usize, default: usize) -> usiz
     answer
 }
 
-/// Whether the program runs under valgrind, whatever the tool, and so some twenty times slower than else.
+/// Returns true if the program runs under valgrind, whatever the tool, and so some twenty times slower than else.
 pub fn valgrind() -> bool {
     request(Request::RunningOnValgrind, 0, 0, 0) != 0
 }
 
-/// Whether the program runs under memcheck: not under any other tool of valgrind's, which keep no books of memory.
+/// Returns true if the program runs under memcheck: not under any other tool of valgrind's, which keep no books of
+/// memory.
 pub fn memcheck() -> bool {
     const UNKNOWN: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);

@@ -28,7 +28,7 @@ pub const SIGNALS: [c_int; 10] = [
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the default action of the signals is replaced.
+/// Returns true if the default action of the signals is replaced.
 pub fn installed() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }
@@ -42,7 +42,7 @@ pub fn action() -> libc::sigaction {
     action
 }
 
-/// Whether an action is ours.
+/// Returns true if an action is ours.
 pub fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == handler as *const () as usize
 }

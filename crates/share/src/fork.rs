@@ -291,7 +291,7 @@ impl Snapshot {
         Some((changed.into_iter().map(list).collect(), cleared.map(list).collect()))
     }
 
-    /// Whether a child has it.
+    /// Returns true if a child has it.
     fn is_in_use(&self) -> bool {
         let mut lock = lock_of(libc::F_WRLCK);
         // SAFETY: a descriptor, or none, which is refused; `lock` is writable.
@@ -542,7 +542,7 @@ impl Heap {
         }
     }
 
-    /// Whether all of a range is there.
+    /// Returns true if all of a range is there.
     fn has(&self, range: Range<usize>) -> bool {
         self.marks.pieces(range).iter().all(|(_, m)| m.there != There::Hole)
     }

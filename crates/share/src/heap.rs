@@ -25,7 +25,7 @@ pub(crate) const GROWTH: usize = 8;
 /// From here on the contents of a block are looked for page by page: untouched memory must stay untouched.
 const SPARSE: usize = 1 << 20;
 
-/// Whether an address lies in the heap's range. Two loads and a comparison.
+/// Returns true if an address lies in the heap's range. Two loads and a comparison.
 #[inline]
 pub fn owns(addr: usize) -> bool {
     let (base, len) = state::range();

@@ -25,7 +25,7 @@ pub(crate) fn code(error: std::io::Error) -> c_int {
     error.raw_os_error().unwrap_or(libc::EINVAL)
 }
 
-/// Whether `[addr, addr+len)` has bytes in the heap's range. A few instructions.
+/// Returns true if `[addr, addr+len)` has bytes in the heap's range. A few instructions.
 #[inline]
 pub fn touches(addr: usize, len: usize) -> bool {
     let (base, length) = range();
@@ -44,8 +44,8 @@ pub(crate) fn serve_small() {
     SERVED_FROM.store(page().min(THRESHOLD), Ordering::Relaxed);
 }
 
-/// Whether an mmap call asks for what the heap can serve: private, anonymous, writable memory, at no particular place,
-/// without a word about huge pages, stacks or memory that is only reserved.
+/// Returns true if an mmap call asks for what the heap can serve: private, anonymous, writable memory, at no particular
+/// place, without a word about huge pages, stacks or memory that is only reserved.
 #[inline]
 pub fn wants(addr: usize, len: usize, prot: c_int, flags: c_int) -> bool {
     let kind = flags & !libc::MAP_POPULATE;

@@ -70,7 +70,7 @@ impl Marks {
         }
     }
 
-    /// Whether any of `range` is not plain.
+    /// Returns true if any of `range` is not plain.
     pub fn any(&self, range: &Range<usize>) -> bool {
         !self.0.is_empty() && self.0.overlaps(range)
     }

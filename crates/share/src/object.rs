@@ -36,7 +36,7 @@ pub struct Object {
     /// All of it once more, if it is of a window: its pages are given back to nobody, for whoever needs them again
     /// might find the file system full.
     region: Option<Region>,
-    /// Whether it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken
+    /// True if it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken
     /// away what was there.
     pub(crate) has_private_views: bool,
     /// Device and inode: a program may close descriptors that are not its own.
@@ -112,7 +112,7 @@ impl Object {
         unsafe { sys::mmap(addr, len, prot, flags, self.fd, self.first + offset as u64) }
     }
 
-    /// Whether the descriptor still is this object.
+    /// Returns true if the descriptor still is this object.
     pub fn alive(&self) -> bool {
         crate::state::stopped() || file_of(self.fd) == Some(self.file)
     }

@@ -44,7 +44,7 @@ pub(crate) fn table() -> MutexGuard<'static, Table> {
     sys::lock(&TABLE)
 }
 
-/// Whether anything is noted.
+/// Returns true if anything is noted.
 #[inline]
 pub fn any() -> bool {
     RANGES.load(Ordering::Acquire) != 0

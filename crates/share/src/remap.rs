@@ -81,7 +81,7 @@ pub unsafe fn remap(call: Remap) -> Option<Answer> {
     Some(unsafe { grow_or_move(call, fixed, keep, may_move) })
 }
 
-/// Whether nothing in the old range is the heap's.
+/// Returns true if nothing in the old range is the heap's.
 fn is_foreign(call: &Remap) -> bool {
     let Some(heap) = lock() else { return !owns(call.addr) };
     let parts = heap.parts(&(call.addr..call.addr + round_up(call.len.max(1), page())));
@@ -181,7 +181,7 @@ unsafe fn move_pieces(call: Remap, keep: bool) -> Answer {
     Ok(call.to)
 }
 
-/// Whether a part of the old range is not mapped.
+/// Returns true if a part of the old range is not mapped.
 fn has_hole(call: &Remap) -> bool {
     // SAFETY: plain numbers; MS_ASYNC only looks at the mappings.
     let answer = unsafe { libc::syscall(libc::SYS_msync, call.addr, round_up(call.len, page()), libc::MS_ASYNC) };
@@ -364,7 +364,7 @@ unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
     unsafe { sys::mmap(0, call.new_len, RW, flags, -1, 0) }.map_err(code)
 }
 
-/// Whether the page at `addr` is locked (mlock(2)): the kernel refuses to call such a one cold.
+/// Returns true if the page at `addr` is locked (mlock(2)): the kernel refuses to call such a one cold.
 fn is_locked(addr: usize) -> bool {
     kernel_advice(&(addr..addr + page()), libc::MADV_COLD) == Err(libc::EINVAL)
 }

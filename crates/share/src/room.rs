@@ -133,7 +133,7 @@ impl Heap {
         }
     }
 
-    /// Whether room is memory, which this process shares with others.
+    /// Returns true if room is memory, which this process shares with others.
     pub(crate) fn room_is_scarce(&self) -> bool {
         matches!(self.room, Room::Window(_))
     }

@@ -59,13 +59,14 @@ pub struct Settings {
     pub fork_limit: usize,
     /// Blocks that there may be at once, each of which may take a mapping: half of what a process may have.
     pub most_blocks: usize,
-    /// Whether the device adopts private memory when it is registered (`VERVAIN_ADOPT`).
+    /// True if the device adopts private memory when it is registered (`VERVAIN_ADOPT`).
     pub adopts: bool,
-    /// Whether the host gives huge pages to shared memory that asks for them.
+    /// True if the host gives huge pages to shared memory that asks for them.
     pub huge: bool,
 }
 
-/// Whether memory is to be shared from the start, and not from the moment that the process loads the verbs library.
+/// Returns true if memory is to be shared from the start, and not from the moment that the process loads the verbs
+/// library.
 pub fn from_the_start() -> bool {
     SHARE.look(|value| value.and_then(Share::of)) == Some(Share::Always)
 }
@@ -163,7 +164,7 @@ fn number(path: &CStr) -> Option<usize> {
     std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
 }
 
-/// Whether shmem_enabled has one of the words that give huge pages to who asks.
+/// Returns true if shmem_enabled has one of the words that give huge pages to who asks.
 fn host_has_huge_pages() -> bool {
     let Some((text, n)) = sys::read_small::<128>(c"/sys/kernel/mm/transparent_hugepage/shmem_enabled") else {
         return false;

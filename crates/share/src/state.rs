@@ -162,8 +162,8 @@ impl Drop for Locked {
     }
 }
 
-/// Whether memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first large
-/// request.
+/// Returns true if memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first
+/// large request.
 #[inline]
 pub fn possible() -> bool {
     matches!(MODE.load(Ordering::Relaxed), AWAKE | ON)
@@ -174,7 +174,7 @@ pub fn wake() {
     let _ = MODE.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Whether there is a heap.
+/// Returns true if there is a heap.
 #[inline]
 pub fn exists() -> bool {
     matches!(MODE.load(Ordering::Acquire), ON | STOPPED)
@@ -191,7 +191,7 @@ pub fn stop() {
     let _ = MODE.fetch_update(Ordering::AcqRel, Ordering::Acquire, stop);
 }
 
-/// Whether that was said.
+/// Returns true if that was said.
 #[inline]
 pub fn stopped() -> bool {
     MODE.load(Ordering::Relaxed) == STOPPED
@@ -310,7 +310,7 @@ impl Heap {
         all
     }
 
-    /// Whether all of `range` is live memory that shows the object's own pages.
+    /// Returns true if all of `range` is live memory that shows the object's own pages.
     pub fn shared(&self, range: &Range<usize>) -> bool {
         if range.is_empty() || range.start < self.base || range.end > self.base + self.len {
             return false;

@@ -45,9 +45,9 @@ pub struct RequesterConfig {
     pub dest_qpn: u32,
     /// Partition key of outgoing packets.
     pub pkey: u16,
-    /// Whether the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
+    /// True if the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
     pub migrated: bool,
-    /// Whether packets say that their sender is Vervain until the first answer comes (RC, XRC).
+    /// True if packets say that their sender is Vervain until the first answer comes (RC, XRC).
     pub introduces: bool,
     /// PSN of the first packet (sq_psn).
     pub first_psn: u32,
@@ -82,7 +82,7 @@ pub struct ResponderConfig {
     pub dest_qpn: u32,
     /// Partition key of outgoing packets.
     pub pkey: u16,
-    /// Whether the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
+    /// True if the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
     pub migrated: bool,
     /// PSN of the first packet to come (rq_psn).
     pub expected_psn: u32,

@@ -94,8 +94,8 @@ pub trait Data {
     fn length(&self) -> usize;
     /// The bytes, read once, if there are eight.
     fn word(&self) -> Option<[u8; 8]>;
-    /// Whether the sender has put them where they belong ([`RequesterHost::landing`]): nothing is to be copied, and
-    /// there may be more of them than a packet has. The packet then stands for as many as they would have taken, of
+    /// Returns true if the sender has put them where they belong ([`RequesterHost::landing`]): nothing is to be copied,
+    /// and there may be more of them than a packet has. The packet then stands for as many as they would have taken, of
     /// which it is the first.
     #[inline(always)]
     fn has_landed(&self) -> bool {
@@ -137,10 +137,10 @@ pub trait RequesterHost {
     fn deliver(&mut self, n: u32, offset: u64, data: &Self::Data) -> Result<(), Refused>;
     /// The word that atomic `n` has found; as for [`RequesterHost::deliver`].
     fn deliver_word(&mut self, n: u32, word: u64) -> Result<(), Refused>;
-    /// Whether the peer has taken every packet sent so far out of the channel. Asked when the ACK timeout has expired:
-    /// only if it has, they are sent again. Over a channel that loses nothing ([`crate::Window::lossless`]) the peer
-    /// then had no use for one of them, for example because its QP was not ready; before, a copy would only be one more
-    /// for a slow peer to take. Where packets are lost, nobody can know: `true`, which is the default.
+    /// Returns true if the peer has taken every packet sent so far out of the channel. Asked when the ACK timeout has
+    /// expired: only if it has, they are sent again. Over a channel that loses nothing ([`crate::Window::lossless`])
+    /// the peer then had no use for one of them, for example because its QP was not ready; before, a copy would only be
+    /// one more for a slow peer to take. Where packets are lost, nobody can know: `true`, which is the default.
     fn is_taken(&self) -> bool {
         true
     }

@@ -111,8 +111,8 @@ impl Pacer {
         !matches!(self.peer, Peer::Silent { .. })
     }
 
-    /// Whether a packet of `cost` may leave now. If not, [`Pacer::hold_back`] is to be told so and this is to be asked
-    /// again, at once, after an echo, and at [`Pacer::next_timeout`].
+    /// Returns true if a packet of `cost` may leave now. If not, [`Pacer::hold_back`] is to be told so and this is to
+    /// be asked again, at once, after an echo, and at [`Pacer::next_timeout`].
     #[inline]
     pub fn admits(&self, cost: u64) -> bool {
         self.under_way == 0 || self.under_way + cost <= self.credit || self.try_one || !self.is_paced()

@@ -17,7 +17,7 @@ pub fn distance(from: u32, to: u32) -> u32 {
     to.wrapping_sub(from) & MASK
 }
 
-/// Whether `psn` comes before `other`, in the half of the space that lies behind it.
+/// Returns true if `psn` comes before `other`, in the half of the space that lies behind it.
 #[inline(always)]
 pub fn is_before(psn: u32, other: u32) -> bool {
     distance(psn, other).wrapping_sub(1) < HALF

@@ -124,23 +124,23 @@ impl Requester {
         self.timers.modify(&self.config, idle);
     }
 
-    /// Whether no request has been begun that has not ended.
+    /// Returns true if no request has been begun that has not ended.
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// Whether packets of requests that were begun are still to be sent, for the first time or again.
+    /// Returns true if packets of requests that were begun are still to be sent, for the first time or again.
     pub fn has_unsent(&self) -> bool {
         !self.ended && self.stopped.is_none() && self.cursor.index < self.flights.len()
     }
 
-    /// Whether the peer has no receive for what is to be sent next, or is silent: an ACK timeout has passed since its
-    /// last answer, or more probes than may find one packet lost.
+    /// Returns true if the peer has no receive for what is to be sent next, or is silent: an ACK timeout has passed
+    /// since its last answer, or more probes than may find one packet lost.
     pub fn waits_for_peer(&self) -> bool {
         self.timers.is_waiting() || self.timers.is_in_vain(&self.config)
     }
 
-    /// Whether a request has failed. The requester does nothing more.
+    /// Returns true if a request has failed. The requester does nothing more.
     pub fn has_ended(&self) -> bool {
         self.ended
     }

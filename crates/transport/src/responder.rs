@@ -130,13 +130,14 @@ impl Responder {
         self.config.max_dest_rd_atomic = most;
     }
 
-    /// Whether [`Responder::poll_transmit`] has something to send.
+    /// Returns true if [`Responder::poll_transmit`] has something to send.
     #[inline]
     pub fn has_ack_due(&self) -> bool {
         self.ack_due || self.refusal.is_some() || !self.answers.is_empty()
     }
 
-    /// Whether a request was refused with an error. The responder takes nothing more; the NAK may wait to be sent.
+    /// Returns true if a request was refused with an error. The responder takes nothing more; the NAK may wait to be
+    /// sent.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -176,7 +177,7 @@ impl Responder {
         }
     }
 
-    /// Whether the NAK that waits to be sent ends the QP.
+    /// Returns true if the NAK that waits to be sent ends the QP.
     #[inline]
     fn refuses_for_good(&self) -> bool {
         self.refusal.is_some_and(|refusal| !matches!(refusal.then, Then::Nothing))

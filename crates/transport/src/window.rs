@@ -71,7 +71,7 @@ impl Window {
         window
     }
 
-    /// Whether the channel delivers every packet once and in order.
+    /// Returns true if the channel delivers every packet once and in order.
     #[inline(always)]
     pub fn is_lossless(&self) -> bool {
         self.lossless
@@ -92,8 +92,9 @@ impl Window {
         &self.rtt
     }
 
-    /// Whether a requester that has `own` bytes under way may send `bytes` more. Those that the window holds back share
-    /// it evenly; and each may have a packet under way, so that its own answers let it go on and none is starved.
+    /// Returns true if a requester that has `own` bytes under way may send `bytes` more. Those that the window holds
+    /// back share it evenly; and each may have a packet under way, so that its own answers let it go on and none is
+    /// starved.
     #[inline(always)]
     pub(crate) fn admits(&self, own: u64, bytes: u64) -> bool {
         own == 0 || bytes <= self.room(own)

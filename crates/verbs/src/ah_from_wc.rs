@@ -22,7 +22,7 @@ struct Source {
     from: ibv_gid,
     /// The address it was sent to: what the answer comes from.
     to: ibv_gid,
-    /// Whether that address is to be used with RoCE v2.
+    /// True if that address is to be used with RoCE v2.
     v2: bool,
     flow_label: u32,
     traffic_class: u8,

@@ -280,7 +280,7 @@ pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
     errno::minus_one(libc::ENODATA)
 }
 
-/// Whether the range lies in the buffer and the PD is the buffer's.
+/// Returns true if the range lies in the buffer and the PD is the buffer's.
 unsafe fn within(buf: *const ibv_buf, pd: *const ibv_pd, addr: *const c_void, length: usize) -> bool {
     // SAFETY: the client's buffer, or NULL.
     unsafe { buf.as_ref() }.is_some_and(|buf| {

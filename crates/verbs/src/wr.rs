@@ -23,7 +23,7 @@ pub(crate) struct Builder(UnsafeCell<Batch>);
 struct Batch {
     /// The request, without its data, which is below.
     request: SendRequest<'static>,
-    /// Whether there is one.
+    /// True if there is one.
     building: bool,
     data: DataKind,
     /// The only piece of data, if there is one; all pieces otherwise.

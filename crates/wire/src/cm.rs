@@ -557,7 +557,7 @@ impl Message {
 }
 
 impl Req {
-    /// Whether the connection is one of XRC.
+    /// Returns true if the connection is one of XRC.
     pub fn is_xrc(&self) -> bool {
         self.transport_service == EXTENDED && self.extended_transport == XRC
     }

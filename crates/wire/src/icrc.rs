@@ -38,7 +38,7 @@ const DF: u32 = 0x40;
 pub struct Untold {
     /// Identification.
     pub id: u16,
-    /// Whether routers must not cut the packet.
+    /// True if routers must not cut the packet.
     pub dont_fragment: bool,
 }
 

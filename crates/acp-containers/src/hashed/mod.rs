@@ -117,7 +117,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Whether they are none.
+    /// Returns true if they are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

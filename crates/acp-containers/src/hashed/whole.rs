@@ -29,7 +29,7 @@ impl Container<'_> {
         Ok(sum)
     }
 
-    /// Whether it has no elements. As [`len`](Container::len), and no further than to the first that are found.
+    /// Returns whether it has no elements. As [`len`](Container::len), and no further than to the first that are found.
     ///
     /// # Errors
     /// As there.

@@ -68,7 +68,7 @@ impl List {
         Ok(self.header(heap)?.size)
     }
 
-    /// Whether it has none. One round trip.
+    /// Returns whether it has none. One round trip.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -367,7 +367,7 @@ impl List {
 }
 
 impl Cursor {
-    /// Whether it is the end.
+    /// Returns true if it is the end.
     pub fn is_end(self) -> bool {
         self.element == self.list.address
     }

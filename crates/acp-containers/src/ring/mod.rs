@@ -217,7 +217,7 @@ impl Ring {
         self.room.capacity
     }
 
-    /// Whether both are the same ring.
+    /// Returns true if both are the same ring.
     pub fn is(&self, other: &Self) -> bool {
         self.header == other.header
     }

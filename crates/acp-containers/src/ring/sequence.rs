@@ -38,7 +38,7 @@ macro_rules! sequence {
                 Ok(self.ring(&mut heap.world().batch(), heap)?.size)
             }
 
-            /// Whether it has none. One round trip.
+            /// Returns whether it has none. One round trip.
             ///
             /// # Errors
             /// As of [`destroy`](Self::destroy).

@@ -576,7 +576,7 @@ impl<'a> Template<'a> {
     }
 }
 
-/// Whether the plan says how many requests are under way: of latency there is one, and PM decides by itself.
+/// Returns true if the plan says how many requests are under way: of latency there is one, and PM decides by itself.
 fn is_driven(measure: Measure, interface: Interface) -> bool {
     measure == Measure::Bandwidth && interface != Interface::Pm
 }

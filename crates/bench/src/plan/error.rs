@@ -101,7 +101,7 @@ impl<'t> Mistakes<'t> {
         self.found.is_empty()
     }
 
-    /// Whether it is text in quotes.
+    /// Returns true if it is text in quotes.
     pub(super) fn is_quoted(&self, span: &Range<usize>) -> bool {
         self.text.get(span.clone()).is_some_and(|text| text.starts_with(['"', '\'']))
     }

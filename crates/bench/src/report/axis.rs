@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// Whether a value is within the range.
+    /// Returns true if a value is within the range.
     pub fn covers(&self, value: f64) -> bool {
         value.is_finite() && value <= self.value(self.range.1) * 1.000_001
     }

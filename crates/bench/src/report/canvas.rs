@@ -48,7 +48,7 @@ pub struct Point {
     pub y: f64,
     /// Its 95 % interval.
     pub interval: (f64, f64),
-    /// Whether it is flagged: drawn hollow, or with an asterisk.
+    /// True if it is flagged: drawn hollow, or with an asterisk.
     pub doubtful: bool,
 }
 
@@ -123,12 +123,12 @@ impl Frame<'_> {
         width(words, LETTER) > (self.width - 2 * LEFT) / self.names.len().max(1) as i32
     }
 
-    /// Whether one of the names is too wide for its place, so that they stand in two lines.
+    /// Returns true if one of the names is too wide for its place, so that they stand in two lines.
     fn breaks_names(&self) -> bool {
         self.names.iter().any(|name| self.is_too_wide(name))
     }
 
-    /// Whether one is too wide even so, so that every other name stands lower.
+    /// Returns true if one is too wide even so, so that every other name stands lower.
     fn staggers_names(&self) -> bool {
         self.names.iter().flat_map(|name| lines(name)).any(|line| self.is_too_wide(line))
     }

@@ -53,7 +53,7 @@ pub fn of_the_rest(results: &Results, beyond_the_paper: bool) -> Result<Vec<Figu
     Ok(figures)
 }
 
-/// Whether it was measured beside some stream over sizes.
+/// Returns true if it was measured beside some stream over sizes.
 fn has_sizes(seen: &[Seen<'_>], setting: Setting, operation: Operation) -> bool {
     let of_this = |case: &Case| setting.fits(case) && case.operation == operation && case.qps == 1;
     let beside = streams(seen, of_this).into_iter();

@@ -121,7 +121,7 @@ pub(crate) struct Figure {
     pub drawing: Drawing,
     /// Its values.
     pub table: Table,
-    /// Whether the values are the point, and the picture goes with them. Such a figure takes the whole width of the
+    /// True if the values are the point, and the picture goes with them. Such a figure takes the whole width of the
     /// page.
     pub table_first: bool,
 }

@@ -35,7 +35,7 @@ const NETWORKS: [&str; 4] = ["GC-LE", "E7501", "Myrinet", "Ethernet"];
 struct Printed {
     what: &'static str,
     operation: Operation,
-    /// Whether data go inside the work request, as far as they are short enough.
+    /// True if data go inside the work request, as far as they are short enough.
     inline: bool,
     values: [Option<f64>; NETWORKS.len()],
 }
@@ -147,7 +147,7 @@ fn environments(seen: &[Seen<'_>]) -> Vec<Environment> {
     all
 }
 
-/// Whether data go inside the work request in an environment.
+/// Returns true if data go inside the work request in an environment.
 fn is_inline(results: &Results, environment: Environment) -> bool {
     let variables = environment.and_then(|name| results.header.environments.get(name.as_str()));
     variables.is_none_or(|of| of.variables.get(INLINE).is_none_or(|value| value != "0"))

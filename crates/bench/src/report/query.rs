@@ -23,12 +23,12 @@ impl Seen<'_> {
         &self.result.case
     }
 
-    /// Whether a flag says so.
+    /// Returns true if a flag says so.
     pub fn is_doubtful(&self) -> bool {
         !self.summary.flags.is_empty()
     }
 
-    /// Whether its runs are too few for an interval.
+    /// Returns true if its runs are too few for an interval.
     pub fn has_too_few_rounds(&self) -> bool {
         self.summary.flags.contains(&Flag::TooFewRounds)
     }
@@ -97,7 +97,7 @@ impl Setting {
         Self { placement, service: Service::Rc, measure }
     }
 
-    /// Whether a case has it.
+    /// Returns true if a case has it.
     pub fn fits(&self, case: &Case) -> bool {
         Self::of(case) == *self
     }

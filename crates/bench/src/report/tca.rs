@@ -69,7 +69,7 @@ impl Printed {
         if self.operation == Operation::PingPong { "MPI ping-pong" } else { name(self.operation) }
     }
 
-    /// Whether a case is one of those that the value is of. The paper's MPI uses the device.
+    /// Returns true if a case is one of those that the value is of. The paper's MPI uses the device.
     fn fits(&self, case: &Case) -> bool {
         let alone = case.operation == self.operation && case.interference.is_none();
         alone

@@ -24,7 +24,7 @@ pub struct Collector {
 
 struct Collected {
     result: CaseResult,
-    /// Whether `result.summary` is of all its runs.
+    /// True if `result.summary` is of all its runs.
     summed: bool,
 }
 
@@ -103,7 +103,7 @@ impl Collector {
         self.result(case).map(|r| r.iterations).filter(|n| *n > 0)
     }
 
-    /// Whether the case needs no measurement in `round`: it had it, or it fails each time.
+    /// Returns true if the case needs no measurement in `round`: it had it, or it fails each time.
     pub fn is_settled(&self, case: &Case, round: u32) -> bool {
         self.result(case).is_none_or(|r| {
             r.runs.iter().any(|run| run.round == round)
@@ -112,7 +112,7 @@ impl Collector {
         })
     }
 
-    /// Whether the machine's own figures are there for `round`.
+    /// Returns true if the machine's own figures are there for `round`.
     pub fn has_raw(&self, round: u32) -> bool {
         self.raw.iter().any(|r| r.round == round)
     }

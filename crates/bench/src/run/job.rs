@@ -79,7 +79,7 @@ impl<'a> Job<'a> {
 /// The process that started the ranks. Dropped when nobody gives them orders any more: then they leave, and it ends.
 struct Launcher {
     process: Child,
-    /// Whether ranks have come, which leave when they are not needed any more.
+    /// True if ranks have come, which leave when they are not needed any more.
     has_ranks: bool,
 }
 

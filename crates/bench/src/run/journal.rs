@@ -64,7 +64,7 @@ pub struct Setup {
     pub gid_index: Option<u8>,
     /// `vervain bench serve`, as host:port; None: this host.
     pub peer: Option<String>,
-    /// Whether cases with more ranks than this host has processors are measured too, and iterations are those of a full
+    /// True if cases with more ranks than this host has processors are measured too, and iterations are those of a full
     /// run.
     #[serde(default)]
     pub full: bool,

@@ -89,7 +89,7 @@ pub struct Outcome {
     pub results: Results,
     /// For the terminal: the values as tables.
     pub table: String,
-    /// Whether the user ended it.
+    /// True if the user ended it.
     pub by_user: bool,
 }
 

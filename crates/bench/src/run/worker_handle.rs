@@ -88,7 +88,7 @@ pub enum WorkerError {
     Lost {
         /// A sentence.
         why: String,
-        /// Whether it was behind `vervain bench serve`.
+        /// True if it was behind `vervain bench serve`.
         remote: bool,
     },
     /// The user wants an end.
@@ -111,7 +111,7 @@ pub struct WorkerHandle<'a> {
     child: Option<Child>,
     /// The host's name, for sentences.
     place: String,
-    /// Whether it is behind `vervain bench serve`.
+    /// True if it is behind `vervain bench serve`.
     remote: bool,
     interrupted: &'a AtomicBool,
     releases: u64,

@@ -84,7 +84,7 @@ pub const SCATTER: (&str, &str) = ("MLX5_SCATTER_TO_CQE", "0");
 /// The vendor number of the devices that mlx5 drives.
 const MELLANOX: u32 = 0x02c9;
 
-/// Whether a vendor's library has the device alone write to memory, with this value of [`SCATTER`].
+/// Returns true if a vendor's library has the device alone write to memory, with this value of [`SCATTER`].
 fn leaves_copies(vendor: u32, scatter: Option<&OsStr>) -> bool {
     vendor != MELLANOX || scatter.is_some_and(|value| value == SCATTER.1)
 }

@@ -69,7 +69,7 @@ pub struct Pair {
     qps: Vec<Qp>,
     peers: Vec<Peer>,
     path: PathOptions,
-    /// Whether messages are posted inline.
+    /// True if messages are posted inline.
     inline: bool,
     /// Receives that each QP has room for.
     receives: u32,
@@ -244,7 +244,7 @@ impl Pair {
         self.qps[qp].receive(RecvRequest::new(&sge).id(qp as u64))
     }
 
-    /// Whether this end has receives to post before the other one may begin.
+    /// Returns true if this end has receives to post before the other one may begin.
     pub fn is_received_from(&self) -> bool {
         let answers = self.spec.case.measure == Measure::Latency;
         self.spec.case.operation.takes_receive() && (self.spec.side == Side::Responder || answers)

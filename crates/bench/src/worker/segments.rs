@@ -30,7 +30,7 @@ impl<'a> Course<'a> {
         self.begin
     }
 
-    /// Whether [`mark`](Self::mark) has to be told that `done` iterations are done.
+    /// Returns true if [`mark`](Self::mark) has to be told that `done` iterations are done.
     #[inline]
     pub fn is_due(&self, done: u64) -> bool {
         self.segments.is_over(done)
@@ -68,7 +68,7 @@ impl Segments {
         Self { length, next: length, last: (0, 0.0), parts: Vec::with_capacity(PARTS as usize + 1) }
     }
 
-    /// Whether a part ends with iteration `done`, counted from 1.
+    /// Returns true if a part ends with iteration `done`, counted from 1.
     #[inline]
     fn is_over(&self, done: u64) -> bool {
         done >= self.next

@@ -177,7 +177,7 @@ struct Workers {
     variables: Vec<(String, OsString)>,
     /// The device's name.
     device: String,
-    /// Whether the device is one of ours, which can be told to take the network.
+    /// True if the device is one of ours, which can be told to take the network.
     ours: bool,
     note: String,
 }

@@ -85,12 +85,12 @@ impl Writer {
         }
     }
 
-    /// Whether so much waits that no more is to be read for now.
+    /// Returns true if so much waits that no more is to be read for now.
     pub fn is_full(&self) -> bool {
         self.state.waiting.load(Ordering::Relaxed) >= MOST_WAITING
     }
 
-    /// Whether nobody reads any more.
+    /// Returns true if nobody reads any more.
     pub fn is_gone(&self) -> bool {
         self.state.gone.load(Ordering::Relaxed)
     }

@@ -18,7 +18,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Whether standard input is one.
+    /// Returns true if standard input is one.
     pub fn is_input() -> bool {
         io::stdin().is_terminal()
     }

@@ -35,7 +35,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether the two ends have a connection, or are about to, and neither has said that it ends.
+    /// Returns true if the two ends have a connection, or are about to, and neither has said that it ends.
     pub fn is_live(self) -> bool {
         matches!(self, State::ReqRcvd | State::RepRcvd | State::RepSent | State::Established)
     }

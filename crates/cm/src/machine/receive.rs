@@ -136,7 +136,7 @@ impl Machine {
         }
     }
 
-    /// Whether an identifier that nobody has is one of this process. Others are not for it to answer for.
+    /// Returns true if an identifier that nobody has is one of this process. Others are not for it to answer for.
     fn is_ours(&self, id: u32) -> bool {
         id >> NUMBER_BITS == self.slot
     }
@@ -155,8 +155,8 @@ impl Machine {
         }
     }
 
-    /// Whether a peer that says that it has this identifier and QP contradicts a connection with it. Then that one is
-    /// stale: the peer has lost it, and is asked to say so.
+    /// Returns true if a peer that says that it has this identifier and QP contradicts a connection with it. Then that
+    /// one is stale: the peer has lost it, and is asked to say so.
     fn is_stale(&mut self, now: Nanos, path: &Path, remote: Remote) -> bool {
         let with_id = self.by_id.get(&(path.dgid, remote.guid, remote.id)).copied();
         let with_qpn = self.by_qpn.get(&(path.dgid, remote.guid, remote.qpn)).copied();

@@ -152,7 +152,7 @@ impl View {
         self.map.len
     }
 
-    /// Whether nothing is mapped; never true for a view made by this module.
+    /// Returns true if nothing is mapped; never true for a view made by this module.
     pub fn is_empty(&self) -> bool {
         self.map.len == 0
     }
@@ -435,7 +435,7 @@ impl Block {
         self.range.end - self.range.start
     }
 
-    /// Whether it holds nothing.
+    /// Returns true if it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }

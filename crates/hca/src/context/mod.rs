@@ -147,12 +147,12 @@ impl Context {
         self.process()?.claim_slots_again(&saved.slots, &saved.credentials)
     }
 
-    /// Whether it was saved since it is stopped.
+    /// Returns true if it was saved since it is stopped.
     pub fn is_saved(&self) -> bool {
         gate::is_saved(self.switch().0)
     }
 
-    /// Whether it is stopped, by itself or with the process.
+    /// Returns true if it is stopped, by itself or with the process.
     pub fn is_stopped(&self) -> bool {
         gate::is_stopped(self.switch().0)
     }

@@ -325,7 +325,7 @@ impl Cq {
         self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
     }
 
-    /// Whether it overran.
+    /// Returns true if it overran.
     pub fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }

@@ -52,8 +52,8 @@ pub(crate) struct Deliveries<'a> {
 }
 
 impl Deliveries<'_> {
-    /// Whether the next completion has a CQE. The caller is the ring's only producer, so this holds until it pushes
-    /// that.
+    /// Returns true if the next completion has a CQE. The caller is the ring's only producer, so this holds until it
+    /// pushes that.
     #[inline(always)]
     pub(crate) fn has_cqe(&self) -> bool {
         self.free_cqe(self.lane.produced.load(Ordering::Relaxed)).is_some()
@@ -150,7 +150,7 @@ impl RecvRing {
         RecvRing { lane, ring, cqes, consumed, scattered, limit: rq.max_wr(), rq, qp_num, inline }
     }
 
-    /// Whether there may be messages in CQEs.
+    /// Returns true if there may be messages in CQEs.
     pub(crate) fn may_hold_messages(&self) -> bool {
         self.inline && self.cqes.is_some()
     }
@@ -185,7 +185,7 @@ impl RecvRing {
         if pending > self.limit { 0 } else { pending }
     }
 
-    /// Whether there is a completion to be taken.
+    /// Returns true if there is a completion to be taken.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         if self.rq.view.exclusive {
@@ -270,7 +270,7 @@ impl RecvRing {
         Some(completion)
     }
 
-    /// Whether the message of completion `number` was scattered before; forgets that.
+    /// Returns true if the message of completion `number` was scattered before; forgets that.
     #[inline]
     fn is_scattered(&self, number: u32) -> bool {
         let scattered = self.scattered.load(Ordering::Relaxed);

@@ -106,8 +106,8 @@ impl Rings {
         self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
     }
 
-    /// Whether there is something in a ring. Those that are not watched are added up only where there is a sign of
-    /// something, or a ready bit, which may have been taken since.
+    /// Returns true if there is something in a ring. Those that are not watched are added up only where there is a sign
+    /// of something, or a ready bit, which may have been taken since.
     pub(crate) fn hold_any(&self) -> bool {
         self.watched.rings.iter().any(|w| w.source.is_ready())
             || (self.aside || self.shared.summary.load(Ordering::SeqCst) != 0) && self.pending() > 0

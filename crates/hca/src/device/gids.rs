@@ -82,7 +82,8 @@ pub(crate) fn window() -> Option<Gid> {
     WINDOW.get().map(|(gid, _)| *gid)
 }
 
-/// Whether an address leads through the window: the GIDs of its nodes differ in the number alone, and LIDs are theirs.
+/// Returns true if an address leads through the window: the GIDs of its nodes differ in the number alone, and LIDs are
+/// theirs.
 pub(crate) fn is_in_window(ah: &AhAttr) -> bool {
     let is_of_node = |window: Gid| ah.is_global && window[..8] == ah.grh.dgid[..8];
     window().is_some_and(|window| is_of_node(window) || lids::node(ah.dlid).is_some())
@@ -306,7 +307,7 @@ pub(crate) fn gid_at(index: u32) -> Gid {
     table().as_ref().and_then(|t| t.at(index)).map_or([0; 16], |entry| entry.gid)
 }
 
-/// Whether an address of this host has this GID, as the program has known it first or as it is now.
+/// Returns true if an address of this host has this GID, as the program has known it first or as it is now.
 pub fn is_of_this_host(gid: &Gid) -> bool {
     let gid = gid_of(address_map::first_known(Ipv6Addr::from(*gid).to_canonical()));
     table().as_ref().is_some_and(|t| t.addresses.contains(&gid))

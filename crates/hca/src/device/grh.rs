@@ -45,7 +45,7 @@ impl Route<'_> {
     }
 }
 
-/// Whether a GID holds an IPv4 address (`::ffff:a.b.c.d`).
+/// Returns true if a GID holds an IPv4 address (`::ffff:a.b.c.d`).
 pub fn is_ipv4(gid: &Gid) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
 }

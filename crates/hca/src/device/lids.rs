@@ -39,7 +39,7 @@ pub fn at(node: u32, node_gid: &Gid, place: u16) -> (u16, Gid) {
     (of_port(Some(node), device, port), gid(guid(node_gid, device), port))
 }
 
-/// Whether a LID is that of a group.
+/// Returns true if a LID is that of a group.
 pub fn is_multicast(lid: u16) -> bool {
     MULTICAST.contains(&lid)
 }
@@ -60,7 +60,7 @@ pub(crate) fn gid(guid: u64, port: u8) -> Gid {
     gid
 }
 
-/// Whether a GID is that of an InfiniBand port of Vervain's: the default subnet and a GUID.
+/// Returns true if a GID is that of an InfiniBand port of Vervain's: the default subnet and a GUID.
 pub fn is_of_infiniband(gid: &Gid) -> bool {
     gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] && gid[8..10] == GUID_PREFIX.to_be_bytes()
 }

@@ -217,12 +217,12 @@ impl Device {
         self.link_layer
     }
 
-    /// Whether addresses are GIDs only.
+    /// Returns true if addresses are GIDs only.
     pub fn is_ethernet(&self) -> bool {
         self.link_layer == LinkLayer::Ethernet
     }
 
-    /// Whether a port's state and MTU are those of a network interface, and not of memory alone.
+    /// Returns true if a port's state and MTU are those of a network interface, and not of memory alone.
     pub(crate) fn follows_network(&self) -> bool {
         self.is_ethernet() && matches!(self.link, LinkChoice::Auto | LinkChoice::Roce)
     }
@@ -324,13 +324,13 @@ impl Device {
     }
 }
 
-/// Whether a GID is that of a multicast group (IBA 4.1.1; RFC 1112 for the IPv4 ones).
+/// Returns true if a GID is that of a multicast group (IBA 4.1.1; RFC 1112 for the IPv4 ones).
 pub fn is_multicast(gid: &Gid) -> bool {
     gid[0] == 0xff || (crate::device::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0)
 }
 
-/// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports.
-/// The GID of a node in a window says which one is meant, whatever the LID.
+/// Returns true if an address leads back to this host: by GID to one of its interface addresses, by LID to one of its
+/// ports. The GID of a node in a window says which one is meant, whatever the LID.
 pub fn is_this_host(devices: &[Arc<Device>], ah: &AhAttr) -> bool {
     let Some(first) = devices.first() else { return false };
     if first.is_ethernet() {

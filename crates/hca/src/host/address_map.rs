@@ -46,8 +46,8 @@ struct Moves {
     known: BTreeMap<IpAddr, IpAddr>,
 }
 
-/// Whether any address is another than the program knows: what is on the way of each packet asks this, and the rest
-/// apart.
+/// Returns true if any address is another than the program knows: what is on the way of each packet asks this, and the
+/// rest apart.
 #[inline]
 pub fn is_moved() -> bool {
     MOVED.load(Ordering::Relaxed)

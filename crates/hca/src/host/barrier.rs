@@ -33,7 +33,7 @@ pub(crate) fn forget() {
     REGISTERED.store(false, Ordering::Release);
 }
 
-/// Whether this process takes part.
+/// Returns true if this process takes part.
 #[inline]
 pub fn is_registered() -> bool {
     REGISTERED.load(Ordering::Relaxed)

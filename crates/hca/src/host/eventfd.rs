@@ -16,8 +16,8 @@ pub(crate) fn create() -> Result<OwnedFd> {
     }
 }
 
-/// Whether a descriptor that came from a peer may be written to: never one that could block, or whose write could end
-/// in a signal, as that of a pipe.
+/// Returns true if a descriptor that came from a peer may be written to: never one that could block, or whose write
+/// could end in a signal, as that of a pipe.
 pub fn is_harmless(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: fills a struct on this stack, all of whose bytes may be zero; reads the flags of an open descriptor.
     unsafe {

@@ -41,7 +41,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) -> Access {
     Faulted::check(unsafe { native::vervain_move(to, from, n) })
 }
 
-/// Whether the processor has what [`turns`] takes.
+/// Returns true if the processor has what [`turns`] takes.
 #[inline(always)]
 pub(crate) fn has_turns() -> bool {
     native::has_turns()

@@ -47,20 +47,20 @@ impl RawLock {
             && self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the calling thread holds it.
+    /// Returns true if the calling thread holds it.
     pub fn held_by_me(&self) -> bool {
         self.word.load(Ordering::Relaxed) == tid()
     }
 
-    /// Whether a caller that did not get it may get it later: it has been given back since, or another thread holds it,
-    /// which exists. For one that may have been interrupted by a signal while it held it itself: to wait for that makes
-    /// no sense.
+    /// Returns true if a caller that did not get it may get it later: it has been given back since, or another thread
+    /// holds it, which exists. For one that may have been interrupted by a signal while it held it itself: to wait for
+    /// that makes no sense.
     pub fn comes_free(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
         holder == 0 || holder != tid() && thread_exists(holder)
     }
 
-    /// Whether it is held by a thread that no longer exists.
+    /// Returns true if it is held by a thread that no longer exists.
     pub fn holder_is_gone(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
         // One that gave it back and then ended was not holding it.
@@ -180,7 +180,7 @@ pub struct OwnerGuard<'a, T> {
 }
 
 impl<T> OwnerGuard<'_, T> {
-    /// Whether the last owner died while it held the lock; the value may be torn.
+    /// Returns true if the last owner died while it held the lock; the value may be torn.
     pub fn stolen(&self) -> bool {
         self.stolen
     }

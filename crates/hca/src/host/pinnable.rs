@@ -97,7 +97,7 @@ impl Mappings {
     }
 }
 
-/// Whether there is no hole in the range: msync(2) reports ENOMEM for one, without touching a page.
+/// Returns true if there is no hole in the range: msync(2) reports ENOMEM for one, without touching a page.
 fn is_mapped(addr: u64, length: u64) -> bool {
     let page = page() as u64;
     let first = addr & !(page - 1);
@@ -106,7 +106,7 @@ fn is_mapped(addr: u64, length: u64) -> bool {
     unsafe { libc::msync(first as *mut libc::c_void, (last - first + page) as usize, libc::MS_ASYNC) == 0 }
 }
 
-/// Whether its first and its last byte can be accessed.
+/// Returns true if its first and its last byte can be accessed.
 fn ends_allow(addr: u64, length: u64, writes: bool) -> bool {
     [addr, addr + length - 1].into_iter().all(|at| {
         let at = at as *mut u8;

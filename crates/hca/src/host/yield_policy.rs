@@ -110,7 +110,7 @@ impl Courtesy {
         self.polls_left == 0
     }
 
-    /// Whether a poll has ever been in vain.
+    /// Returns true if a poll has ever been in vain.
     pub(crate) fn was_in_vain(&self) -> bool {
         self.poller != 0
     }

@@ -67,7 +67,8 @@ impl Memory {
     }
 }
 
-/// Whether heaps lie in a window that peers put to; else the arena is better, which peers of this host have mapped.
+/// Returns true if heaps lie in a window that peers put to; else the arena is better, which peers of this host have
+/// mapped.
 fn is_wanted() -> bool {
     Config::of_process().is_ok_and(|config| config.window_in_use().is_some_and(|window| window.heap))
 }

@@ -67,7 +67,7 @@ fn checked_range(addr: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether programs are told what the board of their window cannot do (`strict=on`).
+/// Returns true if programs are told what the board of their window cannot do (`strict=on`).
 fn has_strict_board() -> bool {
     let is_strict = |window: &WindowSpec| window.peach2.is_some_and(|board| board.strict);
     Config::of_process().is_ok_and(|config| config.window_in_use().is_some_and(is_strict))

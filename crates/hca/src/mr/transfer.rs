@@ -128,12 +128,12 @@ impl Pieces {
         self.len
     }
 
-    /// Whether a piece belongs to the null MR, which only the CPU's copies know.
+    /// Returns true if a piece belongs to the null MR, which only the CPU's copies know.
     pub fn has_null(&self) -> bool {
         self.list().iter().any(|piece| piece.iov_base.is_null())
     }
 
-    /// Whether pieces that are no longer than a page each are there.
+    /// Returns true if pieces that are no longer than a page each are there.
     pub fn are_readable(&self) -> bool {
         self.list().iter().all(|piece| {
             let (base, last) = (piece.iov_base.cast::<u8>(), piece.iov_len - 1);
@@ -151,7 +151,7 @@ impl Pieces {
         if self.list().iter().any(is_in) { Fault::Local } else { Fault::Remote }
     }
 
-    /// Whether there is nothing.
+    /// Returns true if there is nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -504,7 +504,7 @@ pub enum Way {
     Null,
 }
 
-/// Whether memory of `space` that is not mapped is reached by process_vm calls.
+/// Returns true if memory of `space` that is not mapped is reached by process_vm calls.
 #[inline]
 pub fn by_vm(space: &PeerProcess, policy: Policy) -> bool {
     match policy {

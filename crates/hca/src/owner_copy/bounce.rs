@@ -11,7 +11,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Whether the counts can be true: what the other side says is never taken on trust.
+    /// Returns true if the counts can be true: what the other side says is never taken on trust.
     fn holds(self, filled: u64, emptied: u64) -> bool {
         filled <= self.len && emptied <= filled && filled - emptied <= self.ring && self.ring >= PIECE_BYTES
     }

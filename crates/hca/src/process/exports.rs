@@ -114,7 +114,7 @@ impl Objects {
         self.source
     }
 
-    /// Whether any of `memory` is the heap's and shows pages that peers can map.
+    /// Returns true if any of `memory` is the heap's and shows pages that peers can map.
     pub(crate) fn in_heap(&self, memory: &Range<u64>) -> bool {
         let heap = self.state.lock().owned[HEAP as usize].as_ref().map(|owned| owned.identity);
         let (Some(source), Some(heap)) = (self.source, heap) else { return false };

@@ -46,7 +46,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Whether the way in through `lane` is open, as it is most of the time. Asked inside the mark.
+/// Returns true if the way in through `lane` is open, as it is most of the time. Asked inside the mark.
 #[inline(always)]
 pub(crate) fn is_open(lane: &Lane, qp: &QpShared, switch: &Switch) -> bool {
     let state = qp.state.load(Ordering::Acquire);
@@ -56,31 +56,31 @@ pub(crate) fn is_open(lane: &Lane, qp: &QpShared, switch: &Switch) -> bool {
         && !is_closed(switch)
 }
 
-/// Whether the process of `switch` has ended, as the kernel says.
+/// Returns true if the process of `switch` has ended, as the kernel says.
 #[inline(always)]
 pub(crate) fn has_ended(switch: &Switch) -> bool {
     switch.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED != 0
 }
 
-/// Whether its owner lets nobody in.
+/// Returns true if its owner lets nobody in.
 #[inline(always)]
 pub(crate) fn is_closed(switch: &Switch) -> bool {
     switch.closed.load(Ordering::Acquire) != 0
 }
 
-/// Whether it is stopped, as opposed to closed for a moment.
+/// Returns true if it is stopped, as opposed to closed for a moment.
 #[inline]
 pub(crate) fn is_stopped(switch: &Switch) -> bool {
     switch.closed.load(Ordering::Acquire) & closed::STOPPED != 0
 }
 
-/// Whether it was saved, and has not gone on since: it may be restored from its image.
+/// Returns true if it was saved, and has not gone on since: it may be restored from its image.
 #[inline]
 pub(crate) fn is_saved(switch: &Switch) -> bool {
     switch.closed.load(Ordering::Acquire) & closed::SAVED != 0
 }
 
-/// Whether `state` is RTR, where passive sides of RDMA Writes often stay, and a message has arrived.
+/// Returns true if `state` is RTR, where passive sides of RDMA Writes often stay, and a message has arrived.
 #[inline(always)]
 fn receives_only(state: u32, qp: &QpShared) -> bool {
     cold();
@@ -92,7 +92,7 @@ fn receives_only(state: u32, qp: &QpShared) -> bool {
 #[inline]
 fn cold() {}
 
-/// Whether a message has arrived since the QP went to RTR.
+/// Returns true if a message has arrived since the QP went to RTR.
 #[inline(always)]
 pub(crate) fn is_established(qp: &QpShared) -> bool {
     qp.established.load(Ordering::Relaxed) != 0
@@ -116,7 +116,7 @@ pub(crate) fn name_next(lane: &Lane, key: u32, addr: u64, full: &bool) -> bool {
     !is_cut_off(lane)
 }
 
-/// Whether the owner has waited in vain for the initiator while it was in flight.
+/// Returns true if the owner has waited in vain for the initiator while it was in flight.
 #[inline(always)]
 pub(crate) fn is_cut_off(lane: &Lane) -> bool {
     lane.cut_off.load(Ordering::Relaxed) != 0
@@ -156,7 +156,7 @@ impl LaneGate {
         self.lane.gate.load(Ordering::Acquire)
     }
 
-    /// Whether the initiator that was in flight as `mark` says still is.
+    /// Returns true if the initiator that was in flight as `mark` says still is.
     pub(crate) fn stands(&self, mark: u64) -> bool {
         self.mark() == mark
     }
@@ -168,7 +168,7 @@ impl LaneGate {
         self.lane.open.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the initiator stood still while in flight, and the lane was taken away from it.
+    /// Returns true if the initiator stood still while in flight, and the lane was taken away from it.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.lane.cut_off.load(Ordering::Acquire) != 0
     }
@@ -220,7 +220,7 @@ impl Gates {
     }
 }
 
-/// Whether an initiator is in flight on `lane`.
+/// Returns true if an initiator is in flight on `lane`.
 pub(crate) fn in_flight(lane: &Lane) -> bool {
     lane.gate.load(Ordering::SeqCst) & 1 == 1
 }
@@ -228,8 +228,8 @@ pub(crate) fn in_flight(lane: &Lane) -> bool {
 /// [`Lane::initiator`] of the memory of a lane that is gone: no QPN, so nobody can take it.
 const NOBODY: u64 = u64::MAX;
 
-/// Whether the memory of a lane that is gone may become another lane: whoever had it has given it back, or does not
-/// `live`.
+/// Returns true if the memory of a lane that is gone may become another lane: whoever had it has given it back, or does
+/// not `live`.
 pub(crate) fn claim_memory(lane: &Lane, lives: impl FnOnce() -> bool) -> bool {
     let holder = lane.initiator.load(Ordering::Acquire);
     (holder == 0 || holder == NOBODY || !lives())

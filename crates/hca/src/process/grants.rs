@@ -14,7 +14,7 @@ pub trait Grantor: Send + Sync {
     /// nanoseconds at most. Those that live and did not answer.
     fn take_back(&self, peers: &[u64], patience: u64) -> Vec<u64>;
 
-    /// Whether a peer that did not answer may still put there.
+    /// Returns true if a peer that did not answer may still put there.
     fn is_silent(&self, peer: u64) -> bool;
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Silent {
 }
 
 impl Silent {
-    /// Whether it may still put there.
+    /// Returns true if it may still put there.
     pub(crate) fn remains(&self) -> bool {
         self.grantor.is_silent(self.peer)
     }

@@ -161,8 +161,8 @@ impl KeyTable {
         }
     }
 
-    /// Whether an initiator that has named `named` may be at the memory of `key`: by that key, or by a window, which
-    /// may lie over it and have been invalidated by a peer.
+    /// Returns true if an initiator that has named `named` may be at the memory of `key`: by that key, or by a window,
+    /// which may lie over it and have been invalidated by a peer.
     pub(crate) fn may_reach(&self, named: u32, key: u32) -> bool {
         let is_window = || {
             let entry = self.entries.get((named >> 8) as usize);

@@ -48,7 +48,7 @@ impl Process {
         }
     }
 
-    /// Whether all that carriers have to say is said.
+    /// Returns true if all that carriers have to say is said.
     fn shut_pollers_down(&self) -> bool {
         !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.shutdown() & all)
     }

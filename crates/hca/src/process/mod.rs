@@ -150,7 +150,7 @@ impl Process {
         (place.kind == KIND_WINDOW).then_some(place.offset)
     }
 
-    /// Whether this is the process that made the object, and not a forked child of it.
+    /// Returns true if this is the process that made the object, and not a forked child of it.
     pub(crate) fn is_current(&self) -> bool {
         self.forks == fork::count()
     }
@@ -469,14 +469,14 @@ impl Process {
         f();
     }
 
-    /// Whether nobody may begin.
+    /// Returns true if nobody may begin.
     #[inline]
     pub fn is_paused(&self) -> bool {
         self.switches.of_process().closed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's
-    /// memory has done with it. Looks for a moment only.
+    /// Returns true if every QP of this process has been seen outside of its send work: whoever held an address of a
+    /// peer's memory has done with it. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
         self.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
@@ -525,7 +525,7 @@ impl Process {
         self.rendezvous.initiator_lives(slot)
     }
 
-    /// Whether `slot` is this process's.
+    /// Returns true if `slot` is this process's.
     pub fn owns_slot(&self, slot: u32) -> bool {
         // Slot 0 is nobody's; unused entries hold it.
         slot != 0 && self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
@@ -548,7 +548,7 @@ impl Process {
         self.pending_added.load(Ordering::SeqCst)
     }
 
-    /// Whether QPs came to the list since the progress thread read it, when so many had.
+    /// Returns true if QPs came to the list since the progress thread read it, when so many had.
     pub(crate) fn has_new_pending(&self, added: u32) -> bool {
         self.urgent.load(Ordering::SeqCst) || self.pending_added() != added
     }
@@ -585,7 +585,7 @@ impl Process {
         self.pending.lock().retain(|p| !is_same(&**p, work));
     }
 
-    /// Whether the calling thread is the progress thread, which waits for nobody.
+    /// Returns true if the calling thread is the progress thread, which waits for nobody.
     pub fn is_progress_thread(&self) -> bool {
         crate::host::tid::tid() == self.progress_thread.load(Ordering::Relaxed)
     }
@@ -634,7 +634,7 @@ impl Process {
     }
 }
 
-/// Whether a QP is at rest; after some looks in vain the CPU is offered to it.
+/// Returns true if a QP is at rest; after some looks in vain the CPU is offered to it.
 fn look_again(look: u32, work: &dyn SendWork) -> bool {
     if look > 100 {
         std::thread::yield_now();

@@ -126,7 +126,7 @@ impl PeerProcess {
         warn_of_settings_for_packets(self.pid);
     }
 
-    /// Whether this is the calling process.
+    /// Returns true if this is the calling process.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.own
@@ -137,7 +137,7 @@ impl PeerProcess {
         self.wake.as_raw_fd()
     }
 
-    /// Whether the process has ended (or has replaced itself by `exec`).
+    /// Returns true if the process has ended (or has replaced itself by `exec`).
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed) || gate::has_ended(&self.header.switch)
@@ -148,12 +148,12 @@ impl PeerProcess {
         self.dead.store(true, Ordering::Release);
     }
 
-    /// Whether an initiator needs a full barrier after its mark, see `barrier`.
+    /// Returns true if an initiator needs a full barrier after its mark, see `barrier`.
     pub(crate) fn needs_full_barrier(&self) -> bool {
         self.header.heavy.load(Ordering::Relaxed) == 0 || !crate::host::barrier::is_registered()
     }
 
-    /// Whether process_vm calls may be tried on it.
+    /// Returns true if process_vm calls may be tried on it.
     pub fn vm_allowed(&self) -> bool {
         self.pid > 0 && self.vm.load(Ordering::Relaxed) == 0
     }
@@ -183,7 +183,7 @@ impl PeerProcess {
         }
     }
 
-    /// Whether any object of the own process asks for attention.
+    /// Returns true if any object of the own process asks for attention.
     #[inline]
     pub fn wants_attention(&self) -> bool {
         self.header.attention_any.load(Ordering::SeqCst) != 0

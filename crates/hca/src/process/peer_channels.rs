@@ -71,7 +71,7 @@ pub(crate) fn write_event(fd: RawFd, event: u32) -> bool {
     cancel::write(fd, u64::from(event))
 }
 
-/// Whether these are the two ends of one pipe, the second of which does not block.
+/// Returns true if these are the two ends of one pipe, the second of which does not block.
 fn is_pipe(read: &OwnedFd, write: &OwnedFd) -> bool {
     let look = |fd: &OwnedFd| {
         // SAFETY: fills a struct on this stack, all of whose bytes may be zero; reads the flags of an open descriptor.

@@ -125,7 +125,7 @@ fn deadline(process: &Process) -> Option<u64> {
     process.handlers().filter_map(EventHandler::deadline).min()
 }
 
-/// Whether that time has come.
+/// Returns true if that time has come.
 fn is_due(process: &Process) -> bool {
     deadline(process).is_some_and(|at| at == 0 || at <= now_ns())
 }

@@ -138,13 +138,13 @@ pub trait Rendezvous: Send + Sync {
     /// The process that owns `slot`. Never waits.
     fn peer(&self, process: &'static Process, slot: u32) -> Peer;
 
-    /// Whether the process of `slot`, whose answer to a handshake is waited for, is slow: it lives and is not stopped,
-    /// but has had no CPU to answer. False where that cannot be told.
+    /// Returns true if the process of `slot`, whose answer to a handshake is waited for, is slow: it lives and is not
+    /// stopped, but has had no CPU to answer. False where that cannot be told.
     fn is_slow(&self, _slot: u32) -> bool {
         false
     }
 
-    /// Whether the process of `slot`, which has initiators here, still runs.
+    /// Returns true if the process of `slot`, which has initiators here, still runs.
     fn initiator_lives(&self, slot: u32) -> bool;
 
     /// A lane in a peer, for an initiator that has none of its own there. Never waits.

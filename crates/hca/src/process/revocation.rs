@@ -191,7 +191,7 @@ impl Process {
         }
     }
 
-    /// Whether a QP of this process is the initiator, by memory.
+    /// Returns true if a QP of this process is the initiator, by memory.
     fn is_own_initiator(&self, lane: &Lane) -> bool {
         let qpn = lane.initiator.load(Ordering::Acquire) as u32;
         qpn & BY_PACKETS == 0 && self.owns_slot(layout::slot_of(qpn))
@@ -283,7 +283,7 @@ impl Process {
         self.keys.write(key, &named);
     }
 
-    /// Whether somebody who was cut off may still store where it was when it stopped.
+    /// Returns true if somebody who was cut off may still store where it was when it stopped.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.revocation.suspects.lock().is_empty(self)
     }

@@ -27,8 +27,8 @@ pub(crate) enum Settled {
     NotYet,
 }
 
-/// Whether both are the send work of the same QP. Its number does not tell, for the next QP may have it while a thread
-/// still looks after one that was destroyed.
+/// Returns true if both are the send work of the same QP. Its number does not tell, for the next QP may have it while a
+/// thread still looks after one that was destroyed.
 pub(crate) fn is_same(a: &dyn SendWork, b: &dyn SendWork) -> bool {
     std::ptr::addr_eq(a, b)
 }
@@ -101,7 +101,7 @@ pub(crate) trait SendWork: Send + Sync {
     /// Takes back what it has asked an owner for, which would go on although the QP is stopped, or takes the answer.
     fn settle(&self) -> Settled;
 
-    /// Whether a thread is carrying out a piece of it now.
+    /// Returns true if a thread is carrying out a piece of it now.
     fn is_executing(&self) -> bool {
         self.mark() & 1 == 1
     }
@@ -109,14 +109,14 @@ pub(crate) trait SendWork: Send + Sync {
     /// Waits until the piece in hand is over; a thread that ended inside is not waited for.
     fn wait_executing(&self);
 
-    /// Whether the thread that carries it out has ended in the middle of it.
+    /// Returns true if the thread that carries it out has ended in the middle of it.
     fn thread_is_gone(&self) -> bool;
 
-    /// Whether any waits.
+    /// Returns true if any waits.
     fn has_pending(&self) -> bool;
 
-    /// Whether it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for a moment at most; false if the
-    /// calling thread, which a signal may have interrupted, has the send queue.
+    /// Returns true if it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for a moment at most; false if
+    /// the calling thread, which a signal may have interrupted, has the send queue.
     fn is_leaving(&self) -> bool;
 
     /// How often the program has looked.

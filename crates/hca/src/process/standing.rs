@@ -202,7 +202,7 @@ impl Process {
         done.then_some(()).ok_or_else(|| late("the progress thread is busy".into()))
     }
 
-    /// Whether the QP at `offset` has the switch `number`, or is in the process that is meant as a whole.
+    /// Returns true if the QP at `offset` has the switch `number`, or is in the process that is meant as a whole.
     fn is_stopped_by(&self, number: usize, offset: u64) -> bool {
         number == OF_PROCESS || self.own.view.get::<QpShared>(offset).is_none_or(|qp| self.has_switch(number, qp))
     }
@@ -223,7 +223,7 @@ impl Process {
         self.go_unless_parked()
     }
 
-    /// Whether the process as a whole is stopped.
+    /// Returns true if the process as a whole is stopped.
     pub fn is_stopped(&self) -> bool {
         gate::is_stopped(self.switches.of_process())
     }

@@ -133,7 +133,7 @@ impl Switches {
         self.of(number, |number| _ = self.get(number).closed.fetch_and(!closed::SAVED, Ordering::SeqCst));
     }
 
-    /// Whether any that is in use is marked so.
+    /// Returns true if any that is in use is marked so.
     pub(crate) fn is_any_saved(&self) -> bool {
         let taken = self.taken.lock();
         taken.iter().chain([&OF_PROCESS]).any(|number| gate::is_saved(self.get(*number)))

@@ -67,7 +67,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Whether the oldest receive is completed.
+    /// Returns true if the oldest receive is completed.
     #[inline]
     pub(crate) fn is_completed(&self) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);

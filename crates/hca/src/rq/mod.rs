@@ -86,7 +86,7 @@ impl RqView {
         })
     }
 
-    /// Whether a WQE was ever posted. Positions start after one lap.
+    /// Returns true if a WQE was ever posted. Positions start after one lap.
     pub fn has_had_any(&self) -> bool {
         self.shared.tail.load(Ordering::Acquire) > self.mask + 1
     }

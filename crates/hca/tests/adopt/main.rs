@@ -77,7 +77,7 @@ fn fork(f: impl FnOnce() -> bool) -> i32 {
     }
 }
 
-/// Whether the child ended well.
+/// Returns true if the child ended well.
 fn wait(pid: i32) -> bool {
     let mut status = 0;
     // SAFETY: waits for a child of this process.

@@ -97,7 +97,7 @@ unsafe extern "C" fn set_fork_gate(before: Gate, after: Gate) {
     }
 }
 
-/// Whether the device has given its fork gate, which was opened and closed once.
+/// Returns true if the device has given its fork gate, which was opened and closed once.
 pub fn fork_gate() -> bool {
     GATED.load(Ordering::Relaxed)
 }

@@ -72,7 +72,7 @@ impl<F: Fabric> Pool<F> {
         self.say(port, &door, message);
     }
 
-    /// Whether nothing is outstanding, at either end.
+    /// Returns true if nothing is outstanding, at either end.
     fn is_drained(&self, index: u32) -> bool {
         let (place, peer) = (&self.places[index as usize], &self.peers[index as usize]);
         let sent = if self.is_loop(index) { Some(place.sent) } else { peer.farewell.heard };

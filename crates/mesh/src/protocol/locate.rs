@@ -62,7 +62,7 @@ impl<F: Fabric> Pool<F> {
         self.settle(now);
     }
 
-    /// Whether this rank is in the directory.
+    /// Returns true if this rank is in the directory.
     pub fn registered(&self) -> bool {
         matches!(self.registration, Registration::Done)
     }

@@ -117,7 +117,7 @@ pub fn decode<'b>(bytes: &'b [u8], key: &Key, epoch: u32) -> Decoded<'b> {
     }
 }
 
-/// Whether numbers are in the ranges that verbs gives them.
+/// Returns true if numbers are in the ranges that verbs gives them.
 fn is_possible(envelope: &Envelope<'_>) -> bool {
     envelope.door.is_possible()
         && match envelope.message {

@@ -36,7 +36,7 @@ use wants::{Stage, Wants};
 pub trait Fabric {
     /// Sends a datagram from the door of `port`; it may be lost.
     fn send(&mut self, port: usize, to: &Door, datagram: &[u8]);
-    /// Whether the place has QPs at this port already.
+    /// Returns true if the place has QPs at this port already.
     fn is_made(&self, place: u32, port: usize) -> bool;
     /// Takes the place's QPs to INIT, with the receives of the data lane posted.
     ///
@@ -203,14 +203,14 @@ impl<F: Fabric> Pool<F> {
         self.open.get(key(rank, color))
     }
 
-    /// Whether the place is in this life, and open.
+    /// Returns true if the place is in this life, and open.
     #[inline]
     pub fn is_open(&self, link: Link) -> bool {
         let place = &self.places[link.index as usize];
         place.life == link.life && place.state == State::Open
     }
 
-    /// Whether the place is in this life.
+    /// Returns true if the place is in this life.
     #[inline]
     pub fn is_alive(&self, link: Link) -> bool {
         self.places.get(link.index as usize).is_some_and(|place| place.life == link.life)
@@ -223,7 +223,7 @@ impl<F: Fabric> Pool<F> {
         (place.state != State::Free).then_some(Link { index, life: place.life })
     }
 
-    /// Whether the connection is held.
+    /// Returns true if the connection is held.
     pub fn is_held(&self, link: Link) -> bool {
         let place = &self.places[link.index as usize];
         place.life == link.life && place.holds > 0
@@ -284,7 +284,7 @@ impl<F: Fabric> Pool<F> {
         reached.map(|(place, index)| Link { index, life: place.life })
     }
 
-    /// Whether a connection is closing.
+    /// Returns true if a connection is closing.
     pub fn is_draining(&self) -> bool {
         self.closing > 0
     }
@@ -323,13 +323,13 @@ impl<F: Fabric> Pool<F> {
         event
     }
 
-    /// Whether the owner has something to do at once: [`progress`](Pool::progress), an event to take, a leader to
-    /// fetch.
+    /// Returns true if the owner has something to do at once: [`progress`](Pool::progress), an event to take, a leader
+    /// to fetch.
     pub fn needs_owner(&self) -> bool {
         self.due || !self.events.is_empty() || self.known.has_wanted()
     }
 
-    /// Whether [`progress`](Pool::progress) has something to do at once.
+    /// Returns true if [`progress`](Pool::progress) has something to do at once.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.due

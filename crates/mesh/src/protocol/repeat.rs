@@ -25,7 +25,7 @@ impl Repeat {
         self.next
     }
 
-    /// Whether it is time to ask again; then the next time is later.
+    /// Returns true if it is time to ask again; then the next time is later.
     pub fn is_due(&mut self, now: Instant, rng: &mut fastrand::Rng) -> bool {
         if now < self.next {
             return false;

@@ -43,7 +43,7 @@ impl Claim {
         self.place.service
     }
 
-    /// Whether no request is for both: one takes those over IPv4 only, the other those over IPv6.
+    /// Returns true if no request is for both: one takes those over IPv4 only, the other those over IPv6.
     pub fn is_apart_from(&self, other: &Claim) -> bool {
         self.place != other.place || self.is_of_another_family(other)
     }
@@ -53,7 +53,7 @@ impl Claim {
         self.is_ipv4 && is_only_ipv6(other) || other.is_ipv4 && is_only_ipv6(self)
     }
 
-    /// Whether a request may be for both.
+    /// Returns true if a request may be for both.
     fn overlaps(&self, other: &Claim) -> bool {
         let (one, another) = (&self.place, &other.place);
         let same = one.address == another.address || [one.address, another.address].contains(&ANY);

@@ -228,7 +228,7 @@ fn path_source(sources: &[Source], path: &Path) -> Option<Source> {
     sources.iter().filter(on).find(|s| s.index == path.sgid_index).or_else(|| sources.iter().find(on)).copied()
 }
 
-/// Whether an event is the answer that nobody has what was asked for.
+/// Returns true if an event is the answer that nobody has what was asked for.
 fn is_of_nobody(event: &Event) -> bool {
     match event {
         Event::Rejected { reason, .. } => *reason == reason::INVALID_SERVICE_ID,

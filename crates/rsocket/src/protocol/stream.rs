@@ -337,9 +337,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether it has. What a message means is not known before: which half is filled first, and from what credit is
-    /// counted. The peer may send all the same, as the end that was asked is connected first, so messages wait in the
-    /// receive queue until then.
+    /// Returns true if it has. What a message means is not known before: which half is filled first, and from what
+    /// credit is counted. The peer may send all the same, as the end that was asked is connected first, so messages
+    /// wait in the receive queue until then.
     pub fn is_greeted(&self) -> bool {
         self.greeted
     }
@@ -486,13 +486,13 @@ impl Stream {
         }
     }
 
-    /// Whether nothing that was given out is still to be completed or said, or it never will be.
+    /// Returns true if nothing that was given out is still to be completed or said, or it never will be.
     pub fn is_done(&self) -> bool {
         let requests = self.sizes.send_requests - CONTROLS;
         self.phase != Phase::Open || (self.to_say.is_none() && self.requests == requests && self.controls == CONTROLS)
     }
 
-    /// Whether a send would do something at once: it sends, or fails.
+    /// Returns true if a send would do something at once: it sends, or fails.
     pub fn is_writable(&self) -> bool {
         !self.sending || self.can_write(true)
     }
@@ -502,17 +502,17 @@ impl Stream {
         !self.sending || self.can_write(false)
     }
 
-    /// Whether this end may send.
+    /// Returns true if this end may send.
     pub fn is_sending(&self) -> bool {
         self.sending
     }
 
-    /// Whether a receive would do something at once: there is data, or there will be none.
+    /// Returns true if a receive would do something at once: there is data, or there will be none.
     pub fn is_readable(&self) -> bool {
         self.unread > 0 || !self.receiving
     }
 
-    /// Whether the peer may send more.
+    /// Returns true if the peer may send more.
     pub fn is_receiving(&self) -> bool {
         self.receiving
     }

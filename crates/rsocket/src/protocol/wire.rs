@@ -85,7 +85,7 @@ impl Sge {
         Sge { address: order.u64(address), key: order.u32(c), length: order.u32(d) }
     }
 
-    /// Whether the addresses of all its bytes are addresses.
+    /// Returns true if the addresses of all its bytes are addresses.
     fn is_sound(&self) -> bool {
         self.address.checked_add(u64::from(self.length)).is_some()
     }

@@ -35,7 +35,7 @@ impl Flight {
         length.div_ceil(u64::from(mtu)).max(1) as u32
     }
 
-    /// Whether the message takes a receive.
+    /// Returns true if the message takes a receive.
     pub fn takes_receive(&self) -> bool {
         takes_receive(self.request.operation)
     }
@@ -53,14 +53,14 @@ impl Flight {
     }
 }
 
-/// Whether the responder answers with more than an acknowledgement.
+/// Returns true if the responder answers with more than an acknowledgement.
 #[inline]
 pub(super) fn is_answered(operation: Operation) -> bool {
     use Operation::*;
     matches!(operation, Read | CompareSwap | FetchAdd | Flush | AtomicWrite)
 }
 
-/// Whether the message takes a receive.
+/// Returns true if the message takes a receive.
 #[inline]
 pub(super) fn takes_receive(operation: Operation) -> bool {
     use Operation::*;

@@ -87,13 +87,13 @@ impl Timers {
         self.not_ready_left = config.rnr_retry.min(not_ready);
     }
 
-    /// Whether an RNR NAK forbids sending now.
+    /// Returns true if an RNR NAK forbids sending now.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         self.not_ready_until.is_some()
     }
 
-    /// Whether an ACK timeout has passed since the last answer, or more than the probes that resend one packet.
+    /// Returns true if an ACK timeout has passed since the last answer, or more than the probes that resend one packet.
     pub fn is_in_vain(&self, config: &RequesterConfig) -> bool {
         self.retries_left < config.retry_cnt || self.probes > GENTLE_PROBES
     }
@@ -243,8 +243,8 @@ impl Requester {
         true
     }
 
-    /// Whether the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not been
-    /// acknowledged since.
+    /// Returns true if the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not
+    /// been acknowledged since.
     pub fn waits_for_receive(&self) -> bool {
         !self.is_idle() && self.timers.not_ready_psn == Some(self.unacknowledged)
     }

@@ -125,9 +125,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether an acknowledgement is asked for by what has gone. It may not be if that was sent again, or before others
-    /// had filled the window or the credit was known. Then a packet more goes that asks; where packets are lost, a
-    /// probe does.
+    /// Returns true if an acknowledgement is asked for by what has gone. It may not be if that was sent again, or
+    /// before others had filled the window or the credit was known. Then a packet more goes that asks; where packets
+    /// are lost, a probe does.
     #[cold]
     fn has_asked(&self, window: &Window) -> bool {
         self.since_request == 0 || !window.is_lossless()

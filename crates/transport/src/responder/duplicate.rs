@@ -130,7 +130,7 @@ impl Responder {
     }
 }
 
-/// Whether both answers have a PSN in common.
+/// Returns true if both answers have a PSN in common.
 fn overlap(a: &Answer, b: &Answer) -> bool {
     psn::is_before(a.psn, psn::add(b.psn, b.packets)) && psn::is_before(b.psn, psn::add(a.psn, a.packets))
 }

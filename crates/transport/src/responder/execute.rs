@@ -306,7 +306,7 @@ impl Responder {
         }
     }
 
-    /// Whether a READ that is yet to be answered asks for some of these bytes.
+    /// Returns true if a READ that is yet to be answered asks for some of these bytes.
     fn is_being_read(&self, addr: u64, len: u64) -> bool {
         self.answers.iter().any(|answer| match answer.body {
             Body::Read { addr: from, length, .. } => {

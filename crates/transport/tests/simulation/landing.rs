@@ -189,7 +189,7 @@ impl Putter {
         }
     }
 
-    /// Whether a READ asks for its answer to be put. If not, what was said of it before still holds.
+    /// Returns true if a READ asks for its answer to be put. If not, what was said of it before still holds.
     pub fn wants(&mut self, psn: u32, bytes: u64) -> bool {
         let wants = bytes > u64::from(self.mtu) && self.is_willing();
         if wants {
@@ -218,7 +218,7 @@ impl Putter {
         }
     }
 
-    /// Whether the peer was told to put the packet where it says. Of what it was told earlier nothing is taken.
+    /// Returns true if the peer was told to put the packet where it says. Of what it was told earlier nothing is taken.
     pub fn is_told(&self, headers: &Headers, place: Target) -> bool {
         let psn = headers.bth.psn;
         if opcode::is_request(headers.bth.opcode) {

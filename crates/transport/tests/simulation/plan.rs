@@ -84,7 +84,7 @@ pub struct Receives {
 impl Receives {
     pub const PLENTY: Self = Self { first: 1 << 20, then: 0, every: 0 };
 
-    /// Whether they may lack.
+    /// Returns true if they may lack.
     pub fn scarce(&self) -> bool {
         self.first < Self::PLENTY.first
     }

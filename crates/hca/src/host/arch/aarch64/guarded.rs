@@ -181,7 +181,7 @@ unsafe extern "C" {
     fn vervain_clear(to: *mut u8, n: usize) -> usize;
 }
 
-/// Whether the processor has what [`turns`] takes.
+/// Returns true if the processor has what [`turns`] takes.
 #[inline(always)]
 pub(in crate::host) fn has_turns() -> bool {
     true

@@ -168,7 +168,7 @@ unsafe extern "C" {
     fn vervain_turns_streamed(to: *mut u8, from: *const u8, n: usize) -> usize;
 }
 
-/// Whether the processor has what [`turns`] takes.
+/// Returns true if the processor has what [`turns`] takes.
 #[inline(always)]
 pub(in crate::host) fn has_turns() -> bool {
     std::is_x86_feature_detected!("avx")
