@@ -31,15 +31,16 @@ pub struct WindowSpec {
 }
 
 impl WindowSpec {
-    /// What a value says; none for one that cannot be. A file name has no comma.
+    /// Reads a value; None for an invalid one. A file name has no comma.
     pub fn of(value: &[u8]) -> Option<WindowSpec> {
         Self::parse(value).ok()
     }
 
-    /// What a value says.
+    /// Reads a value.
     ///
     /// # Errors
-    /// The first word that is wrong, and what could stand there.
+    ///
+    /// The first wrong word, and what is allowed in its place.
     pub fn parse(value: &[u8]) -> Result<WindowSpec, WrongWord> {
         let kind = Kind::of(value);
         let (board, value) = match value.strip_prefix(PEACH2) {
@@ -122,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// What could stand where the option `name` is wrong.
+    /// The sentence about the values that the option `name` takes.
     fn wants(self, name: &[u8]) -> String {
         let is_board = self == Kind::Boards;
         match name {

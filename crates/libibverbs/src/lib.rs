@@ -1,5 +1,5 @@
 //! `libibverbs.so.1`: every exported symbol of rdma-core's library up to v65, under its version, and those of
-//! `vervain.h`. What the functions do is in the `vervain-verbs` crate.
+//! `vervain.h`. The functions themselves are in the `vervain-verbs` crate.
 //!
 //! `tests/exports.rs` compares the built library with the list of Debian's v44 and with the nodes that came later.
 
@@ -258,7 +258,7 @@ export!(
     ibv_cmd_resize_cq,
 );
 
-// What plugins of later releases import. No program does.
+// Functions that plugins of later releases import; no program does.
 export!(
     default "IBVERBS_PRIVATE_65" => unsupported:
     ibv_cmd_alloc_dmah,
@@ -286,13 +286,13 @@ export!(
     verbs_register_driver_65,
 );
 
-// What Vervain has beyond verbs, for programs that ask for it.
+// Vervain's own functions beyond verbs, for programs that look for them.
 export!(default "VERVAIN_1.0" from vervain_verbs: vervain_go, vervain_restore, vervain_save, vervain_stop);
 
 // QP 1, for Vervain's librdmacm.
 export!(default "VERVAIN_PRIVATE_1" from vervain_verbs: vervain_gsi);
 
-// The one datum: a flag of rdma-core's that plugins may set, and that nobody here reads.
+// The one datum: a flag of rdma-core's that plugins may set; nothing here reads it.
 std::arch::global_asm!(
     ".pushsection .bss.export,\"aw\",%nobits",
     ".globl \"verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34\"",

@@ -16,7 +16,7 @@ const IPPROTO_UDP: u8 = 17;
 /// IBA 8.3: the next header value of a GRH before a BTH.
 const IBA_NEXT_HEADER: u8 = 0x1b;
 
-/// What the 40 bytes say about the way back.
+/// The sender's address, as the 40 bytes give it.
 struct Source {
     /// The sender's address: where the answer goes.
     from: ibv_gid,

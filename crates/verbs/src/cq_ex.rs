@@ -12,7 +12,7 @@ use crate::cq::{CqState, NewCq, new_cq};
 use crate::object::{pointer_of, state};
 use crate::ordered;
 
-/// What a completion can be asked for here. There are no VLANs, flow tags or tag matching.
+/// The fields of a completion that a client can ask for. There are no VLANs, flow tags or tag matching.
 const SUPPORTED_WC_FLAGS: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM

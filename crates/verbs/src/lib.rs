@@ -65,7 +65,7 @@ pub use standing::*;
 pub use strings::*;
 pub use sysfs::*;
 
-/// What is done when the library is loaded, before the program's own code runs or its dlopen(3) returns.
+/// Initialises the library when it is loaded: before the program's own code runs, or before dlopen(3) returns.
 pub extern "C" fn library_is_loaded() {
     vervain_hca::process::share_api::process_uses_verbs();
 }

@@ -18,7 +18,7 @@ use crate::registry::Entry;
 
 /// Behind an `ibv_mr`.
 pub(crate) struct MrState {
-    /// None of an imported one.
+    /// None for an imported one.
     _entry: Option<Entry<ibv_mr>>,
     pub(crate) hca: Arc<hca::Mr>,
     /// Changes with the PD.
@@ -43,8 +43,8 @@ pub(crate) unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, h
     opening.mrs.publish(handle, object::new(c, MrState { _entry, hca, pd_use }))
 }
 
-/// Where the device may write, memcheck is not to wait for a store of this program's: others store there without its
-/// knowing.
+/// Tells memcheck that other processes store to memory to which the device may write. It must not expect these bytes to
+/// be initialised by a store of this program.
 fn device_writes(addr: *mut c_void, length: usize, access: c_uint) {
     if access & IBV_ACCESS_LOCAL_WRITE != 0 {
         checkers::written_by_others(addr.cast(), length);
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     0
 }
 
-/// Deregisters a region; when this returns nobody reaches its memory by it any more.
+/// Deregisters a region; after this returns, no access to its memory by it is possible.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno_of(|| {
         // SAFETY: the client's region, which it gives up if this succeeds.

@@ -12,7 +12,7 @@ use vervain_hca::{Error, reasons};
 
 use crate::errno;
 
-/// A C struct that has state of ours behind it.
+/// A C struct with state of Vervain behind it.
 pub(crate) trait Handle: Sized {
     type State;
 }
@@ -114,7 +114,7 @@ pub(crate) fn waiting(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
     f().unwrap_or_else(|e| errno::minus_one(failed(&e)))
 }
 
-/// Says why a verb fails. Gives the errno.
+/// Reports why a verb fails; returns the errno.
 #[cold]
 pub(crate) fn failed(e: &Error) -> c_int {
     let why = format_args!("{e} ({:?})", Errno::from_raw(e.errno()));

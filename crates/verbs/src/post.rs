@@ -206,7 +206,7 @@ fn unknown_opcode(opcode: u32) -> Error {
     }
 }
 
-/// Where a UD message goes.
+/// The destination of a UD message.
 pub(crate) unsafe fn ud_dest<'a>(ud: &ibv_send_wr_ud) -> Result<UdDest<'a>, Error> {
     if ud.ah.is_null() {
         return Err(Error::invalid("a UD send without an address handle"));

@@ -35,7 +35,7 @@ impl Handle for ibv_qp_ex {
     type State = QpState;
 }
 
-/// What is behind a client's QP.
+/// The state behind a client's QP.
 #[inline]
 pub(crate) unsafe fn qp_state<'a>(qp: *mut ibv_qp) -> &'a QpState {
     // SAFETY: the client's QP, which this file made.
@@ -81,7 +81,7 @@ fn qp_type(qp_type: ibv_qp_type) -> Result<hca::QpType, Error> {
     })
 }
 
-/// Creates a QP and tells the client in `init.cap` what it got. `pd` is NULL for an XRC target only.
+/// Creates a QP and stores the capabilities that it got in `init.cap`. `pd` is NULL for an XRC target only.
 unsafe fn new_qp(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -250,7 +250,7 @@ fn pointless_attributes(qp_type: ibv_qp_type) -> u32 {
     }
 }
 
-/// Reads a QP's attributes, all of them whatever the mask says, and what it was created with.
+/// Reads a QP's attributes, all of them, without regard to the mask, and the attributes that it was created with.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -303,8 +303,8 @@ pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, 
     errno_of(|| unsafe { hca_qp(qp).detach_mcast(&(*gid).raw, lid) })
 }
 
-/// Whether data arrives in order within a message: not promised. The last byte is written last on every path, but what
-/// lies before it is copied as the CPU or the kernel likes.
+/// The guarantees about the order of data within a message: none. The last byte is written last on every path, but the
+/// CPU or the kernel copies the bytes before it in any order.
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0
 }
