@@ -77,7 +77,6 @@ impl Config {
     /// The settings that this process's environment had at the first call.
     ///
     /// # Errors
-    ///
     /// The first variable with an invalid value.
     pub fn of_process() -> Result<&'static Config, &'static Wrong<'static>> {
         Process::get().config.as_ref()
@@ -86,7 +85,6 @@ impl Config {
     /// The settings for variables with the values that `get` returns.
     ///
     /// # Errors
-    ///
     /// The first variable with an invalid value.
     pub fn read(get: impl Fn(&Variable) -> Option<OsString>) -> Result<Config, Wrong<'static>> {
         let get = |variable: &Variable| get(variable).filter(|value| !value.is_empty());

@@ -184,7 +184,6 @@ impl Variable {
     /// Checks that `value` is allowed.
     ///
     /// # Errors
-    ///
     /// The sentence that names the allowed values.
     pub fn check<'a>(&'static self, value: &'a [u8]) -> Result<(), Wrong<'a>> {
         if self.syntax.allows(value) { Ok(()) } else { Err(self.wrong(value)) }

@@ -39,7 +39,6 @@ impl WindowSpec {
     /// Reads a value.
     ///
     /// # Errors
-    ///
     /// The first wrong word, and what is allowed in its place.
     pub fn parse(value: &[u8]) -> Result<WindowSpec, WrongWord> {
         let kind = Kind::of(value);

@@ -82,7 +82,6 @@ impl CountersFile {
     /// file may be another one. Until [`CountersFile::rejoin`] threads count in private memory of the process.
     ///
     /// # Errors
-    ///
     /// That of mmap(2); it may be called again.
     pub fn leave(&mut self) -> io::Result<()> {
         for held in self.held.iter_mut().filter(|held| held.left.is_none()) {

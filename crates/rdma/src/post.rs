@@ -215,7 +215,7 @@ impl<'s, 'a> RecvRequest<'s, 'a> {
     }
 }
 
-/// What the two kinds of work request have in common: a place in a chain, and SGEs.
+/// The common part of the two kinds of work request: a link to the next one, and SGEs.
 pub(crate) trait Chained: Sized {
     fn sge_count(&self) -> usize;
     fn link(&mut self, next: *mut Self, sges: *mut ibv_sge);
@@ -284,7 +284,7 @@ impl<R: Chained> Chain<R> {
         first
     }
 
-    /// Where in the list `request` is, which the library named; 0 where it named none.
+    /// The index in the list of `request`, which the library named; 0 if it named none.
     fn place(&self, request: *const R) -> usize {
         self.requests.iter().position(|r| ptr::eq(r, request)).unwrap_or(0)
     }
@@ -327,7 +327,7 @@ impl<'a> SendList<'a> {
         self.chain.clear();
     }
 
-    /// How many requests it has.
+    /// The number of requests.
     #[inline]
     pub fn len(&self) -> usize {
         self.chain.requests.len()
@@ -392,7 +392,7 @@ impl<'a> RecvList<'a> {
         RecvList { chain: self.chain, borrows: PhantomData }
     }
 
-    /// How many receives it has.
+    /// The number of receives.
     #[inline]
     pub fn len(&self) -> usize {
         self.chain.requests.len()

@@ -34,8 +34,8 @@ impl Context {
 
 impl Drop for StandsStill {
     fn drop(&mut self) {
-        // SAFETY: it is open, for `self` has it. It was stopped by this, so that it can go on; nobody else is told to
-        // have it go on.
+        // SAFETY: it is open, for `self` has it. This value has stopped it, so it may go on, and no other call makes it
+        // go on.
         unsafe { (self.go)(self.context.0.raw) };
     }
 }
