@@ -1,9 +1,9 @@
-//! What the runtimes of GCC's and Clang's sanitizers ask a program for, as far as it does not say it itself: functions
-//! that each runtime defines weakly, and calls by way of the dynamic linker, which finds these first. A runtime that is
-//! linked into the program itself never asks here; `vervain run` sets the variable for it.
+//! Settings that the runtimes of GCC's and Clang's sanitizers read from a program that does not define them itself:
+//! functions that each runtime defines weakly, and calls by way of the dynamic linker, which finds these first. A
+//! runtime that is linked into the program itself never asks here; `vervain run` sets the variable for it.
 //!
-//! So a program is served whoever starts it, and whatever it finds in ASAN_OPTIONS and TSAN_OPTIONS, which are read
-//! after this and have the last word.
+//! So the settings do not depend on the process that starts the program. ASAN_OPTIONS and TSAN_OPTIONS are read after
+//! them, and override them.
 
 use std::ffi::{CStr, c_char};
 

@@ -52,7 +52,8 @@ pub fn bring_to_life(fd: c_int) {
     set_errno(before);
 }
 
-/// Descriptors that have been a counter, one bit each; what else they may be now, the file's name tells.
+/// Descriptors that have been a counter, one bit each. A descriptor may be another file by now; the file's name
+/// decides.
 static LIVE: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 /// The word and the bit of a descriptor.
@@ -100,14 +101,14 @@ fn is_placeholder(fd: c_int) -> bool {
     meta.st_mode == libc::S_IFREG | PLACEHOLDER_MODE && meta.st_uid == unsafe { libc::geteuid() }
 }
 
-/// What a placeholder says.
+/// The text of a placeholder.
 fn read(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
     // SAFETY: reads at most the size of the buffer, less one for a NUL, into it.
     let n = unsafe { libc::syscall(libc::SYS_pread64, fd, text.as_mut_ptr(), TEXT - 1, 0) };
     text.get(..usize::try_from(n).ok()?)
 }
 
-/// What a counter that lives says, from its file's name.
+/// The text of a counter that is open, from its file's name.
 fn name_of(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
     const FRAME: (&[u8], &[u8]) = (b"/memfd:", b" (deleted)");
     let mut link = [0_u8; 32];
@@ -128,7 +129,7 @@ pub fn objects(port: usize, ports: usize) -> Option<[u64; WORDS]> {
     with_counts(|counts| held_sums(counts, port, ports))
 }
 
-/// What `f` makes of the file with the counts. Nobody has counted anything before that is there.
+/// Calls `f` with the file of counts. If it is not there yet, nothing has been counted: zeros. None without a tree.
 fn with_counts(f: impl FnOnce(c_int) -> [u64; WORDS]) -> Option<[u64; WORDS]> {
     let counts = view::with_file_of_tree(vervain_counters::FILE, |path| {
         // Not by open, which is ours.

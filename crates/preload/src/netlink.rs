@@ -95,7 +95,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     unsafe { real(fd, message, flags) }
 }
 
-/// Whether what is sent to this address is sent to the kernel: no address stands for it too.
+/// Returns true if the address is the kernel's; so is no address.
 ///
 /// # Safety
 /// `to` is null or readable for `length` bytes.
@@ -144,7 +144,7 @@ fn taken(fd: c_int, request: &[u8]) -> ssize_t {
     }
 }
 
-/// What is said of the devices: the view, read by this library's own hooks as the program would, and the objects.
+/// The facts about the devices: the view, read by this library's own hooks as the program would, and the objects.
 fn devices() -> Devices {
     let mut devices = Devices::read(Path::new("/sys"));
     let ports: usize = devices.0.iter().map(|device| device.ports.len()).sum();

@@ -1,5 +1,5 @@
-//! The seam between allocation from shared memory and the device: one C symbol, found by dlsym, so that neither
-//! library is linked to the other. Who changes a struct raises [`VERSION`].
+//! The seam between allocation from shared memory and the device: one C symbol, found by dlsym, so that neither library
+//! is linked to the other. A change of a struct must raise [`VERSION`].
 
 use std::ffi::CStr;
 
@@ -13,7 +13,7 @@ pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
 /// shared from then on.
 pub const WAKE_SYMBOL: &CStr = c"vervain_share_wake_v1";
 
-/// What [`ShareApi::version`] says.
+/// The value of [`ShareApi::version`].
 pub const VERSION: u32 = 4;
 
 /// [`Place::kind`]: a memfd that is sealed against shrinking.
@@ -23,7 +23,7 @@ pub const KIND_SYSV: u32 = 2;
 /// [`Place::kind`]: the region of this process's node in the window that `VERVAIN_WINDOW` names.
 pub const KIND_WINDOW: u32 = 3;
 
-/// Where memory of this process lies in an object that other processes can map.
+/// A place of this process's memory in an object that other processes can map.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
@@ -34,7 +34,7 @@ pub struct Place {
     pub fd: i32,
     /// Identity of the object, never used again in this process image.
     pub object: u64,
-    /// Of the address, in the object; bytes. Kind 3: in the region.
+    /// Offset of the address in the object, in bytes. Kind 3: in the region.
     pub offset: u64,
     /// Length of the object in bytes. Kind 3: of the region.
     pub object_len: u64,
@@ -42,7 +42,7 @@ pub struct Place {
     pub incarnation: u64,
 }
 
-/// What the device asks of the preload library. The functions are safe from any thread, not from signal handlers.
+/// The functions of the preload library for the device. They are safe from any thread, not from signal handlers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ShareApi {
@@ -50,10 +50,10 @@ pub struct ShareApi {
     pub version: u32,
     /// `size_of::<ShareApi>()` of the library that answers.
     pub size: u32,
-    /// Where `[addr, addr+len)` lies, if all of it lies in one shared object contiguously; 0 or -1.
+    /// Finds the place of `[addr, addr+len)`: 0 if all of it lies in one shared object contiguously, else -1.
     pub find: unsafe extern "C" fn(addr: usize, len: usize, out: *mut Place) -> i32,
-    /// As `find`, and the pages stay at that place of the object until unpin, whatever the program does with the range
-    /// (munmap, free, MADV_DONTNEED, mremap).
+    /// As `find`; besides, the pages stay at that place of the object until unpin, also if the program does munmap,
+    /// free, MADV_DONTNEED or mremap with the range.
     pub pin: unsafe extern "C" fn(addr: usize, len: usize, out: *mut Place) -> i32,
     /// Ends one `pin` of the same place and length.
     pub unpin: unsafe extern "C" fn(object: u64, offset: u64, len: usize),

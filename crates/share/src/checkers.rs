@@ -94,13 +94,13 @@ impl Order {
         Some(Order { acquire, release })
     }
 
-    /// What other threads did before they released `at` comes before what this thread does now.
+    /// Orders all that other threads did before they released `at` before all that this thread does from now on.
     pub fn acquire<T>(self, at: *const T) {
         // SAFETY: the address is a name only.
         unsafe { (self.acquire)(at.cast_mut().cast()) };
     }
 
-    /// What this thread has done comes before what other threads do once they have acquired `at`.
+    /// Orders all that this thread has done before all that other threads do after they have acquired `at`.
     pub fn release<T>(self, at: *const T) {
         // SAFETY: as above.
         unsafe { (self.release)(at.cast_mut().cast()) };

@@ -68,7 +68,7 @@ pub(crate) fn install() {
 
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let before = sys::errno();
-    // Whoever holds the lock may be the thread that died: then the holes are dumped as well.
+    // The thread that died may hold the lock: then the holes are dumped as well.
     peek(leave_holes_out);
     // SAFETY: the kernel passes a siginfo, which is this handler's.
     die_by(signal, unsafe { &*info });

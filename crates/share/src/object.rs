@@ -31,10 +31,10 @@ pub struct Object {
     pub id: u64,
     /// Bytes.
     pub len: usize,
-    /// Where it begins in the file.
+    /// Offset of its begin in the file.
     first: u64,
-    /// All of it once more, if it is of a window: its pages are given back to nobody, for whoever needs them again
-    /// might find the file system full.
+    /// The region of a window that it fills; None for an object that is no window's. Pages of a region are never given
+    /// back, since the next owner might find the file system full when it needs them.
     region: Option<Region>,
     /// True if it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken
     /// away what was there.
@@ -119,8 +119,8 @@ impl Object {
 
     /// Maps a part of the object at `addr`, where nothing may be.
     ///
-    /// The mapping is kept from children: whoever forks by the C library gets a copy (`fork`), and a child that the C
-    /// library knows nothing of must not write into its parent's memory.
+    /// The mapping is kept from children: a child that is forked by the C library gets a copy (`fork`), and one that
+    /// the C library knows nothing of must not write into its parent's memory.
     pub fn map(&self, addr: usize, offset: usize, len: usize, prot: c_int) -> io::Result<()> {
         if !self.alive() {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -219,7 +219,7 @@ impl Iterator for Resident<'_> {
             return None;
         }
         if self.object.region.is_some() {
-            // Whoever claims memory of a window writes zeros to it; and a device has no holes to be asked for.
+            // In a window the claimer of memory writes zeros to it; and a device cannot be asked for holes.
             let start = std::mem::replace(&mut self.at, self.end);
             return Some((start, self.end - start));
         }

@@ -188,7 +188,7 @@ pub fn moved(from: Range<usize>, to: Range<usize>, kept: bool) {
     table.sweep();
 }
 
-/// Where a range lies in the program's own shared memory.
+/// The place of a range in the program's own shared memory.
 pub(crate) fn find(addr: usize, len: usize, pin: bool) -> Option<Place> {
     if !any() || len == 0 {
         return None;

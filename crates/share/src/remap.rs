@@ -11,7 +11,7 @@ use crate::marks::{Mark, There};
 use crate::state::{Block, GRANULE, Kind, State, lock};
 use crate::sys::{self, page, round_up};
 
-/// What the arguments of mremap(2) are.
+/// The arguments of mremap(2).
 #[derive(Debug, Clone, Copy)]
 pub struct Remap {
     /// Old address.
@@ -88,8 +88,8 @@ fn is_foreign(call: &Remap) -> bool {
     parts.iter().all(|(_, mark)| mark.is_none_or(|mark| mark.there == There::Foreign))
 }
 
-/// What stays in its place, with fewer pages or as many. The kernel asks only for a mapping at the address, whatever
-/// follows it.
+/// Handles a block that stays in its place, with fewer pages or as many. The kernel asks only for a mapping at the
+/// address, not behind it.
 ///
 /// # Safety
 /// As `remap`.
@@ -193,7 +193,7 @@ fn has_hole(call: &Remap) -> bool {
 /// # Safety
 /// As `remap`; both lengths have the same pages.
 unsafe fn move_foreign(call: Remap, first: bool) -> Result<(), c_int> {
-    // What the heap has at the place of a hole stays there.
+    // At the place of a hole the heap's memory must stay.
     if !touches(call.to, call.new_len) || !has_hole(&call) {
         // SAFETY: the caller's promise.
         match unsafe { remap_foreign(call) } {
@@ -241,7 +241,7 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
             return Err(libc::EFAULT);
         }
         let pieces = heap.marks.pieces(range.clone());
-        // As the kernel, which takes one mapping at a time; a guard does not part it.
+        // The kernel takes one mapping at a time, too; a guard does not part one.
         let unguarded = |mark: &Mark| Mark { guard: false, ..*mark };
         let mark = unguarded(&pieces[0].1);
         if mark.there == There::Hole || pieces.iter().any(|(_, other)| unguarded(other) != mark) {
@@ -301,7 +301,7 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
         }
     }
     if keep {
-        // What is not the object's is emptied by the kernel.
+        // The kernel empties the pages that are not the object's.
         // SAFETY: the contents have moved.
         unsafe { advise(call.addr, call.len, MADV_DONTNEED_LOCKED) };
         if pieces.iter().any(|(_, mark)| mark.guard) {
@@ -351,7 +351,7 @@ unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
         // SAFETY: as above.
         return unsafe { sys::mmap(call.to, call.new_len, RW, flags | libc::MAP_FIXED, -1, 0) }.map_err(code);
     }
-    // What grows once will grow again.
+    // A block that grows once will grow again.
     let least = round_up(call.new_len, GRANULE);
     let growth = lock().map_or(1, |heap| heap.growth());
     for room in [growth * least, least] {

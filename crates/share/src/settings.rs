@@ -1,5 +1,5 @@
-//! Whether this process allocates from shared memory: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and what the machine and
-//! the resource limits say. Asked once, at the first large request of a process that uses verbs.
+//! The settings of allocation from shared memory: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and the limits of the machine
+//! and of resources. Read once, at the first large request of a process that uses verbs.
 
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -8,7 +8,7 @@ use vervain_config::{ADOPT, FORK_LIMIT, SHARE, Share, Switch, Variable, bytes};
 
 use crate::{checkers, sys};
 
-/// Why nothing is allocated from shared memory.
+/// The reason why nothing is allocated from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Off {
     /// `VERVAIN_SHARE=off`.
@@ -46,7 +46,7 @@ impl Off {
     }
 }
 
-/// What holds for this process image.
+/// The settings of this process image.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Length of the heap object: twice the machine's memory, a power of two.
@@ -100,7 +100,7 @@ impl Write for Line {
     }
 }
 
-/// What a variable asks for; `None` where it is not set. That it is wrong is told on standard error.
+/// The value of a variable; `None` if it is not set. A wrong one is reported on standard error.
 fn asked<T>(variable: &'static Variable, of: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, Off> {
     variable.look(|value| {
         let Some(value) = value else { return Ok(None) };
@@ -123,8 +123,8 @@ fn machine_memory() -> (usize, usize) {
     (about.totalram as usize * unit, about.totalswap as usize * unit)
 }
 
-/// What the control groups of this process leave it of the machine's memory (`memory.max`, in version 1
-/// `memory.limit_in_bytes`), by the usual places of their file systems.
+/// The memory that the control groups of this process allow it (`memory.max`, in version 1 `memory.limit_in_bytes`),
+/// found at the usual places of their file systems; None without such a limit.
 fn group_memory() -> Option<usize> {
     let (text, n) = sys::read_small::<4096>(c"/proc/self/cgroup")?;
     let lines = std::str::from_utf8(&text[..n]).ok()?.lines();
@@ -174,7 +174,7 @@ fn host_has_huge_pages() -> bool {
 }
 
 impl Settings {
-    /// Reads variables, limits and the host. A wrong variable is told on standard error.
+    /// Reads variables, limits and the host. A wrong variable is reported on standard error.
     pub(crate) fn read() -> Result<Settings, Off> {
         if asked(&SHARE, Share::of)? == Some(Share::Off) {
             return Err(Off::Variable);
