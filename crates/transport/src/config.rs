@@ -1,4 +1,4 @@
-//! What a QP's requester and responder are made from: the attributes of `ibv_modify_qp`.
+//! The configuration of a QP's requester and responder: the attributes of `ibv_modify_qp`.
 
 use vervain_wire::opcode;
 
@@ -67,7 +67,7 @@ pub struct RequesterConfig {
 }
 
 impl RequesterConfig {
-    /// How long an answer is waited for before a retry, in nanoseconds; 0 for ever.
+    /// Nanoseconds to wait for an answer before a retry; 0: no limit.
     pub fn ack_timeout(&self) -> Nanos {
         vervain_iba::timer::ack_timeout_ns(self.timeout).map_or(0, |ns| (LENIENCE * ns).max(SHORTEST_TIMEOUT))
     }

@@ -1,5 +1,5 @@
-//! What the protocol asks of its host: the requests and memory of a QP, and a way out for packets. `link/roce`
-//! implements the two traits over the device model; tests and the simulation implement them over plain vectors.
+//! The protocol's host: it supplies the requests and memory of a QP, and sends packets. `link/roce` implements the two
+//! traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
 use vervain_wire::Headers;
@@ -7,7 +7,7 @@ use vervain_wire::Headers;
 /// Nanoseconds of a monotonic clock.
 pub type Nanos = u64;
 
-/// Where the payload of an outgoing packet comes from. The host gathers it, so that large payloads are not copied here.
+/// The source of an outgoing packet's payload. The host gathers it, so that large payloads are not copied here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// No payload.
@@ -32,7 +32,7 @@ pub struct Transmit<'a> {
     pub again: bool,
 }
 
-/// Why a packet was not taken.
+/// The reason why a packet was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No room now; the host asks again with `poll_transmit` when there is. Over a lossless channel
@@ -67,9 +67,9 @@ pub struct Request {
     pub operation: Operation,
     /// Bytes of payload, or of the answer.
     pub length: u64,
-    /// Remote address and key.
+    /// Remote address.
     pub remote_addr: u64,
-    /// See there.
+    /// Remote key.
     pub rkey: u32,
     /// Immediate data as it lies in memory (network order bytes), or the key to invalidate.
     pub imm_or_rkey: u32,
@@ -90,7 +90,7 @@ pub struct Request {
 /// The payload of packets that come in: bytes that stay as they are, or bytes that others may change meanwhile, such as
 /// those of a ring in shared memory, which nobody may see as a slice. Only the host reads them.
 pub trait Data {
-    /// How many bytes there are. It does not change.
+    /// The number of bytes. It does not change.
     fn length(&self) -> usize;
     /// The bytes, read once, if there are eight.
     fn word(&self) -> Option<[u8; 8]>;
@@ -123,9 +123,9 @@ pub trait RequesterHost {
     fn request(&self, n: u32) -> Option<Request>;
     /// Sends a packet.
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused>;
-    /// How many of the `left` packets that are left of the message under way go as one, at least 1: more than one where
-    /// the host puts their data where it belongs ([`crate::Responder::announce`]), and the peer's [`Data::has_landed`]
-    /// says so. What is transmitted next is that many.
+    /// The number of packets to send as one, at least 1, of the `left` packets that remain of the message in progress.
+    /// It is more than one if the host puts their data in place ([`crate::Responder::announce`]), and the peer's
+    /// [`Data::has_landed`] says so. The next packet transmitted stands for that many.
     #[inline(always)]
     fn landing(&self, _left: u32) -> u32 {
         1
@@ -189,7 +189,7 @@ pub enum Access {
     Flush(u32),
 }
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// A SEND: the receive that was claimed for it, and its room.
@@ -200,7 +200,7 @@ pub enum Target {
     Memory { rkey: u32, addr: u64, length: u32 },
 }
 
-/// What a receive completion tells (IBA 11.4.2.1).
+/// The contents of a receive completion (IBA 11.4.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Received {
     /// Bytes of the message.
@@ -223,9 +223,9 @@ pub struct Received {
 pub trait ResponderHost {
     /// Payload of the requests that come in.
     type Data: Data + ?Sized;
-    /// Whether `[addr, addr + len)` may be accessed so. With `len` 0 only the state of the QP is asked, for the key and
-    /// address of an empty READ or WRITE are not looked at (IBA 9.7.4.1.5); a FLUSH of level 1 (whole region) is the
-    /// exception: key and right count, the range is that of the region.
+    /// Checks that `[addr, addr + len)` may be accessed in this way. With `len` 0 only the state of the QP is checked,
+    /// for the key and address of an empty READ or WRITE do not matter (IBA 9.7.4.1.5); a FLUSH of level 1 (whole
+    /// region) is the exception: key and right are checked, and the range is that of the region.
     fn check(&mut self, srqn: u32, rkey: u32, addr: u64, len: u64, access: Access) -> Result<(), Nak>;
     /// Writes; `last` says that the message ends here, so that its last word is stored last.
     fn write(&mut self, srqn: u32, rkey: u32, addr: u64, data: &Self::Data, last: bool) -> Result<(), Nak>;
@@ -241,7 +241,7 @@ pub trait ResponderHost {
     fn invalidate(&mut self, srqn: u32, rkey: u32) -> Result<(), Nak>;
     /// Completes a claimed receive.
     fn complete(&mut self, srqn: u32, receive: u32, received: &Received);
-    /// A claimed receive ends in error, and so does the QP. `nak` is what the peer is told then.
+    /// Ends a claimed receive in error, and the QP as well. `nak` is the answer that the peer gets then.
     fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, nak: Nak);
     /// A message that was begun will not be finished (UC): its receive is for the next one.
     fn unclaim(&mut self, srqn: u32, receive: u32);

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use crate::host::Nanos;
 use crate::psn;
 
-/// What may be under way to a peer that has not answered yet.
+/// Bytes that may be unconfirmed on the way to a peer that has not answered yet.
 const FIRST_CREDIT: u64 = 64 << 10;
 /// The least credit: two packets of the largest path MTU, as they are counted.
 const LEAST_CREDIT: u64 = 2 * cost(4096 + HEADERS);
@@ -23,26 +23,26 @@ const MOST_PROBES: usize = 32;
 /// Bytes of headers and ICRC that a packet may have.
 const HEADERS: usize = 48;
 
-/// How long the first answer of a peer is waited for, doubled with each try, and how many tries there are: 30 ms in
-/// all.
+/// Nanoseconds to wait for the first answer of a peer, doubled with each try, and the number of tries: 30 ms in all.
 const FIRST_WAIT: Nanos = 2_000_000;
 const FIRST_TRIES: u32 = 4;
-/// How long a peer that has answered before is waited for, and how many tries there are: some half a second in all.
+/// Nanoseconds to wait for a peer that has answered before, doubled with each try, and the number of tries: about half
+/// a second in all.
 const WAIT: Nanos = 4_000_000;
 const TRIES: u32 = 7;
 /// A peer that does not answer is asked again after this time, doubled with each try, without waiting for it.
 const FIRST_PAUSE: Nanos = 50_000_000;
 const LAST_PAUSE: Nanos = 1_000_000_000;
 
-/// What a packet of `length` bytes of UDP payload takes of a receive buffer: the kernel counts the memory that it lies
-/// in, a power of two with room before and behind the packet, and its descriptor (measured on Linux 6.18 by SO_MEMINFO:
-/// 832 for 16 bytes, 2,304 for 1,052, 8,448 for 4,124). Packets that come as a train take little more than their
-/// length.
+/// Bytes of a receive buffer that a packet of `length` bytes of UDP payload takes: the kernel counts the memory that it
+/// lies in, a power of two with room before and behind the packet, and its descriptor (measured on Linux 6.18 by
+/// SO_MEMINFO: 832 for 16 bytes, 2,304 for 1,052, 8,448 for 4,124). Packets that come as a train take little more than
+/// their length.
 pub const fn cost(length: usize) -> u64 {
     (length as u64 + 416).next_power_of_two() + 320
 }
 
-/// What is known of the peer.
+/// The state of the peer, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     /// It has not answered yet, or not for long.
@@ -58,17 +58,17 @@ enum Peer {
 struct Probe {
     /// The PSN of the packet.
     sequence: u32,
-    /// What was sent up to it, and behind the one before.
+    /// Bytes sent up to it, after the probe before.
     bytes: u64,
 }
 
-/// What one process has under way to another, and may have. Bytes are counted by [`cost`].
+/// Unconfirmed bytes from one process to another, and the limit of them. Bytes are counted by [`cost`].
 #[derive(Clone, Debug)]
 pub struct Pacer {
     peer: Peer,
     credit: u64,
     under_way: u64,
-    /// What was sent behind the last probe.
+    /// Bytes sent after the last probe.
     since_probe: u64,
     probes: VecDeque<Probe>,
     /// Sequence number of the next probe, 24 bits.
@@ -118,7 +118,7 @@ impl Pacer {
         self.under_way == 0 || self.under_way + cost <= self.credit || self.try_one || !self.is_paced()
     }
 
-    /// A packet of `cost` with this PSN leaves. Whether it is to ask the peer, by the mark.
+    /// Counts a packet of `cost` with this PSN that leaves. Returns true if it is to ask the peer, by the mark.
     #[inline]
     pub fn sent(&mut self, now: Nanos, cost: u64, psn: u32) -> bool {
         if self.is_paced() {
@@ -197,7 +197,7 @@ impl Pacer {
         self.deadline
     }
 
-    /// What is under way counts as lost.
+    /// Counts all unconfirmed bytes as lost.
     fn give_up(&mut self, now: Nanos) {
         (self.under_way, self.since_probe, self.tries, self.credit) = (0, 0, 0, FIRST_CREDIT);
         (self.deadline, self.try_one) = (None, false);
@@ -206,7 +206,7 @@ impl Pacer {
             self.probes.clear();
         } else {
             self.peer = Peer::Silent { ask_at: now + FIRST_PAUSE, pause: 2 * FIRST_PAUSE };
-            // A late echo still tells that it is there.
+            // A late echo still shows that the peer is there.
             self.probes.iter_mut().for_each(|probe| probe.bytes = 0);
         }
     }
@@ -297,7 +297,7 @@ mod tests {
         let (packets, probes) = fill(&mut pacer, 0);
         assert_eq!(packets, (1 << 20) / PACKET);
         let before = pacer.under_way();
-        // That of the first is lost.
+        // The echo of the first one is lost.
         assert!(pacer.handle_echo(probes[1], 1 << 20));
         assert!(pacer.under_way() <= before / 2 + PACKET && pacer.under_way() >= before / 2 - PACKET);
         assert!(pacer.admits(PACKET));

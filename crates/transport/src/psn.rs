@@ -11,7 +11,7 @@ pub fn add(psn: u32, packets: u32) -> u32 {
     psn.wrapping_add(packets) & MASK
 }
 
-/// How many packets after `from` the packet `to` comes, 0 to 2^24 - 1.
+/// The number of packets from `from` to `to`, 0 to 2^24 - 1.
 #[inline(always)]
 pub fn distance(from: u32, to: u32) -> u32 {
     to.wrapping_sub(from) & MASK

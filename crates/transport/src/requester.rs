@@ -25,18 +25,19 @@ use flight::{Flight, WireRead};
 use recovery::Timers;
 pub use saved::SavedRequester;
 
-/// Why [`Requester::poll_transmit`] has stopped.
+/// The reason why [`Requester::poll_transmit`] has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// Nothing more can be sent before a post, a packet or a timeout.
     All,
-    /// The window is closed. Something of this requester is under way, and its answer leads on; nothing is to be done.
+    /// The window is closed. Some request of this requester is outstanding, and its answer reopens it; nothing is to be
+    /// done.
     WindowClosed,
     /// The host had no room: poll again when it has.
     HostFull,
 }
 
-/// Where in the queue the next packet is.
+/// The place of the next packet in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     /// Index of the request.
@@ -77,8 +78,8 @@ pub struct Requester {
     receives_granted: Option<u32>,
     /// A request that cannot be sent on, and why. It ends when all before it have.
     stopped: Option<(u32, Status)>,
-    /// Nothing has been acknowledged yet: packets say who sends them, so that the peer knows it from the first that it
-    /// takes.
+    /// True until the first acknowledgement: packets carry Vervain's mark, so that the peer knows it from the first
+    /// packet that it takes.
     introduces: bool,
     ended: bool,
     timers: Timers,
@@ -150,7 +151,7 @@ impl Requester {
         self.highest
     }
 
-    /// What has been counted since the start.
+    /// Counts since the start.
     pub fn counters(&self) -> &RequesterCounters {
         &self.counters
     }
@@ -192,7 +193,7 @@ impl Requester {
         sent
     }
 
-    /// Nothing of this QP counts as under way.
+    /// Takes all bytes of this QP out of the window's count.
     #[inline]
     fn release(&mut self, window: &mut Window) {
         window.released(self.in_flight);

@@ -58,32 +58,32 @@ pub struct Responder {
 /// A NAK to be sent after all answers to requests before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// That of the request that is refused.
+    /// PSN of the request that is refused.
     pub psn: u32,
-    /// What the requester is told.
+    /// The answer to the requester.
     pub syndrome: Syndrome,
-    /// What follows here.
+    /// The consequence at this end.
     pub then: Then,
 }
 
-/// What a NAK means for the QP.
+/// The consequence of a NAK for the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
     /// The requester tries again.
     Nothing,
     /// It ends.
     Fail(Nak),
-    /// It ends, and so does a receive: as [`ResponderHost::spoil`] is told.
+    /// The QP ends, and so does a receive, with the arguments of [`ResponderHost::spoil`].
     #[allow(missing_docs)]
     Spoil { srqn: u32, receive: u32, received: Received, status: Status, nak: Nak },
 }
 
-/// Why a packet was not executed.
+/// The reason why a packet was not executed.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     Nak(Nak),
-    /// What it changes is still to be sent to a reader. It counts as lost on the way; its requester is told so behind
-    /// that.
+    /// The request changes memory that is still to be sent to a reader. It counts as lost on the way; a NAK behind the
+    /// reader's answer asks for it again.
     TooEarly,
     /// The receive of the message completes in error.
     Spoil {
@@ -147,7 +147,7 @@ impl Responder {
         self.expected
     }
 
-    /// What has been counted since the start.
+    /// Counts since the start.
     pub fn counters(&self) -> &ResponderCounters {
         &self.counters
     }
@@ -157,7 +157,7 @@ impl Responder {
     #[inline]
     pub fn handle_packet<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         let bth = &packet.headers.bth;
-        // What comes behind a request that is refused for good is not looked at.
+        // Requests behind one that is refused for good are not executed.
         let ends = self.refuses_for_good();
         let is_ours = bth.opcode == self.opcode_base | opcode::operation(bth.opcode) && opcode::is_request(bth.opcode);
         if self.ended || ends || !is_ours {
@@ -221,7 +221,7 @@ impl Responder {
             }
         };
         let (syndrome, then) = match nak {
-            // As if it had been lost on the way.
+            // The same as if the packet had been lost on the way.
             Nak::Silence => {
                 self.beyond = None;
                 self.counters.dropped += 1;
@@ -238,8 +238,8 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then });
     }
 
-    /// A packet before the expected one is missing: one NAK, then silence until it comes (IBA 9.7.5.2.8). Where PSNs
-    /// begin anew without it, it was lost again, and the requester, which hears nothing otherwise, is told so.
+    /// Handles a packet beyond the expected one: one NAK, then silence until the expected one comes (IBA 9.7.5.2.8). If
+    /// PSNs begin anew without it, it was lost again, and a second NAK asks for it, since nothing else would.
     fn out_of_sequence(&mut self, psn: u32) {
         self.counters.out_of_sequence += 1;
         if self.dropped.is_none_or(|dropped| psn::is_before(dropped, psn)) {

@@ -6,7 +6,7 @@
 use crate::host::Nanos;
 use crate::rtt::Rtt;
 
-/// What a packet is counted with beyond its payload: about what a small one takes of a socket's receive buffer.
+/// Bytes that count for a packet beyond its payload: about as many as a small one takes of a socket's receive buffer.
 pub(crate) const PACKET_OVERHEAD: u64 = 512;
 /// Packets of full size at the start.
 const INITIAL_PACKETS: u64 = 32;
@@ -143,7 +143,7 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// A packet was lost, as a NAK or a gap tells. One decrease per round trip, to eight tenths.
+    /// Reacts to the loss of a packet, which a NAK or a gap has shown. One decrease per round trip, to eight tenths.
     pub(crate) fn lost(&mut self, now: Nanos) {
         if self.lossless || now < self.quiet_until {
             return;
@@ -153,7 +153,7 @@ impl Window {
         self.quiet_until = now + self.rtt.smoothed().unwrap_or(0);
     }
 
-    /// Nothing comes back at all: begin anew (RFC 5681, 3.1).
+    /// Begins anew after all answers have stayed away (RFC 5681, 3.1).
     pub(crate) fn collapsed(&mut self, now: Nanos) {
         self.lost(now);
         if !self.lossless {

@@ -5,8 +5,8 @@ use crate::opcode::{self, Format};
 
 /// Bytes of the BTH.
 pub const BTH_LEN: usize = 12;
-/// What Vervain puts into the 7 reserved bits behind AckReq where it says that it is Vervain; all others send 0.
-/// Several bits, so that a device which gives one of them a meaning is not taken for one.
+/// Vervain's mark in the 7 reserved bits behind AckReq; all other devices send 0. It has several bits, so that a device
+/// which gives one of them a meaning is not taken for Vervain.
 pub const VERVAIN: u32 = 0x56;
 /// Bytes of the longest headers: BTH, XRCETH and AtomicETH.
 pub const MAX_HEADERS: usize = BTH_LEN + 4 + 28;

@@ -15,7 +15,7 @@ pub const CM_VERSION: u8 = 2;
 /// The method Send: all messages of communication management have it.
 pub const METHOD_SEND: u8 = 3;
 
-/// What the common header says, apart from what is the same in all MADs of communication management.
+/// The fields of the common header that differ between MADs of communication management.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Status; 0.
@@ -29,7 +29,7 @@ pub struct Header {
     pub modifier: u32,
 }
 
-/// Why bytes are no MAD of communication management that can be understood.
+/// The reason why bytes are no MAD of communication management that can be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Another base version.

@@ -105,7 +105,7 @@ const FORMAT_SHIFT: u32 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Format {
-    /// None.
+    /// No further header.
     Plain,
     /// Immediate data.
     Imm,

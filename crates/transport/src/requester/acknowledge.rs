@@ -1,4 +1,5 @@
-//! What answers do (IBA 9.7.5, 9.7.6): they acknowledge all before them, bring data, refuse, and grant credits.
+//! The effects of answers (IBA 9.7.5, 9.7.6): they acknowledge all requests before them, bring data, refuse, and grant
+//! credits.
 
 use vervain_wire::aeth::{self, NakCode, Syndrome};
 use vervain_wire::{Aeth, Packet, opcode};
@@ -10,11 +11,11 @@ use crate::window::Window;
 use super::flight::{Flight, is_answered, takes_receive};
 use super::{Cursor, Requester};
 
-/// What answers a request, beyond an acknowledgement.
+/// The contents of an answer, beyond an acknowledgement.
 enum Answer<'a, D: ?Sized> {
     /// A READ response, which has no bytes for a FLUSH or ATOMIC WRITE.
     Data(&'a D),
-    /// What an atomic has found.
+    /// The word that an atomic has found.
     Word(u64),
 }
 
@@ -183,8 +184,8 @@ impl Requester {
         whole
     }
 
-    /// Moves `unacknowledged` on by `packets` of the oldest request, and ends that if it is done. What they counted
-    /// for.
+    /// Moves `unacknowledged` on by `packets` of the oldest request, and ends that if it is done. Returns the bytes
+    /// that they counted for.
     #[inline(always)]
     fn move_up(&mut self, packets: u32, host: &mut impl RequesterHost) -> u64 {
         let oldest = &self.flights[0];
@@ -210,7 +211,7 @@ impl Requester {
     /// timers begin anew.
     #[inline]
     fn settle(&mut self, now: Nanos, cost: u64, window: &mut Window) {
-        // What was given up as lost is not counted as under way.
+        // Packets that were given up as lost are not counted as outstanding.
         let cost = cost.min(self.in_flight);
         self.in_flight -= cost;
         window.acknowledged(cost);

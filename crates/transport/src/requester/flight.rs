@@ -45,7 +45,7 @@ impl Flight {
         psn::add(self.first_psn, self.packets)
     }
 
-    /// What packets `from` to `to` count for in the window.
+    /// Bytes that packets `from` to `to` count for in the window.
     #[inline]
     pub fn cost(&self, from: u32, to: u32, mtu: u32) -> u64 {
         let bytes_before = |packet: u32| (u64::from(packet) * u64::from(mtu)).min(self.request.length);
@@ -67,7 +67,7 @@ pub(super) fn takes_receive(operation: Operation) -> bool {
     matches!(operation, Send | SendImm | SendInvalidate | WriteImm)
 }
 
-/// Why a request cannot be sent at all, as the local link says it.
+/// The status of a request that cannot be sent at all, as by the local link; None: it can be sent.
 pub(super) fn unsendable(request: &Request, service: Service, max_rd_atomic: u8) -> Option<Status> {
     use Operation::*;
     if request.length > LONGEST {

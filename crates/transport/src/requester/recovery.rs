@@ -109,7 +109,8 @@ impl Timers {
         }
     }
 
-    /// The oldest packet goes out. What is sent again because of a probe has the rest of its ACK timeout only.
+    /// Starts the timers as the oldest packet leaves. A packet that is sent again because of a probe has only the rest
+    /// of its ACK timeout.
     #[inline]
     fn arm(&mut self, now: Nanos, window: &Window) {
         self.arm_retry(now);
@@ -133,15 +134,16 @@ impl Timers {
         self.probe_at = now + window.rtt().probe_delay(self.probes).min(self.longest_probe);
     }
 
-    /// The next deadline has passed by `late` when somebody looks: this end did nothing meanwhile. What was to be sent
-    /// may have left only now, and what the peer has to say may lie anywhere; silence in that time is not the peer's.
+    /// Moves the ACK timeout by `late`, the time by which this end has missed its last deadline. It did nothing
+    /// meanwhile: its packets may have left only now, and answers of the peer may be waiting; so the peer is not to
+    /// blame for silence in that time.
     fn excuse(&mut self, late: Nanos) {
         self.retry_at = self.retry_at.saturating_add(late);
     }
 
-    /// The same where nobody looks before the ACK timeout is over, for there are no probes: whether it is longer over
-    /// than a probe would have waited. What the peer has to say may have waited for room here meanwhile. It has so long
-    /// to say it, once.
+    /// The same for channels without probes, where this end may look only after the ACK timeout: true if it looks later
+    /// than a probe would have waited. Answers of the peer may have waited for room here meanwhile, so it gets as much
+    /// time again, once.
     fn is_excused(&mut self, now: Nanos) -> bool {
         let late = now.saturating_sub(self.retry_at);
         if late <= self.longest_probe || self.retry_at == self.excused {
@@ -166,7 +168,7 @@ impl Timers {
         }
     }
 
-    /// What is being measured may be sent again.
+    /// Marks the packet that is being measured as one that may be sent again.
     fn spoil(&mut self) {
         if let Some(timed) = &mut self.timed {
             timed.again = true;
@@ -217,7 +219,8 @@ impl Requester {
         self.timers.spoil();
     }
 
-    /// The peer says, or lets see, that the packet `unacknowledged` is missing. Whether that was news.
+    /// Handles a packet `unacknowledged` that is missing, by a NAK or a gap in the answers. Returns true if that was
+    /// not known before.
     pub(super) fn missing(&mut self, now: Nanos, window: &mut Window) -> bool {
         if self.next == self.unacknowledged {
             // It is about to be sent, or waits for the receiver to be ready.
@@ -341,7 +344,7 @@ impl Requester {
         let probes = self.timers.probes;
         self.timers.probes += 1;
         self.timers.spoil();
-        // Whatever comes now is news.
+        // An answer after the probe is new.
         self.timers.went_back = None;
         self.timers.arm_probe(now, window);
         if probes >= GENTLE_PROBES {

@@ -22,7 +22,7 @@ pub struct Message {
     pub srqn: u32,
     /// Bytes that have come.
     pub done: u64,
-    /// Where they go.
+    /// Their destination.
     pub target: Target,
 }
 
@@ -66,7 +66,7 @@ impl Responder {
         }
     }
 
-    /// How many packets of a message this one stands for.
+    /// The number of packets of a message that this one stands for.
     #[inline]
     pub(super) fn packets<D: Data + ?Sized>(&self, packet: &Packet<'_, D>) -> u32 {
         if packet.payload.has_landed() {
@@ -91,10 +91,10 @@ impl Responder {
         }
     }
 
-    /// A message of `length` bytes, the headers of whose first packet are these, comes next: where it belongs, so that
-    /// its sender can be told before it sends. For a SEND a receive is taken, which is that of the message then. None
-    /// where the message cannot be taken now; if it comes all the same, it is refused for the reason that there is
-    /// then.
+    /// Claims the place of the message that comes next, of `length` bytes, `headers` being those of its first packet,
+    /// so that its sender can learn the place before it sends. For a SEND a receive is taken, and the message then uses
+    /// that one. None if the message cannot be taken now; if it comes all the same, it is refused for the reason that
+    /// holds then.
     pub fn announce(&mut self, headers: &Headers, length: u64, host: &mut impl ResponderHost) -> Option<(u32, Target)> {
         let code = headers.bth.opcode;
         let is_next = headers.bth.psn == self.expected && code == self.opcode_base | opcode::operation(code);
@@ -211,7 +211,7 @@ impl Responder {
         if let Some(rkey) = headers.invalidate
             && let Err(nak) = host.invalidate(srqn, rkey)
         {
-            // The receive was used; it tells what was wrong with the message (IBA 9.9.3, class J).
+            // The receive was used; its completion reports the fault of the message (IBA 9.9.3, class J).
             return Err(Stop::Spoil { srqn, receive, received, status: Status::RemoteInvalidRequest, nak });
         }
         self.msn = self.msn.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! UC (IBA 9.8.2): messages that come whole are executed, all others dropped, and nobody is told.
+//! UC (IBA 9.8.2): messages that come whole are executed, all others are dropped without an answer.
 
 use vervain_wire::{Packet, opcode};
 
