@@ -19,11 +19,11 @@ use std::sync::{Arc, Weak};
 /// A lane of this process.
 pub(crate) struct OwnedLane {
     pub(crate) process: &'static Process,
-    /// That of its QP.
+    /// The switch of its QP.
     pub(crate) switch: &'static Switch,
     /// Shared part.
     pub shared: &'static Lane,
-    /// Who is in flight on it.
+    /// The gate, which holds the initiator's mark of being in flight.
     pub gate: Arc<LaneGate>,
     /// Its completions.
     pub ring: Arc<RecvRing>,
@@ -40,7 +40,7 @@ pub(crate) struct OwnedLane {
     bounce: OwnerLock<Option<Block>>,
     /// Held by the thread that carries out the initiator's request.
     pub(crate) server: OwnerLock<()>,
-    /// Where the lane starts in the arena.
+    /// Offset of the lane in the arena.
     pub offset: u64,
 }
 
@@ -123,7 +123,7 @@ impl OwnedLane {
     /// Frees the lane for another initiator. The last one has given it back, or its process has ended.
     pub(crate) fn reset(&self) {
         self.shared.unaim();
-        // Not in the middle of a piece; whoever is at the request sees between two that it is no longer there.
+        // Waits for the end of a piece; a thread that serves the request sees between two pieces that it is gone.
         self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
         let psn = self.shared.next_psn();
         let gate = self.shared.gate.load(Ordering::Relaxed);

@@ -87,7 +87,7 @@ impl Object {
 /// Memory that stays in `object` until [`Adoption::revert`].
 #[derive(Debug)]
 pub struct Adopted {
-    /// Where it lies.
+    /// The object that it lies in.
     pub object: Arc<Object>,
     /// Offset in the object of the first byte that was asked for.
     pub offset: u64,
@@ -100,7 +100,7 @@ struct Segment {
     end: usize,
     /// Registrations that cover it.
     refs: u32,
-    /// Where the private mapping is kept, empty.
+    /// Address at which the private mapping is kept, empty.
     side: usize,
     /// Which exchange; parts of one may be joined again.
     run: u64,
@@ -111,7 +111,7 @@ struct Segment {
 struct Table {
     /// By first address. No two overlap.
     segments: BTreeMap<usize, Segment>,
-    /// What is adopted next goes here; none before the first, and after one was given up.
+    /// The object for the next adoption; None before the first, and after one was given up.
     current: Option<Arc<Object>>,
     made: u64,
     runs: u64,
@@ -136,7 +136,10 @@ impl Drop for Moving<'_> {
 }
 
 impl Adoption {
-    /// Whether this process can adopt; the error says what is missing. EOPNOTSUPP or EPERM.
+    /// Finds out if this process can adopt.
+    ///
+    /// # Errors
+    /// The missing part: EOPNOTSUPP or EPERM.
     pub fn new() -> Result<Adoption> {
         if page() != PAGE {
             return Err(Error::unsupported(format!("the kernel has pages of {} bytes, not of {PAGE}", page())));
@@ -167,13 +170,13 @@ impl Adoption {
     }
 
     /// The registration of `adopted` has ended, peers have left its memory and stay away: pages that no other
-    /// registration covers become private anonymous memory again. What the program has unmapped or replaced meanwhile
-    /// is left alone.
+    /// registration covers become private anonymous memory again. Pages that the program has unmapped or replaced
+    /// meanwhile are left alone.
     pub fn revert(&self, adopted: Adopted) {
         let _moving = self.begin_move();
         let mut table = self.table.lock();
         table.each(adopted.pages.start, adopted.pages.end, |s| s.refs = s.refs.saturating_sub(1));
-        // What could not be reverted before is tried again.
+        // Pages that could not be reverted before are tried again.
         let pages = if table.leftover { 0..OBJECT_LEN as usize } else { adopted.pages };
         let over: Vec<usize> = table.range(&pages).filter(|(_, s)| s.refs == 0).map(|(&a, _)| a).collect();
         if let Err(e) = table.revert_segments(&over) {
@@ -191,7 +194,7 @@ impl Adoption {
         if let Err(e) = table.revert_segments(&all) {
             log::warn!("a forked child lacks registered memory: {e}");
         }
-        // What was reverted is noted without its side mapping, for `after_fork`.
+        // Segments that were reverted are noted without their side mapping, for `after_fork`.
         for (start, segment) in kept {
             let end = table.segments.range(start..segment.end).next().map_or(segment.end, |(&rest, _)| rest);
             if start < end {

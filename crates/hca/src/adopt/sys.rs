@@ -8,7 +8,7 @@ use libc::{c_int, c_long};
 /// Bytes of a page; where the kernel has others, nothing is adopted.
 pub(super) const PAGE: usize = 4096;
 
-/// Why a step failed. Made without allocating; becomes an [`Error`] when the program's threads run again.
+/// The reason why a step failed. Made without allocating; becomes an [`Error`] when the program's threads run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) errno: i32,

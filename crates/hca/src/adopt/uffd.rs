@@ -1,7 +1,6 @@
 //! A userfaultfd for the time of one adoption: while it is open, threads that touch pages that are away wait in the
-//! kernel, in their own code as well as inside system calls. Nobody reads fault messages from it: whoever waits is
-//! woken when the pages are back, and looks again. It never outlives the call that opened it (DESIGN decision 10:
-//! CRIU).
+//! kernel, in their own code as well as inside system calls. Its fault messages are not read: threads that wait are
+//! woken when the pages are back, and look again. It never outlives the call that opened it (DESIGN decision 10: CRIU).
 
 use super::sys::{Stop, checked, stop};
 use libc::c_ulong;
@@ -67,7 +66,7 @@ impl Uffd {
         Ok(())
     }
 
-    /// From now on, whoever touches a page of the range that is absent waits.
+    /// From now on, a thread that touches an absent page of the range waits.
     pub(super) fn register_missing(&self, addr: usize, len: usize) -> Result<(), Stop> {
         self.register(addr, len, MODE_MISSING)
     }
@@ -137,8 +136,9 @@ impl Uffd {
             }
             match result {
                 Err(Stop { errno: libc::EAGAIN, .. }) if tries < PATIENCE => tries += 1,
-                // Not this process's alone (after fork, or merged by KSM): a write fault makes it so. What is refused
-                // then is pinned; some more tries, for reclaim and migration hold pages for a moment.
+                // The page is shared (after fork, or merged by KSM): a write fault makes it this process's own. If the
+                // kernel refuses it still, it is pinned; a few more tries are made, for reclaim and migration hold
+                // pages for a moment.
                 Err(Stop { errno: libc::EBUSY, .. }) if tries < 3 => {
                     super::sys::advise(at, super::sys::PAGE, libc::MADV_POPULATE_WRITE)?;
                     tries += 1;

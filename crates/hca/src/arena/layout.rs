@@ -1,4 +1,4 @@
-//! What lies in an arena: the structs that processes share, each line marked with its writer.
+//! The contents of an arena: the structs that processes share, each line marked with its writer.
 //!
 //! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are
 //! checked by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
@@ -45,8 +45,8 @@ pub const OBJECTS: usize = 4096;
 pub const HEAP: u32 = 1;
 /// Bits of [`KeyEntry::at`] that are the offset in the object; the object's number is above.
 pub const OFFSET_BITS: u32 = 48;
-/// Set in the initiator number under which a process receives packets for its own QPs, so that it is told from the QP
-/// of the same number, which may send to itself by memory.
+/// A bit of the initiator number under which a process receives packets for its own QPs. It distinguishes that lane
+/// from one of the QP of the same number, which may send to itself by memory.
 pub const BY_PACKETS: u32 = 1 << 24;
 /// Objects that can ask their owner for attention.
 pub const ATTENTION: usize = 1 << 17;
@@ -110,8 +110,8 @@ unsafe impl Shared for Header {}
 /// Contexts of a process that have a switch of their own. The kernel looks at 2,048 robust mutexes of a thread at most.
 pub const SWITCHES: usize = 255;
 
-/// What lets initiators in to the QPs of a context. It lies in one line and is all that an initiator asks of the other
-/// process as such: whether it lives, and whether its owner has closed it, by one store.
+/// The switch that lets initiators in to the QPs of a context. It lies in one line and is all that an initiator reads
+/// of the other process as such: that it lives, and that its owner has not closed it. One store closes it.
 #[repr(C, align(64))]
 pub struct Switch {
     /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies.
@@ -172,11 +172,12 @@ pub struct KeyEntry {
     pub iova: AtomicU64,
     /// Bytes. Owner.
     pub len: AtomicU64,
-    /// Where that address is in the owner's address space. Owner.
+    /// Address of its first byte in the owner's address space. Owner.
     pub host: AtomicU64,
-    /// Where peers find it: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
+    /// Its place for peers: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
     pub at: AtomicU64,
-    /// The protection domain, and `KEY_*` flags in the high half: of a plain region one comparison tells both. Owner.
+    /// The protection domain, and `KEY_*` flags in the high half, so that for a plain region one comparison checks
+    /// both. Owner.
     pub domain: AtomicU64,
     /// `IBV_ACCESS_*`. Owner.
     pub access: AtomicU32,
@@ -203,8 +204,8 @@ impl KeyEntry {
         (self.domain.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Where `[addr, addr + len)` begins in the region that `key` names. None for a window, and for what the key does
-    /// not allow.
+    /// The offset of `[addr, addr + len)` in the region that `key` names. None for a window, and if the key does not
+    /// allow the access.
     #[inline(always)]
     pub(crate) fn plain_offset(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32) -> Option<u64> {
         if self.key.load(Ordering::Acquire) != u64::from(key)
@@ -216,7 +217,7 @@ impl KeyEntry {
         self.offset(addr, len)
     }
 
-    /// Where `[addr, addr + len)` begins in the region, whether its key is good or not.
+    /// The offset of `[addr, addr + len)` in the region; the key is not checked.
     #[inline(always)]
     pub(crate) fn offset(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.wrapping_sub(self.iova.load(Ordering::Relaxed));
@@ -242,13 +243,13 @@ pub struct ObjectEntry {
     pub identity: AtomicU64,
     /// Bytes; may grow. Owner.
     pub length: AtomicU64,
-    /// Of a segment: its number. Owner.
+    /// For a segment: its number. Owner.
     pub shmid: AtomicU32,
-    /// Of a segment: the user that made it. Owner.
+    /// For a segment: the user that made it. Owner.
     pub cuid: AtomicU32,
-    /// Of a segment: the IPC namespace in which the number means it. Owner.
+    /// For a segment: the IPC namespace that its number belongs to. Owner.
     pub ipc_namespace: AtomicU64,
-    /// Of a segment: the time of its last change, in seconds, as IPC_STAT tells it. Owner.
+    /// For a segment: the time of its last change, in seconds, as IPC_STAT reports it. Owner.
     pub ctime: AtomicU64,
     _pad: [AtomicU64; 2],
 }
@@ -292,7 +293,7 @@ pub struct QpShared {
     pub established: AtomicU32,
     /// `rq_psn`: the PSN of the first request that it takes (RC). Owner.
     pub rq_psn: AtomicU32,
-    /// What was refused, written before [`QpShared::fault`]. Peers.
+    /// The request that was refused, written before [`QpShared::fault`]. Peers.
     pub refused: Refused,
     /// Offset of the [`Switch`] of its context. Owner, once.
     pub switch: AtomicU64,
@@ -314,7 +315,7 @@ impl QpShared {
     }
 }
 
-/// What a responder has refused, for the messages of both ends: see `responder::refused`.
+/// The request that a responder has refused, for the messages of both ends: see `responder::refused`.
 #[repr(C)]
 pub struct Refused {
     /// Which fault it is: [`refused`].
@@ -351,10 +352,10 @@ pub struct Lane {
     /// while it is elsewhere.
     pub key: AtomicU32,
     _initiator: AtomicU32,
-    /// Where in that memory, as users of the key name it; at most [`DIRECT_CHUNK`] bytes from there.
+    /// The address of the access, as users of the key name it; the access ends at most [`DIRECT_CHUNK`] bytes behind.
     pub addr: AtomicU64,
-    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is
-    /// clear until then. A request of one packet that is carried out in one access keeps it.
+    /// Base of PSNs: the initiator's next request begins with the PSN `psn_base` + `gate` / 2. Bit 31 is clear until
+    /// the base is known. A request of one packet that is carried out in one access leaves the base as it is.
     pub psn_base: AtomicU32,
     /// [`CqeRing::taken`] as the initiator has seen it last.
     pub taken_seen: AtomicU32,
@@ -367,7 +368,8 @@ pub struct Lane {
     /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when
     /// the initiator's process has ended. Until then nobody else writes what is the initiator's.
     pub initiator: AtomicU64,
-    /// 1 once the owner has waited in vain for an initiator in flight: what that does afterwards does not count. Owner.
+    /// 1 after the owner has given up waiting for an initiator in flight: the effects of that initiator do not count
+    /// any more. Owner.
     pub cut_off: AtomicU32,
     /// How the owner finds what is published here: see [`found`].
     pub mode: AtomicU32,
@@ -384,7 +386,7 @@ pub struct Lane {
     pub cq: AtomicU64,
     /// Offset of the QP. Owner, once.
     pub qp: AtomicU64,
-    /// Where its receives come from: offset of an [`RqShared`], the QP's own or an SRQ. Owner, once.
+    /// Offset of the [`RqShared`] that its receives come from, the QP's own or an SRQ's. Owner, once.
     pub rq: AtomicU64,
     /// Attention number, for requests. Owner, once.
     pub attention: AtomicU32,
@@ -417,15 +419,15 @@ unsafe impl Shared for Lane {}
 const PSN_IS_KNOWN: u32 = 1 << 31;
 
 impl Lane {
-    /// Tells the PSN that the initiator's next request begins with (24 bits). Outside of the mark of being in flight,
-    /// by whoever may write what is the initiator's.
+    /// Stores the PSN that the initiator's next request begins with (24 bits). To be called outside of the mark of
+    /// being in flight, by the writer of the initiator's fields.
     #[inline]
     pub fn tell_psn(&self, next: u32) {
         let accesses = (self.gate.load(Ordering::Relaxed) >> 1) as u32;
         self.psn_base.store((next.wrapping_sub(accesses) & PSN_MASK) | PSN_IS_KNOWN, Ordering::Relaxed);
     }
 
-    /// That PSN; none before the first request.
+    /// That PSN; None before the first request.
     pub fn next_psn(&self) -> Option<u32> {
         let base = self.psn_base.load(Ordering::Relaxed);
         let accesses = (self.gate.load(Ordering::Acquire) >> 1) as u32;
@@ -501,7 +503,7 @@ pub mod found {
 pub mod watch {
     /// More completions may come than fit: each is counted.
     pub const COUNT: u32 = 1;
-    /// The program has asked for events: whoever completes looks at [`super::CqShared::armed`].
+    /// The program has asked for events: a producer of completions must look at [`super::CqShared::armed`].
     pub const EVENTS: u32 = 2;
 }
 
@@ -521,7 +523,7 @@ unsafe impl Shared for Iov {}
 
 /// [`Request::state`] values.
 pub mod request {
-    /// Nothing asked.
+    /// No request.
     pub const IDLE: u32 = 0;
     /// The initiator asks.
     pub const POSTED: u32 = 1;
@@ -529,7 +531,7 @@ pub mod request {
     pub const RUNNING: u32 = 2;
     /// Done; the result may be read.
     pub const DONE: u32 = 3;
-    /// Begun, and the owner waits for the other side of the bounce buffer; whoever fills or empties it posts again.
+    /// Begun; the owner waits for the other side of the bounce buffer, which fills or empties it and then posts again.
     pub const WAITING: u32 = 4;
     /// Copy from memory of the initiator, through the bounce buffer, into memory of the owner.
     pub const WRITE: u32 = 1;
@@ -604,13 +606,12 @@ pub mod arm {
 /// The part of a CQ that initiators touch.
 #[repr(C, align(64))]
 pub struct CqShared {
-    /// Completions published in all rings, while [`watch::COUNT`] is set. Whoever completes.
+    /// Completions published in all rings, while [`watch::COUNT`] is set. Producers of completions.
     pub produced: AtomicU64,
     _line0: [AtomicU64; 7],
-    /// What whoever completes has to do besides: bits of [`watch`], 0 for a CQ that is large enough and only polled.
-    /// Owner.
+    /// Further duties of producers: bits of [`watch`], 0 for a CQ that is large enough and only polled. Owner.
     pub watch: AtomicU32,
-    /// See [`arm`]. Owner arms, whoever notifies takes.
+    /// See [`arm`]. The owner arms; the producer that notifies disarms.
     pub armed: AtomicU32,
     /// Attention number. Owner, once.
     pub attention: AtomicU32,
@@ -622,7 +623,7 @@ pub struct CqShared {
     pub timestamps: AtomicU32,
     /// Number of the completion channel, 0 for none. Owner, once.
     pub channel: AtomicU32,
-    /// What is written into the channel for this CQ. Owner, once.
+    /// The value that is written into the channel for this CQ. Owner, once.
     pub event: AtomicU32,
     _line1: [AtomicU32; 8],
     /// Completions that the owner has taken out of rings, while they are counted. Owner.

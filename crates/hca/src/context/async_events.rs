@@ -77,7 +77,7 @@ fn wait_for(reported: &AtomicU32, acked: &AtomicU32) {
     }
 }
 
-/// What an async event is about: the object's cookie, or a port number.
+/// The subject of an async event: the object's cookie, or a port number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// A completion queue.
@@ -95,7 +95,7 @@ pub enum Element {
 pub struct AsyncEvent {
     /// `enum ibv_event_type`.
     pub event_type: u32,
-    /// What it is about.
+    /// Its subject.
     pub element: Element,
 }
 
@@ -152,7 +152,7 @@ impl AsyncQueue {
     pub(crate) fn next(&self) -> Result<AsyncEvent> {
         loop {
             read_message::<u8>(self.read.as_raw_fd())?;
-            // What was read is handed out.
+            // An event that was read must reach the caller.
             let _whole = Uncancelled::begin();
             if let Some(queued) = self.queue.lock().pop_front() {
                 queued.count.reported.fetch_add(1, Ordering::Release);

@@ -120,7 +120,7 @@ impl CompChannel {
                 process.wait_for_fd(self.read.as_raw_fd())?;
             }
             let id: u64 = read_message(self.read.as_raw_fd())?;
-            // What was read is handed out.
+            // An event that was read must reach the caller.
             let _whole = Uncancelled::begin();
             let mut r = self.cqs.lock();
             if let Some(waiting) = r.backlog.pop_front()

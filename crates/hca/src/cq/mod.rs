@@ -59,7 +59,7 @@ pub struct Cq {
     /// [`watch::COUNT`] is set. Changes under the queue's lock.
     counts: AtomicBool,
     timestamps: bool,
-    /// Who is told when it overruns, by QP number.
+    /// The QPs to put into ERR when it overruns, by QP number.
     reporting: OwnerLock<BTreeMap<u32, Weak<dyn Reports>>>,
     /// Send queues that hold work which polling has to advance.
     pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
@@ -78,7 +78,7 @@ struct Queue {
     since_event: SinceEvent,
     /// Completions that the send and receive queues reporting here can make at once.
     bound: u64,
-    /// How many QPs report the receives of each shared queue here.
+    /// The number of QPs that report the receives of each shared queue here.
     shared_queues: HashMap<usize, u32>,
 }
 
@@ -224,7 +224,7 @@ impl Cq {
         }
     }
 
-    /// An initiator has died: tells the program of what it may have told nobody.
+    /// After an initiator has died: raises the event that it may not have raised.
     pub(crate) fn rescue(&self) {
         let q = self.queue.lock();
         let waiting = !q.local.is_empty() || q.rings.pending() > 0;
@@ -280,7 +280,7 @@ impl Cq {
         if counts() || !is_needed(&self.queue.lock()) {
             return;
         }
-        // Nobody completes anything here while the count begins.
+        // No completion is published here while the count begins.
         let gate = self.process.close_gate_where(|lane| lane.cq.load(Ordering::Relaxed) == self.offset());
         let q = self.queue.lock();
         if !counts() {
@@ -320,7 +320,7 @@ impl Cq {
             "CQ overrun: more than its {entries} entries; {qps} {} {are} now in ERR",
             numbers.join(", ")
         ));
-        // Whoever reads the event finds the QPs in ERR.
+        // A program that reads the event must find the QPs in ERR.
         reporting.iter().for_each(|(_, qp)| qp.cq_has_failed());
         self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
     }
@@ -337,8 +337,8 @@ impl Cq {
         self.queue.lock().rings.next_ready_bit()
     }
 
-    /// Has the next poll look at the rings of `ready_bit`: whoever was about to set the bit may have died before it
-    /// did.
+    /// Has the next poll look at the rings of `ready_bit`: a producer that was about to set the bit may have died
+    /// before it did.
     pub(crate) fn look_at(&self, ready_bit: u32) {
         set_ready(self.shared, ready_bit);
     }
@@ -349,7 +349,7 @@ impl Cq {
 
     pub(crate) fn remove_source(&self, source: &Source) {
         let mut q = self.queue.lock();
-        // What is left in it will not be polled.
+        // Completions that are left in it will not be polled.
         self.count_consumed(source.pending() as usize);
         q.rings.remove(source);
     }
@@ -398,7 +398,7 @@ impl Cq {
         }
         drop(guard);
         if self.process.expects_packets() && self.process.count_look() {
-            // What a program sends without being acknowledged completes at once: it might never poll in vain.
+            // Unacknowledged sends of the program complete at once, so that it may never poll an empty CQ.
             self.process.poll_packets();
         }
         n
@@ -421,7 +421,7 @@ impl Cq {
         n
     }
 
-    /// Decides by what is at hand whether there is anything to do now, and calls nothing: most polls are in vain.
+    /// Decides from values at hand if there is anything to do now, and calls nothing: most polls are empty.
     #[cold]
     #[inline(never)]
     fn polled_in_vain(
@@ -487,8 +487,8 @@ impl Cq {
         self.queue.lock().courtesy.returned(away);
     }
 
-    /// What comes before the watched rings: the own queue with what precedes it, and now and then the rings that are
-    /// not watched.
+    /// Polls the sources before the watched rings: the own queue with the rings that precede it, and now and then the
+    /// rings that are not watched.
     #[cold]
     #[inline(never)]
     fn poll_aside(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
@@ -663,7 +663,7 @@ fn capacity_for(cqe: u32) -> Result<u32> {
 }
 
 impl Attend for Cq {
-    /// What peers asked for: an event, or notice of an overrun.
+    /// Handles the requests of peers: an event, or notice of an overrun.
     fn attend(&self, by: Looker) -> Looked {
         if by == Looker::Poll {
             return Looked::NotHere;

@@ -1,8 +1,8 @@
 //! Receive completions of one lane, from the initiator that delivers to the thread that polls. For the queue of a
 //! connected QP they are the receives themselves. For a queue with several claimers there is a ring of CQEs, a cache
-//! line each, whose one producer is the initiator; a message that is short enough stands in its CQE, and whoever polls
-//! puts it into the memory of the receive (mlx5 calls that scattering to the CQE). While all CQEs are in use,
-//! completions stand in the receives, and a ring of indices that is as long as the queue names those.
+//! line each, whose one producer is the initiator; a message that is short enough stands in its CQE, and the thread
+//! that polls copies it into the memory of the receive (mlx5 calls that scattering to the CQE). While all CQEs are in
+//! use, completions stand in the receives, and a ring of indices that is as long as the queue names those.
 //!
 //! It is to a lane what [`crate::cq::send_ring`] is to a send queue, and a CQ merges both in the same way.
 
@@ -14,11 +14,11 @@ use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
 use vervain_iba::{Completion, Sge, wc};
 
-/// Completions after which the owner tells how many it has taken: often enough that there are free CQEs, seldom enough
-/// that the initiator has the line of that count most of the time.
+/// Completions after which the owner publishes the count that it has taken: often enough that there are free CQEs,
+/// seldom enough that the initiator has the line of that count most of the time.
 const TELL_AFTER: u32 = CQES.div_ceil(4) as u32;
 
-/// Where a completion stands.
+/// The place of a completion.
 enum Stands<'a> {
     InCqe(&'a RecvCqe),
     InReceive,
@@ -30,7 +30,8 @@ fn cqe(ring: &CqeRing, number: u32) -> &RecvCqe {
     &ring.entries[number as usize % CQES]
 }
 
-/// Where completion `number` stands that has `cqe`, if it has been published, and no more than `limit` after it.
+/// The place of completion `number`, whose CQE is `cqe`; None if it has not been published, or if more than `limit`
+/// have been published after it.
 #[inline(always)]
 fn stands(cqe: &RecvCqe, number: u32, limit: u32) -> Option<Stands<'_>> {
     let turn = number.wrapping_add(1);
@@ -45,7 +46,7 @@ pub(crate) struct Deliveries<'a> {
     pub(crate) lane: &'a Lane,
     pub(crate) ring: &'a ArenaRef<[AtomicU32]>,
     pub(crate) cqes: Option<&'a ArenaRef<CqeRing>>,
-    /// Where they are polled.
+    /// The CQ in which they are polled.
     pub(crate) cq: &'a CqShared,
     /// The owner relies on full barriers.
     pub(crate) full_barrier: &'a bool,
@@ -126,7 +127,7 @@ pub(crate) struct RecvRing {
     scattered: AtomicU32,
     /// Most that can be published and not taken.
     limit: u32,
-    /// Where the receives come from.
+    /// The queue that the receives come from.
     pub(crate) rq: Arc<RecvQueue>,
     /// QP number that completions carry.
     qp_num: u32,
@@ -195,8 +196,8 @@ impl RecvRing {
         }
     }
 
-    /// Where completion `number`, the next one to be taken, stands, if it has been published. The line of the count
-    /// stays with the initiator where there are CQEs.
+    /// The place of completion `number`, the next one to be taken; None if it has not been published. With CQEs the
+    /// line of the count stays with the initiator.
     #[inline(always)]
     fn stands(&self, number: u32) -> Option<Stands<'_>> {
         match self.cqes {
@@ -243,7 +244,7 @@ impl RecvRing {
             {
                 ring.taken.store(at, Ordering::Release);
             }
-            // None for an index that is not one of a receive in use: damage again, and dropped.
+            // None for an index of no receive in use: that is damage again, and dropped.
             if let Some(completion) = completion {
                 sink(&completion);
                 taken += 1;

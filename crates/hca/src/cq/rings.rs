@@ -1,5 +1,5 @@
-//! The rings that report to a completion queue, as whoever polls finds those with something in them: a few are looked
-//! at in each poll (watched), the others by their ready bits. The caller holds the CQ's queue.
+//! The rings that report to a completion queue, and how a poll finds those with completions: a few are looked at in
+//! each poll (watched), the others are found by their ready bits. The caller holds the CQ's queue.
 
 use crate::arena::layout::{CqShared, READY_BITS};
 use crate::cq::completion::Source;
@@ -12,7 +12,7 @@ const COOL_AFTER: u32 = 4096;
 /// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
 const WATCHED: usize = 8;
 
-/// A ring that every poll looks at, and how many looks were in vain since the last completion.
+/// A ring that every poll looks at, and the number of empty looks since its last completion.
 struct Watched {
     source: Source,
     idle: u32,

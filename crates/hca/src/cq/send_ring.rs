@@ -1,5 +1,5 @@
 //! Completions of a QP's own work, from the thread that carries it out to the thread that polls: a ring of one producer
-//! (whoever holds the send queue) and one consumer (whoever holds the CQ's queue), so that completing takes no lock.
+//! (the holder of the send queue) and one consumer (the holder of the CQ's queue), so that completing takes no lock.
 //!
 //! It is to a send queue what a lane is to a receive queue, and a CQ merges both in the same way.
 
@@ -24,7 +24,7 @@ struct Entry {
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// What the consumer writes.
+/// The fields that the consumer writes.
 #[derive(Default)]
 struct Consumer {
     consumed: AtomicU32,

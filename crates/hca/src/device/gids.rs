@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 use vervain_config::{Config, INTERFACE, LinkChoice};
 use vervain_iba::{AhAttr, Gid, event};
 
-/// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
+/// Bytes that a packet carries besides payload, at most, as rxe reserves them: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;
 
 /// The index that programs for adapters take by default, or have in their examples. A card's table begins with the
@@ -68,7 +68,7 @@ struct Table {
 }
 
 static TABLE: OwnerLock<Option<Table>> = OwnerLock::new(None);
-/// That of this node in the window, and whether there is no other.
+/// The GID of this node in the window; true if there is no other.
 static WINDOW: OnceLock<(Gid, bool)> = OnceLock::new();
 
 /// This node has `gid` in a window. Said before the first look at the table; it stays.
@@ -105,7 +105,7 @@ fn wanted() -> Option<&'static [String]> {
     Config::of_process().ok()?.interfaces.as_deref()
 }
 
-/// Whether `VERVAIN_INTERFACE` names interfaces that exist.
+/// Checks that `VERVAIN_INTERFACE` names interfaces that exist.
 pub(crate) fn check_interfaces() -> Result<()> {
     let Some(wanted) = wanted() else { return Ok(()) };
     let all = interfaces();
@@ -164,7 +164,7 @@ impl Table {
         };
         let now = Line {
             up: port.is_some_and(|i| i.running),
-            // Of an interface that is gone, the MTU that it had.
+            // An interface that is gone keeps the MTU that it had.
             mtu: port.map_or(line.map_or(1, |l| l.mtu), |i| mtu_of(i.mtu)),
         };
         self.line = Some(now);
@@ -228,7 +228,7 @@ impl Table {
 
 struct Changes {
     gids: bool,
-    /// Whether the line was up; none at the first look.
+    /// True if the line was up; None at the first look.
     up: Option<bool>,
     now: Line,
 }
@@ -264,8 +264,9 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
     guard
 }
 
-/// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and
-/// whether they are up now. What a process sees that has left, or has left since, is no change.
+/// Looks at the network again. Returns the async events (`enum ibv_event_type`) that the change means for the ports
+/// behind it, and true if they are up now. A process that has left sees no change, nor does one that has left
+/// meanwhile.
 pub(crate) fn look_again() -> (Vec<u32>, bool) {
     let here = address_map::here();
     let all = interfaces();

@@ -12,7 +12,7 @@ const NEXT_UDP: u8 = 17;
 /// UDP header, BTH, DETH and ICRC around a UD payload.
 const OVERHEAD: usize = 8 + 12 + 8 + 4;
 
-/// What the headers say of a datagram.
+/// The contents of the headers in front of a datagram.
 pub struct Route<'a> {
     /// Source.
     pub sgid: &'a Gid,
@@ -29,9 +29,9 @@ pub struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// What a completion of such a datagram has as its service level, `sl` being the sender's. Over RoCE that is the
-    /// kind of packet, as ConnectX has it: 8 for UDP, with 1 for IPv6 or 2 for IPv4 (annex A17.4.5.1 asks for a flag,
-    /// and verbs have no other place). UCX reads it to find the destination in the header.
+    /// The service level in the completion of such a datagram, `sl` being the sender's. Over RoCE that is the kind of
+    /// packet, as ConnectX has it: 8 for UDP, with 1 for IPv6 or 2 for IPv4 (annex A17.4.5.1 asks for a flag, and verbs
+    /// have no other place). UCX reads it to find the destination in the header.
     pub fn service_level(&self, sl: u8) -> u8 {
         match (self.roce, self.is_ipv4()) {
             (true, true) => 8 | 2,

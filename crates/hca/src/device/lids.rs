@@ -1,12 +1,11 @@
-//! LIDs, and what follows from them. The ports of a host have 2 to 65; in a window each node has 64 of its own, so that
-//! a LID says which node is meant. There GUIDs follow from the node's GID in the window: hosts that have one name and
-//! one machine-id, as copies of a container image do, have different ones, and whoever knows a LID knows the GID of its
-//! port.
+//! LIDs, and GUIDs derived from them. The ports of a host have 2 to 65; in a window each node has 64 of its own, so
+//! that a LID names a node. In a window GUIDs follow from the node's GID there: hosts with one name and one machine-id,
+//! as copies of a container image have, get different ones, and the GID of a port follows from its LID.
 
 use std::ops::RangeInclusive;
 use vervain_iba::Gid;
 
-/// As many as ports that there can be: 16 devices of 4.
+/// LIDs of a node: as many as there can be ports, 16 devices of 4.
 const OF_NODE: u16 = 64;
 /// The first one of the first node in a window.
 const IN_WINDOW: u16 = 0x1000;
@@ -14,7 +13,7 @@ const IN_WINDOW: u16 = 0x1000;
 const NODES: u16 = 64;
 /// Those of multicast groups (IBA 4.1.3).
 const MULTICAST: RangeInclusive<u16> = 0xc000..=0xfffe;
-/// What the GUIDs of all hosts begin with: locally administered.
+/// The first bits of the GUIDs of all hosts: locally administered.
 const GUID_PREFIX: u16 = 0x0256;
 
 /// The LID of a port; `node` is that in the window, if there is one.

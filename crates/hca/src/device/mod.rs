@@ -1,6 +1,6 @@
 //! The devices that this host offers: their names, limits and ports. Nothing here has state; a device exists by
-//! configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`, `VERVAIN_LINK`). What the network says of a
-//! port comes from `gids`.
+//! configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`, `VERVAIN_LINK`). The state of the network
+//! behind a port comes from `gids`.
 
 pub mod gids;
 pub mod grh;
@@ -14,7 +14,7 @@ use vervain_config::{Config, LINK, LINK_LAYER};
 pub use vervain_config::{LinkChoice, LinkLayer};
 use vervain_iba::{AhAttr, Gid};
 
-/// What a device can do; enforced where the objects are made. Names as in `struct ibv_device_attr`.
+/// The limits of a device; enforced where the objects are made. Names as in `struct ibv_device_attr`.
 #[allow(missing_docs)]
 pub struct Limits {
     pub max_mr_size: u64,
@@ -207,12 +207,12 @@ impl Device {
         self.ports
     }
 
-    /// What it can do.
+    /// Its limits.
     pub fn limits(&self) -> &'static Limits {
         &LIMITS
     }
 
-    /// What `port` speaks.
+    /// The link layer of `port`.
     pub fn link_layer(&self, _port: u8) -> LinkLayer {
         self.link_layer
     }

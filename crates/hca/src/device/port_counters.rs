@@ -23,14 +23,14 @@ static FILE: AtomicPtr<OwnerLock<CountersFile>> = AtomicPtr::new(std::ptr::null_
 /// Ports that have lines.
 static PORTS: AtomicU32 = AtomicU32::new(1);
 
-/// Where the work of an object is counted: at its port.
+/// The port at which the work of an object is counted.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Where the port's line is in a block, in bytes: one of [`PORTS`] lines.
+    /// Offset of the port's line in a block, in bytes: one of [`PORTS`] lines.
     at: AtomicUsize,
 }
 
-/// What belongs to no QP counts at the first port.
+/// The counter of work that belongs to no QP: the first port.
 pub static FIRST: Tally = Tally { at: AtomicUsize::new(0) };
 
 impl Tally {
@@ -102,7 +102,7 @@ impl Drop for Counted {
     }
 }
 
-/// What a request by memory counts as.
+/// The counter of a request by memory.
 #[inline(always)]
 pub(crate) fn by_memory(opcode: Opcode) -> Word {
     match opcode {
@@ -130,7 +130,7 @@ pub(crate) fn start(config: &Config) {
     });
     PORTS.store(ports, Ordering::Relaxed);
     let file = file.map_or(std::ptr::null_mut(), |f| Box::into_raw(Box::new(OwnerLock::new(f))));
-    // That of a forked child's parent is left where it is.
+    // The file of a forked child's parent is left where it is.
     FILE.store(file, Ordering::Release);
     tell_sums_at_exit();
 }
@@ -168,7 +168,7 @@ fn tell_sums_at_exit() {
     }
 }
 
-/// What this process has counted, over all ports, by [`Word`]; none where nothing is counted.
+/// Counts of this process, over all ports, by [`Word`]; None if nothing is counted.
 pub fn own_sums() -> Option<[u64; WORDS]> {
     // SAFETY: null, or a leaked box that is never freed.
     let file = unsafe { FILE.load(Ordering::Acquire).as_ref() };
@@ -199,7 +199,7 @@ extern "C" fn tell_sums() {
                 )
             }),
         ];
-        // Who only looks at a device, or is only reached by memory, has moved nothing.
+        // A process that only looks at a device, or is only reached by memory, has moved nothing.
         let ways: Vec<_> = ways.into_iter().flatten().collect();
         if !ways.is_empty() {
             log::info!("this process has moved: {}", ways.join("; "));
