@@ -25,14 +25,14 @@ struct Reasons {
 
 static REASONS: OwnerLock<Option<Reasons>> = OwnerLock::new(None);
 
-/// Says why a verb has failed, or the QP of a peer's request.
+/// Reports why a verb, or the QP of a peer's request, has failed.
 #[cold]
 #[inline(never)]
 pub fn tell(why: Arguments<'_>) {
     report(why, false);
 }
 
-/// Reports why a verb, or the QP of a peer's request, has failed.
+/// Reports why a work request has completed in error; not for those that are flushed after it.
 #[cold]
 #[inline(never)]
 pub fn tell_of_completion(why: Arguments<'_>) {

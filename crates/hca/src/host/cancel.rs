@@ -44,7 +44,7 @@ impl Drop for Uncancelled {
     }
 }
 
-/// A descriptor that whoever posts or polls may be the last to let go of: closing it is no cancellation point.
+/// A descriptor whose last owner may be a thread that posts or polls: closing it is no cancellation point.
 pub(crate) struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl From<OwnedFd> for Descriptor {
@@ -89,7 +89,7 @@ pub(crate) fn take<T: Integer>(fd: RawFd) -> Option<T> {
     (n == size_of::<T>() as c_long).then_some(message)
 }
 
-/// What [`write`] and [`take`] move: all bytes are its value.
+/// The types that [`write`] and [`take`] move: every pattern of bytes is a value.
 pub(crate) trait Integer: Copy + Default {}
 impl Integer for u8 {}
 impl Integer for u32 {}

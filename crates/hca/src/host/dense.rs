@@ -4,13 +4,13 @@
 use crate::host::prefetch::prefetch_to_read;
 use std::collections::BTreeMap;
 
-/// How many words ahead are asked for: a miss takes as long as some ten looks.
+/// Number of words that are prefetched: a miss takes as long as about ten looks.
 const AHEAD: usize = 16;
 
 /// Values by their keys, in a row.
 pub(crate) struct Dense<K, V> {
     row: Vec<(K, V)>,
-    /// Where each stands in the row.
+    /// The place of each in the row.
     places: BTreeMap<K, usize>,
 }
 

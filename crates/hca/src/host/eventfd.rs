@@ -1,5 +1,5 @@
 //! What wakes a process's progress thread: an eventfd, which its peers hold as well. A call costs less than one on a
-//! socket, and nobody who reads from it is needed, so that a write to a process that has ended harms nobody.
+//! socket. It needs no reader, so a write for a process that has ended does no harm.
 
 use crate::error::{Error, Result};
 use crate::host::cancel;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use vervain_share::dump;
 use vervain_share::faults::{self, Entry, SIGNALS};
 
-/// What the program has asked for, written by whoever holds `writer`; `turn` is odd meanwhile. Read in signal handlers.
+/// The program's action, written by the holder of `writer`; `turn` is odd meanwhile. Read in signal handlers.
 struct Asked {
     writer: AtomicBool,
     turn: AtomicU32,
@@ -46,7 +46,7 @@ impl Asked {
         }
     }
 
-    /// Puts `new` there; what was there before.
+    /// Replaces the action by `new`; returns the one before.
     fn set(&self, new: &libc::sigaction) -> libc::sigaction {
         // A handler on this thread must not wait for this thread.
         let _masked = vervain_share::sys::mask_signals();
@@ -122,7 +122,7 @@ unsafe extern "C" fn exchange(signal: c_int, new: *const libc::sigaction, old: *
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes both, and waits for nobody else to change them.
     let (info_ref, context_ref) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
-    // What somebody has sent is no fault (`man 2 sigaction`, si_code).
+    // A signal that was sent is no fault (`man 2 sigaction`, si_code).
     if info_ref.si_code > 0 && go_on(info_ref, context_ref) {
         return;
     }

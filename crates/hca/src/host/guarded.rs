@@ -27,7 +27,7 @@ impl Faulted {
     }
 }
 
-/// What came of an access.
+/// The result of an access.
 pub type Access = Result<(), Faulted>;
 
 /// Copies `n` bytes; the ranges may overlap.
@@ -122,7 +122,7 @@ accesses!(load4, store4, u32);
 accesses!(load2, store2, u16);
 accesses!(load1, store1, u8);
 
-/// Writes to a byte and leaves its value, whoever else writes to it.
+/// Write-faults a byte's page; the byte keeps its value, also while others write to it.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -153,7 +153,8 @@ pub(crate) unsafe fn compare_swap(at: *mut u8, compare: u64, swap: u64) -> Resul
     Faulted::check(fault).map(|()| old)
 }
 
-/// Where to go on after a fault of the instruction at `at`, if it is one of these. Safe in a signal handler.
+/// The place to continue at after a fault of the instruction at `at`; None if it is no guarded one. Safe in a signal
+/// handler.
 pub(crate) fn landing(at: usize) -> Option<usize> {
     let (first, end) = native::table();
     // SAFETY: the linker has put the entries one behind the other, all of them of three words.

@@ -1,5 +1,5 @@
-//! A mutex that a dying thread cannot keep: the word holds the owner's thread id, and whoever waits long looks whether
-//! that thread still exists. Verbs objects must stay usable when a thread of the program ends inside a verbs call
+//! A mutex that a dying thread cannot keep: the word holds the owner's thread id, and a thread that waits long checks
+//! that the owner still exists. Verbs objects must stay usable when a thread of the program ends inside a verbs call
 //! (`pthread_exit` in a signal handler, a raw `exit` system call); `std::sync::Mutex` would hang the others for ever.
 //!
 //! Used inside one process only. Nothing shared with another process is ever locked (DESIGN decision 2).
@@ -15,8 +15,7 @@ const SPINS: u32 = 200;
 const YIELDS: u32 = 64;
 /// How often the word is tried by a caller that does not wait.
 const BRIEF_TRIES: u32 = 1000;
-/// First and longest sleep between two tries. What the locks guard takes microseconds, at most some 100 for a long
-/// copy.
+/// First and longest sleep between two tries. The guarded work takes microseconds, at most about 100 for a long copy.
 const FIRST_NAP_NS: u32 = 20_000;
 const LAST_NAP_NS: u32 = 1_000_000;
 

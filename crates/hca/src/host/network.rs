@@ -1,5 +1,5 @@
-//! The host's network as the kernel tells it at one moment: interfaces, their state, MTU and addresses. Asked by
-//! `getifaddrs` and not read from sysfs, which may show another network namespace than the process is in.
+//! The host's network at one moment: interfaces, their state, MTU and addresses. They come from `getifaddrs` and not
+//! from sysfs, which may show another network namespace than the process's.
 
 use crate::host::address_map;
 use nix::ifaddrs::getifaddrs;

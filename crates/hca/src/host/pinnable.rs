@@ -1,6 +1,6 @@
-//! Whether memory could be pinned, which a kernel asks at registration: all of it is mapped, and with the rights that
-//! the registration is for (`get_user_pages`, `ib_access_writable`). Asked of the mapping and not of each page, for the
-//! memory may be sparse, and nothing is pinned here.
+//! The check that a kernel makes when it pins memory at registration: all of it is mapped, with the rights that the
+//! registration is for (`get_user_pages`, `ib_access_writable`). It asks the mapping and not each page, for the memory
+//! may be sparse, and nothing is pinned here.
 
 use crate::error::{Error, Result};
 use crate::host::guarded;
@@ -63,7 +63,7 @@ impl Mappings {
         if length == 0 {
             return Ok(());
         }
-        // What can be written need not be readable to be pinned.
+        // Memory that can be written need not be readable to be pinned.
         let writes = rights & access::WRITABLE != 0;
         let good = match self.allows(addr, length, if writes { WRITABLE } else { READABLE }) {
             Some(good) => good,
@@ -76,7 +76,7 @@ impl Mappings {
         }
     }
 
-    /// Whether all of the range is mapped with `right`; none where the kernel does not say.
+    /// Returns true if all of the range is mapped with `right`; None if the kernel cannot answer.
     fn allows(&self, addr: u64, length: u64, right: u64) -> Option<bool> {
         let fd = self.maps.as_ref()?.as_raw_fd();
         let mut at = addr;

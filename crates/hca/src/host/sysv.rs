@@ -4,7 +4,7 @@
 use crate::host::mapping;
 use std::os::unix::fs::MetadataExt;
 
-/// What tells one segment from another that later has its number.
+/// Facts that distinguish a segment from another one that later has its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) length: u64,

@@ -22,7 +22,7 @@ pub struct Dm {
     pub(crate) users: AtomicU32,
 }
 
-/// Where it lies.
+/// The place of device memory.
 enum Memory {
     Arena(Block),
     /// A mapping of so many bytes, which the heap has put into the window.
@@ -46,7 +46,7 @@ impl Memory {
         let source = process.objects.source().filter(|_| is_wanted())?;
         let len = usize::try_from(length).ok()?.next_multiple_of(4096);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // As UCX gets its buffers: the preload gives memory of the heap for that.
+        // UCX gets its buffers in the same way: the preload serves such a mapping from the heap.
         // SAFETY: a new anonymous mapping overlaps nothing.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
         let memory = NonNull::new(at).filter(|_| at != libc::MAP_FAILED).map(|at| Memory::Window(at, len))?;
@@ -58,7 +58,7 @@ impl Memory {
         None
     }
 
-    /// Where it is a mapping.
+    /// Unmaps it, if it is a mapping.
     fn unmap(&self) {
         if let Memory::Window(at, len) = self {
             // SAFETY: mapped by `in_window`, and nobody uses it any more.

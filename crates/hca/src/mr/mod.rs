@@ -190,7 +190,7 @@ impl Mr {
             checked_range(addr, length)?;
             self.process.mappings.check(addr, length, new_access)?;
         } else if new_access & access::WRITABLE != 0 && state.access & access::WRITABLE == 0 && self.dm.is_none() {
-            // What was pinned to be read is pinned anew.
+            // Memory that was pinned for reading is pinned anew.
             self.process.mappings.check(state.addr, state.length, new_access)?;
         }
         let new_pd = match (flags & 2 != 0, pd) {

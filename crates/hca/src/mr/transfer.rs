@@ -1,10 +1,10 @@
 //! Moving bytes between this process and the memory that a key names, by the best way there is (DESIGN decision 4):
-//! mapped memory by the CPU, other memory by process_vm calls, and where the kernel refuses those, by the owner.
+//! mapped memory by the CPU, other memory by process_vm calls, and if the kernel refuses those, by the owner.
 //!
 //! Programs poll the last byte of a write, so every way that writes publishes the tail last: first the body, then the
-//! final word. What a message writes is visible after all that its QP has written before, and what it reads is read
-//! before all that is read after it (IBA 9.5): on processors that keep no order of their own the fences here do that
-//! (docs/shared-memory.md, Memory order).
+//! final word. The writes of a message are visible after all earlier writes of its QP, and its reads come before all
+//! later ones (IBA 9.5): on processors that keep no order of their own the fences here do that (docs/shared-memory.md,
+//! Memory order).
 
 pub use crate::arena::layout::DIRECT_CHUNK;
 use crate::arena::layout::{Iov, Lane};
@@ -28,7 +28,7 @@ pub const VM_CHUNK: u64 = 1 << 20;
 // A place in a shared object is contiguous for so many bytes.
 const _: () = assert!(DIRECT_CHUNK <= crate::process::imports::SLACK);
 
-/// Why a transfer did not happen.
+/// The reason why a transfer did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Local memory is not there.
@@ -434,8 +434,8 @@ pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &
     }
 }
 
-/// One process_vm call between `local` and places of the lane, for a transfer of `pieces`. What it writes is visible
-/// after all that was written before, what it reads is read before all that is read after it.
+/// One process_vm call between `local` and places of the lane, for a transfer of `pieces`. Its writes are visible after
+/// all earlier writes, its reads come before all later ones.
 fn call_vm(
     space: &PeerProcess,
     remote: &[Iov],

@@ -21,7 +21,7 @@ impl Stream {
         if self.len <= BOUNCE_BYTES { self.len } else { PIECE_BYTES }
     }
 
-    /// Bytes that may be filled in next, 0 while there is no room; None when the counts cannot be true.
+    /// Bytes that may be filled in next, 0 while there is no room; None if the counts are impossible.
     pub(crate) fn fill(self, filled: u64, emptied: u64) -> Option<u64> {
         if !self.holds(filled, emptied) {
             return None;

@@ -19,7 +19,7 @@ use vervain_share::api::{KIND_WINDOW, Place};
 
 /// Entries whose pages are committed together.
 const COMMIT: usize = 64;
-/// What the heap is asked for to find it: large and aligned enough that the preload serves it.
+/// Bytes of an allocation by which the heap is found: large and aligned enough that the preload serves it.
 const PROBE: usize = 4 << 20;
 
 /// The owner's side of the object table.
@@ -147,8 +147,8 @@ impl Objects {
         let Some(source) = self.source.filter(|_| len != 0) else { return ExportedRange::NOWHERE };
         let Some(place) = source.pin(addr, len) else { return ExportedRange::NOWHERE };
         if place.kind == KIND_WINDOW {
-            // Peers of this host do not map it: whoever shortens the window's file would end them. It stays where it
-            // is.
+            // Peers of this host do not map a window: a process that shortens its file would end them by SIGBUS. The
+            // memory stays in its place.
             let pin = Pin { number: 0, identity: place.object, offset: place.offset, len, adopted: None };
             return ExportedRange { pin: Some(pin), ..ExportedRange::NOWHERE };
         }
@@ -233,8 +233,8 @@ impl Objects {
         Some(Withdrawn { number, generation })
     }
 
-    /// What a peer that asks for object `number` gets: a descriptor, or for a segment nothing beside the word that it
-    /// may attach it; none when there is no such object any more.
+    /// The answer to a peer that asks for object `number`: a descriptor, or None for a segment, which the peer may
+    /// attach by its number; the outer None if there is no such object any more.
     pub(crate) fn grant(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
         // Held while the descriptor is copied: an object with users is pinned.
         let state = self.state.lock();
@@ -260,7 +260,7 @@ impl State {
     }
 }
 
-/// Where the preload serves large allocations from.
+/// The place of large allocations that the preload serves.
 fn probe(source: Source) -> Option<Place> {
     let mut p = std::ptr::null_mut();
     // SAFETY: fills the pointer, or says that it could not.

@@ -1,5 +1,5 @@
-//! Messages that stand in the completions of their receives (`cq::recv_ring`), as their process sees them: whoever
-//! polls puts them into the program's memory, and whoever takes that memory back does so before.
+//! Messages that stand in the completions of their receives (`cq::recv_ring`), on the side of their process: a poll
+//! copies them into the program's memory, and a revocation of that memory does so before.
 
 use crate::arena::layout::{Inline, QpShared, refused};
 use crate::host::guarded;

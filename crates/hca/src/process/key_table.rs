@@ -32,7 +32,7 @@ struct KeyState {
     free: VecDeque<u32>,
 }
 
-/// What a key stands for.
+/// The object that a key stands for.
 pub(crate) struct Named {
     pub(crate) iova: u64,
     pub(crate) len: u64,

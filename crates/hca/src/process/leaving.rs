@@ -8,7 +8,7 @@ use crate::process::send_work::Mark;
 use std::sync::Once;
 use std::time::Duration;
 
-/// How long the end waits at most, and between two looks.
+/// Limit of the wait at the end, in nanoseconds, and the time between two looks.
 const LEAVE_NS: u64 = 1_000_000_000;
 const LOOK: Duration = Duration::from_micros(100);
 

@@ -68,13 +68,13 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 pub struct Ways {
     /// The processes of this host.
     pub rendezvous: Arc<dyn Rendezvous>,
-    /// What is polled for carriers.
+    /// Pollers of the carriers.
     pub pollers: Vec<Arc<dyn Poller>>,
-    /// What the progress thread sees to besides.
+    /// Further handlers for the progress thread.
     pub handlers: Vec<Arc<dyn EventHandler>>,
 }
 
-/// What the ways to peers are made for.
+/// Facts about the process that the ways to peers are made for.
 pub struct Identity {
     /// The arena's memfd.
     pub arena_fd: i32,
@@ -87,7 +87,7 @@ pub struct Identity {
 /// Makes the process of a forked child that opens an object of its parent's.
 pub(crate) type Restart = Box<dyn Fn() -> Result<&'static Process> + Send + Sync>;
 
-/// What the process has.
+/// The state of the process.
 pub struct Process {
     pub(crate) arena: Arena,
     /// This process as a peer of itself.
@@ -144,7 +144,7 @@ impl Process {
         unsafe { p.as_ref() }
     }
 
-    /// Where bytes of this process lie in its node's region of the window, if they do, and in one piece.
+    /// The offset of bytes of this process in its node's region of the window; None if they are not there in one piece.
     pub fn place_in_window(&self, addr: u64, len: u64) -> Option<u64> {
         let place = self.objects.source()?.find_range(addr, len)?;
         (place.kind == KIND_WINDOW).then_some(place.offset)
@@ -259,7 +259,7 @@ impl Process {
         self.next_pd.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What this process writes as `Lane::initiator` for its QP `qpn`.
+    /// The value that this process writes as `Lane::initiator` for its QP `qpn`.
     pub(crate) fn initiator_id(&self, qpn: u32, generation: u32) -> u64 {
         let nonce = (self.incarnation[0] as u32 ^ generation.wrapping_mul(0x9e37_79b9)) & 0x7fff_ffff;
         u64::from(nonce) << 32 | u64::from(qpn)
@@ -447,8 +447,8 @@ impl Process {
         self.lane_blocks.lock().push(block);
     }
 
-    /// Memory for a CQ: CQs, too, only ever lie where CQs lay. Whoever has completed something there raises the event
-    /// after its mark (`WakeCall`), and may stand still before.
+    /// Memory for a CQ: CQs, too, are only made in memory of former CQs. A peer that has completed something there
+    /// raises the event after its mark (`WakeCall`), and may stand still before that.
     pub(crate) fn cq_block(&self) -> Result<Block> {
         let old = if self.has_suspects() { None } else { self.cq_blocks.lock().pop() };
         old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
@@ -475,8 +475,8 @@ impl Process {
         self.switches.of_process().closed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns true if every QP of this process has been seen outside of its send work: whoever held an address of a
-    /// peer's memory has done with it. Looks for a moment only.
+    /// Returns true if every QP of this process has been seen outside of its send work, so that no thread uses an
+    /// address of a peer's memory that it had before. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
         self.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
@@ -504,7 +504,7 @@ impl Process {
         }
     }
 
-    /// What a peer that asks for an object gets; see `Objects::grant`. Called by the link.
+    /// The answer to a peer that asks for an object; see `Objects::grant`. Called by the link.
     pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
         self.objects.grant(number, generation)
     }
@@ -634,7 +634,7 @@ impl Process {
     }
 }
 
-/// Returns true if a QP is at rest; after some looks in vain the CPU is offered to it.
+/// Returns true if a QP is at rest; after some fruitless looks it offers the CPU.
 fn look_again(look: u32, work: &dyn SendWork) -> bool {
     if look > 100 {
         std::thread::yield_now();

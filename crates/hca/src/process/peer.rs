@@ -60,11 +60,11 @@ pub struct PeerProcess {
     vm: AtomicU8,
     /// Its completion channels.
     pub channels: PeerChannels,
-    /// That it is reached by memory was said.
+    /// True after it was logged that the peer is reached by memory.
     told: AtomicBool,
 }
 
-/// Where memory named by a key is, seen from the calling process.
+/// The place of memory named by a key, seen from the calling process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
     /// Mapped here, and contiguous for [`crate::process::imports::SLACK`] bytes at least, if it is as long.
@@ -234,7 +234,8 @@ impl PeerProcess {
         if offset == 0 { None } else { self.view.get(offset) }
     }
 
-    /// Where byte `offset` of what `entry` names is mapped here, if it is; contiguous as [`Location::Mapped`] says.
+    /// The address here of byte `offset` of the memory of `entry`, if it is mapped; contiguous as for
+    /// [`Location::Mapped`].
     #[inline(always)]
     pub(crate) fn mapped_at(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<*mut u8> {
         let at = entry.at.load(Ordering::Relaxed);
@@ -292,14 +293,14 @@ impl PeerProcess {
     /// The entry of `key` is going to be written to, by a process that may not be its owner.
     pub(crate) fn write_key(&self, key: u32) {
         if checkers::memcheck() {
-            // Read only as a part of the table (`new`). What fails here faults there.
+            // Read only as a part of the table (`new`). If this fails, the write there faults.
             let offset = self.header.keys.load(Ordering::Relaxed) + u64::from(key >> 8) * size_of::<KeyEntry>() as u64;
             self.view.writable(offset, size_of::<KeyEntry>() as u64);
         }
     }
 
-    /// Has the owner asked for the object that `entry` lies in, which is not mapped here; nobody waits for it. None
-    /// when it ought to lie in the arena, and does not.
+    /// Has the owner asked for the object that `entry` lies in, which is not mapped here, without waiting. None if it
+    /// should lie in the arena, and does not.
     #[cold]
     fn ask_for(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<()> {
         let at = entry.at.load(Ordering::Relaxed);
@@ -344,8 +345,8 @@ impl PeerProcess {
     }
 }
 
-/// A region that `key` names: its entry, and the offset of `addr` in it. None for a window, which
-/// [`PeerProcess::resolve`] knows too, and for what the key does not allow.
+/// The region that `key` names: its entry, and the offset of `addr` in it. None for a window, which
+/// [`PeerProcess::resolve`] knows too, and if the key does not allow the access.
 #[inline(always)]
 pub(crate) fn plain_region(
     keys: &[KeyEntry; layout::KEYS],

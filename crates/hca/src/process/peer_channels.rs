@@ -67,7 +67,7 @@ impl PeerChannels {
 
 /// Writes the event of the CQ that has the number `event` in its channel; false when the pipe is full.
 pub(crate) fn write_event(fd: RawFd, event: u32) -> bool {
-    // Below PIPE_BUF it is written whole or not at all. Whoever writes holds the read end as well, so no SIGPIPE.
+    // A write below PIPE_BUF is whole or none. The writer holds the read end as well, so there is no SIGPIPE.
     cancel::write(fd, u64::from(event))
 }
 

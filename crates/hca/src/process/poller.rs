@@ -1,6 +1,6 @@
-//! What the progress thread sees to beside the process's own memory, and what is polled for a carrier: its packets, by
-//! the threads of the program that poll, by those that sleep for a completion event, and by the progress thread while
-//! neither does.
+//! Duties of the progress thread beside the process's own memory, and the polling of carriers: packets are taken in by
+//! threads of the program that poll, by those that sleep for a completion event, and by the progress thread while there
+//! are neither.
 
 use crate::error::Result;
 use crate::process::Process;
@@ -13,8 +13,8 @@ pub trait EventHandler: Send + Sync {
         None
     }
 
-    /// When [`EventHandler::handle_events`] has something to do besides (CLOCK_MONOTONIC, ns; 0: at once). Whoever
-    /// makes it earlier wakes the progress thread.
+    /// Time at which [`EventHandler::handle_events`] has something to do besides (CLOCK_MONOTONIC, ns; 0: at once). A
+    /// change to an earlier time must wake the progress thread.
     fn deadline(&self) -> Option<u64> {
         None
     }
@@ -58,8 +58,8 @@ pub trait Poller: EventHandler {
     /// A descriptor that is readable when something has come; none before there is a port.
     fn packet_fd(&self) -> Option<RawFd>;
 
-    /// Takes in all that has come until now, in the progress thread; false if another thread is at it. What never ends
-    /// coming is taken in part.
+    /// Takes in all packets that have come until now, in the progress thread; false if another thread does it at this
+    /// time. Of an endless stream it takes a part.
     fn take_in(&self, _process: &'static Process) -> bool {
         true
     }

@@ -36,7 +36,7 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     let (ready, started) = std::sync::mpsc::channel();
     let spawned = std::thread::Builder::new().name("vervain".into()).stack_size(STACK).spawn(move || {
         vervain_scheduler::shorten_slice();
-        // Who sleeps until an owner has done what it was asked for is woken by this thread's look, due in 20 µs.
+        // A thread that sleeps until an owner has done its request is woken by this thread's look, due in 20 µs.
         vervain_scheduler::keep_time();
         process.switches.each().for_each(hold_alive_mutex);
         process.progress_thread.store(crate::host::tid::tid(), Ordering::Relaxed);
@@ -172,7 +172,7 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
         let until = match w.work.advance_for_progress() {
             Some(Progress::More) => 0,
             Some(Progress::Wait(until)) => until.saturating_sub(now_ns()).max(20_000),
-            // Whoever lets it go has this thread look again.
+            // A call that lets it go on has this thread look again.
             Some(Progress::Stopped) => return true,
             // Done, or another thread is at it.
             Some(Progress::Idle) | None => FIRST_TICK_NS,
@@ -189,11 +189,11 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
     Some(next.map_or(*tick, |n| n.min(*tick)))
 }
 
-/// What the thread sleeps for: the descriptor by which peers wake it, those by which the rendezvous and the pollers
-/// have news, and those of packets that are to be watched this time.
+/// The descriptors that the thread sleeps on: the one by which peers wake it, those of news of the rendezvous and the
+/// pollers, and those of packets that are watched this time.
 struct Watch {
     fds: Vec<libc::pollfd>,
-    /// How many are always there.
+    /// The number of those that are always there.
     fixed: usize,
 }
 

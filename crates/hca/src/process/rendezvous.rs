@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use vervain_iba::Gid;
 
-/// Where a peer process stands.
+/// The state of the connection with a peer process.
 #[derive(Clone)]
 pub enum Peer {
     /// Mapped.
@@ -19,7 +19,7 @@ pub enum Peer {
     Connecting,
     /// No process answers under that number.
     Absent,
-    /// It has ended after it was saved, and may be restored: whoever wants something of it waits.
+    /// It has ended after it was saved, and may be restored: operations that need it wait.
     Suspended,
 }
 
@@ -30,22 +30,22 @@ pub struct Acquaintance {
     pub slots: Vec<u32>,
     /// Which process image it was.
     pub incarnation: [u64; 2],
-    /// What its secret is known by.
+    /// The proof of its secret.
     pub proof: [u64; 2],
 }
 
-/// What a process shows its peers to be taken for one that was saved.
+/// The evidence that a process gives its peers to be accepted in the place of a saved one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// Random, told to nobody while the process lives.
+    /// Random; never sent while the process lives.
     pub secret: [u64; 4],
     /// Which save it was; not 0.
     pub save: u64,
-    /// How long peers wait for it, in seconds.
+    /// Seconds for which peers wait for it.
     pub suspense: u32,
 }
 
-/// What a lane is for.
+/// The purpose of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaneRequest {
     /// The initiating QP.
@@ -67,7 +67,7 @@ pub enum LaneReply {
     Refused,
 }
 
-/// Who makes lanes into the QPs of a process and takes them back: the table of its QPs.
+/// The maker of lanes into the QPs of a process, which also takes them back: the table of its QPs.
 pub trait LaneOwner: Send + Sync {
     /// Makes the lane that an initiator asks for, or finds the one that it has; its offset.
     fn make_lane(&self, request: &LaneRequest) -> Option<u64>;
@@ -75,8 +75,8 @@ pub trait LaneOwner: Send + Sync {
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process.
     fn drop_lanes_of(&self, initiator: u32);
 
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. What they had begun
-    /// and not ended is `lost`, or begun anew by one that is restored.
+    /// The processes of `slots`, which had initiators here, have ended: takes back all that they held. Requests that
+    /// they had begun and not ended are `lost`, or begun anew by a process that is restored.
     fn reap(&self, slots: &[u32], lost: bool);
 }
 
@@ -102,8 +102,8 @@ pub trait Rendezvous: Send + Sync {
         Vec::new()
     }
 
-    /// Tells the peers that this process, which stands, was saved, so that they wait for it when it ends. What it will
-    /// show them.
+    /// Announces to the peers that this process, which stands still, was saved, so that they wait for it when it ends.
+    /// Returns the evidence that it will give them.
     fn tell_saved(&self, suspense: u32) -> Result<Credentials> {
         Ok(Credentials { secret: [0; 4], save: 1, suspense })
     }
@@ -111,8 +111,8 @@ pub trait Rendezvous: Send + Sync {
     /// Tells the peers that this process goes on: what was saved of it is void.
     fn tell_save_is_over(&self) {}
 
-    /// Whether what the process `incarnation` of `slot` had may still be restored. Asked again and again by whoever
-    /// waits for it, which is how the time is counted that it is waited for.
+    /// Returns true if the process `incarnation` of `slot` may still be restored. Every waiter calls this again and
+    /// again, and its waiting time is counted by these calls.
     fn may_be_restored(&self, _slot: u32, _incarnation: [u64; 2]) -> bool {
         false
     }
@@ -153,12 +153,12 @@ pub trait Rendezvous: Send + Sync {
     /// Forgets the answer to one request, so that it is asked again.
     fn forget_lane(&self, request: &LaneRequest);
 
-    /// Forgets the answers given to `initiator`, whose QP is reset or gone, and tells the peers.
+    /// Forgets the answers given to `initiator`, whose QP is reset or gone, and notifies the peers.
     fn forget_lanes(&self, initiator: u32);
 
-    /// Asks the process of `slot` for the pipe of its completion channel `channel`; whether that is under way. The
-    /// answer goes to [`crate::process::peer_channels::PeerChannels::learn`]. Who cannot pass descriptors leaves it at
-    /// this.
+    /// Asks the process of `slot` for the pipe of its completion channel `channel`; returns true if the request is on
+    /// its way. The answer goes to [`crate::process::peer_channels::PeerChannels::learn`]. False from a rendezvous that
+    /// cannot pass descriptors.
     fn ask_channel(&self, _slot: u32, _channel: u32) -> bool {
         false
     }

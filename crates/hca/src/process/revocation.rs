@@ -21,15 +21,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use vervain_share::sys::page;
 
-/// How long an initiator may stand still that somebody waits for.
+/// Nanoseconds for which an initiator may stand still while a revocation waits for it.
 pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 /// Looks in a row, some 50 µs apart, that have to find it so besides: a job that was stopped as a whole goes on
 /// together.
 const LOOKS: u32 = 100;
 /// A look that comes so late began anew: this thread stood still itself.
 const LATE_NS: u64 = 50_000_000;
-/// How long a fork waits for one. It takes nothing away: a child that sees a message half written sees what it would
-/// have seen with an adapter that was in the middle of it.
+/// Nanoseconds for which a fork waits for one. The fork takes nothing away: a child that sees a message half written
+/// sees the same as with an adapter in the middle of it.
 const FORK_PATIENCE_NS: u64 = 50_000_000;
 
 /// Initiators that were cut off, and the memory that they may still touch when they go on. It is not used again until
@@ -66,13 +66,14 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Process {
-    /// Makes `key` invalid and waits for whoever is in flight there.
+    /// Makes `key` invalid and waits for initiators that are in flight with it.
     pub(crate) fn revoke_key(&self, key: u32) {
         self.keys.entry(key).key.store(0, Ordering::SeqCst);
         self.drain(key);
     }
 
-    /// [`Process::revoke_key`] of a region, which receives may name. What has arrived lies in the memory afterwards.
+    /// [`Process::revoke_key`] for a region, which receives may name. Messages that have arrived are in the memory
+    /// afterwards.
     pub(crate) fn revoke_region(&self, key: u32) {
         self.revoke_key(key);
         self.scatter_waiting(key);
@@ -86,8 +87,8 @@ impl Process {
         self.wait_for_own();
     }
 
-    /// Keeps everybody from the memory and the queues of this process: when this returns no peer and no thread of this
-    /// process is in flight, and whoever begins waits for [`Process::resume`]. Pauses add up.
+    /// Closes the memory and the queues of this process: when this returns no peer and no thread of this process is in
+    /// flight, and new operations wait for [`Process::resume`]. Pauses add up.
     pub fn pause(&self) {
         self.pause_where(|_| true);
     }
@@ -226,8 +227,8 @@ impl Process {
             if pages.is_empty() {
                 break;
             }
-            // Others may be writing there rightfully, by the way that ends now. What they have begun is finished, or
-            // they are cut off too, for it would be lost.
+            // Other initiators may be writing there rightfully, by the mapping that ends now. They finish, or are cut
+            // off too, for their writes would be lost.
             self.keys.unshare(|host, len, _| pages.iter().any(|p| overlap(p, &(host..host.saturating_add(len)))));
             let there = |lane: &Lane| {
                 let touched = self.keys.touched(lane);
@@ -259,7 +260,7 @@ impl Process {
         while !silent.is_empty() {
             let pages: Vec<_> = silent.iter().map(|silent| whole_pages(silent.memory.clone())).collect();
             self.revocation.suspects.lock().silent.extend(silent);
-            // What others put there rightfully is to come by the ring.
+            // Data that other peers put there rightfully must come by the ring.
             let is_there = |grant: &Grant| pages.iter().any(|pages| overlap(pages, &grant.memory));
             silent = self.grants.take_back(is_there, patience);
             parted.extend(pages);

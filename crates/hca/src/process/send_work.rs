@@ -5,10 +5,10 @@ use crate::arena::layout::Switch;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What is left to do after a look at send work.
+/// The work that is left after a look at send work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing.
+    /// No work.
     Idle,
     /// More, at once.
     More,
@@ -18,10 +18,10 @@ pub enum Progress {
     Stopped,
 }
 
-/// What is left of a stopped QP with others.
+/// Requests of a stopped QP that others still work at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// Nothing.
+    /// None.
     Yes,
     /// An owner is at its request, or a thread of this process has the send queue.
     NotYet,
@@ -33,7 +33,7 @@ pub(crate) fn is_same(a: &dyn SendWork, b: &dyn SendWork) -> bool {
     std::ptr::addr_eq(a, b)
 }
 
-/// What others see of the send work of a QP, in one line.
+/// Facts about the send work of a QP for other threads, in one line.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Marks {
@@ -54,13 +54,13 @@ pub(crate) struct Mark {
 unsafe impl Send for Mark {}
 
 impl Mark {
-    /// That of the QP behind `me`, of which `marks` are a part.
+    /// The mark of the QP behind `me`, of which `marks` are a part.
     pub(crate) fn new<Q: SendWork + 'static>(me: &Arc<Q>, marks: impl FnOnce(&Q) -> &Marks) -> Mark {
         let work: Weak<dyn SendWork> = Arc::downgrade(me) as _;
         Mark { marks: marks(me), work }
     }
 
-    /// Where the marks are.
+    /// Address of the marks.
     pub(crate) fn place(&self) -> *const Marks {
         self.marks
     }
@@ -92,7 +92,7 @@ pub(crate) trait SendWork: Send + Sync {
     /// The QP.
     fn qpn(&self) -> u32;
 
-    /// What stops it.
+    /// The switch that stops it.
     fn switch(&self) -> &'static Switch;
 
     /// Its mark: odd while a thread is carrying out a piece of it.
@@ -125,7 +125,7 @@ pub(crate) trait SendWork: Send + Sync {
     /// Goes on with it, in a thread that polls.
     fn advance_if_free(&self);
 
-    /// Goes on with it, in the progress thread. None when another thread is at it.
+    /// Goes on with it, in the progress thread. None if another thread does so at this time.
     fn advance_for_progress(&self) -> Option<Progress>;
 
     /// Leaves the CQ's list unless work came meanwhile. The caller holds the list.

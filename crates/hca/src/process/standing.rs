@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a stop waits for who is inside, unless it is told.
+/// Nanoseconds for which a stop waits for threads and peers inside, unless the caller sets another time.
 pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 /// Looks, some 70 µs apart, that find it so besides: a job that was stopped as a whole goes on together.
 const LOOKS: u32 = 100;
@@ -33,7 +33,7 @@ const NAMED: usize = 4;
 pub struct SavedProcess {
     /// Its slots, which are the upper parts of its QP numbers.
     pub slots: Vec<u32>,
-    /// What it will show its peers.
+    /// The evidence that it will give its peers.
     pub credentials: Credentials,
     /// Its peers.
     pub known: Vec<Acquaintance>,
@@ -110,8 +110,8 @@ impl Process {
         self.wake_for_packets();
     }
 
-    /// Notes that what has switch `number`, which stands still, was saved, and tells the peers, who wait for it for
-    /// `suspense` seconds when it ends, for 600 if that is 0.
+    /// Notes that the context of switch `number`, which stands still, or the process, was saved. Notifies the peers,
+    /// which wait for it for `suspense` seconds when it ends, for 600 if that is 0.
     pub(crate) fn mark_saved(&self, number: usize, suspense: u32) -> Result<SavedProcess> {
         let _one_at_a_time = self.stops.one_at_a_time.lock();
         if !gate::is_stopped(self.switches.get(number)) {
@@ -142,8 +142,8 @@ impl Process {
     /// Waits until nobody moves whom the closed switch has kept from moving on.
     fn come_to_rest(&self, number: usize, patience: u64) -> Result<()> {
         let mut wait = Wait::new(patience);
-        // Packets in hand are handled whole, and whoever handles them looks at the switch before each. After this
-        // nobody enters who has not seen it.
+        // Packets in hand are handled completely, and the handler looks at the switch before each. After this no thread
+        // enters that has not seen it.
         self.wait_for_packets();
         let there = |lane: &Lane| self.is_stopped_by(number, lane.qp.load(Ordering::Relaxed));
         let mut inside = gate::standing(self.gates.inside(there));
@@ -217,7 +217,7 @@ impl Process {
         self.stop_unless_parked(patience.unwrap_or(PATIENCE_NS))
     }
 
-    /// The end of [`Process::stop_all`]. What was stopped by its context besides stays stopped.
+    /// The end of [`Process::stop_all`]. Contexts that were stopped by themselves stay stopped.
     pub fn go_all(&self) -> Result<()> {
         self.check()?;
         self.go_unless_parked()
@@ -231,7 +231,7 @@ impl Process {
     /// The request of the lane with this attention number waits until its QP goes on, whose switch is `switch`.
     pub(crate) fn keep_request(&self, number: u32, switch: &Switch) {
         self.stops.requests.lock().push(number);
-        // Who lets it go may have looked at the list before.
+        // The call that lets it go on may have looked at the list before.
         if !gate::is_stopped(switch) {
             self.own.raise(number);
         }
