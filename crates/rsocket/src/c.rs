@@ -143,7 +143,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 /// bind(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as bind(2) requires.
 pub unsafe extern "C" fn rbind(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     status(|| {
         let entry = table::find(socket)?;
@@ -164,7 +164,7 @@ pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
 /// accept(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as accept(2) requires.
 pub unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
     number(|| {
         let entry = table::find(socket)?;
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mu
 /// connect(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as connect(2) requires.
 pub unsafe extern "C" fn rconnect(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     status(|| {
         let entry = table::find(socket)?;
@@ -247,7 +247,7 @@ fn receive(entry: &Entry, into: &mut Vectors<'_>, flags: Flags) -> Result<(usize
 /// recv(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as recv(2) requires.
 pub unsafe extern "C" fn rrecv(socket: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's, and no place for an address.
     unsafe { rrecvfrom(socket, buffer, length, flags, std::ptr::null_mut(), std::ptr::null_mut()) }
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn rrecv(socket: c_int, buffer: *mut c_void, length: size_
 /// recvfrom(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as recvfrom(2) requires.
 pub unsafe extern "C" fn rrecvfrom(
     socket: c_int,
     buffer: *mut c_void,
@@ -288,7 +288,7 @@ fn peer_of(entry: &Entry) -> Option<SocketAddr> {
 /// recvmsg(2). There is no control data.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as recvmsg(2) requires.
 pub unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, how: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, how: c_in
 /// read(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as read(2) requires.
 pub unsafe extern "C" fn rread(socket: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
     // SAFETY: the caller's.
     unsafe { rrecv(socket, buffer, length, 0) }
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn rread(socket: c_int, buffer: *mut c_void, length: size_
 /// readv(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as readv(2) requires.
 pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -343,7 +343,7 @@ fn send(entry: &Entry, data: &mut Vectors<'_>, to: Option<SocketAddr>, how: c_in
 /// send(2). No signal is sent where nobody takes the data.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as send(2) requires.
 pub unsafe extern "C" fn rsend(socket: c_int, buffer: *const c_void, length: size_t, how: c_int) -> ssize_t {
     // SAFETY: the caller's, and no address.
     unsafe { rsendto(socket, buffer, length, how, std::ptr::null(), 0) }
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn rsend(socket: c_int, buffer: *const c_void, length: siz
 /// sendto(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as sendto(2) requires.
 pub unsafe extern "C" fn rsendto(
     socket: c_int,
     buffer: *const c_void,
@@ -374,7 +374,7 @@ pub unsafe extern "C" fn rsendto(
 /// sendmsg(2). ENOTSUP with control data.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as sendmsg(2) requires.
 pub unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, how: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, how: c_
 /// write(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as write(2) requires.
 pub unsafe extern "C" fn rwrite(socket: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     // SAFETY: the caller's.
     unsafe { rsend(socket, buffer, length, 0) }
@@ -405,7 +405,7 @@ pub unsafe extern "C" fn rwrite(socket: c_int, buffer: *const c_void, length: si
 /// writev(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as writev(2) requires.
 pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -419,7 +419,7 @@ pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, count: c_int)
 /// poll(2), of sockets of both kinds and of other descriptors.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as poll(2) requires.
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     number(|| {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
@@ -437,7 +437,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
 /// select(2), as [`rpoll`]. The time that is left is not said.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as select(2) requires.
 pub unsafe extern "C" fn rselect(
     count: c_int,
     read: *mut fd_set,
@@ -464,7 +464,7 @@ pub unsafe extern "C" fn rselect(
 /// getpeername(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as getpeername(2) requires.
 pub unsafe extern "C" fn rgetpeername(socket: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
     status(|| {
         let peer = peer_of(&*table::find(socket)?).ok_or(Errno(libc::ENOTCONN))?;
@@ -477,7 +477,7 @@ pub unsafe extern "C" fn rgetpeername(socket: c_int, to: *mut sockaddr, length: 
 /// getsockname(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as getsockname(2) requires.
 pub unsafe extern "C" fn rgetsockname(socket: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
     status(|| {
         let local = table::find(socket)?.local();
@@ -490,7 +490,7 @@ pub unsafe extern "C" fn rgetsockname(socket: c_int, to: *mut sockaddr, length: 
 /// setsockopt(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as setsockopt(2) requires.
 pub unsafe extern "C" fn rsetsockopt(
     socket: c_int,
     level: c_int,
@@ -513,7 +513,7 @@ pub unsafe extern "C" fn rsetsockopt(
 /// getsockopt(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as getsockopt(2) requires.
 pub unsafe extern "C" fn rgetsockopt(
     socket: c_int,
     level: c_int,

@@ -168,7 +168,7 @@ impl DatagramSocket {
     /// bind(2).
     ///
     /// # Errors
-    /// As there.
+    /// Those of bind(2).
     pub fn bind(self: &Arc<Self>, address: &SocketAddr) -> Result<()> {
         rustix::net::bind(&self.udp, address).map_err(os)?;
         self.serve()
@@ -177,7 +177,7 @@ impl DatagramSocket {
     /// connect(2).
     ///
     /// # Errors
-    /// As there, or there is no device on the way.
+    /// Those of connect(2), or there is no device on the way.
     pub fn connect(self: &Arc<Self>, to: &SocketAddr) -> Result<()> {
         rustix::net::connect(&self.udp, to).map_err(os)?;
         let mut inner = lock(&self.inner);
