@@ -29,12 +29,12 @@ const PLACES: usize = 2;
 /// Completions that are taken by one call.
 const BATCH: usize = 16;
 
-/// What all ranks of the crowd share.
+/// The part that all ranks of the crowd share.
 struct Home {
     ports: RefCell<Vec<Port>>,
     /// QPs in RESET, by port.
     spare: RefCell<Vec<Vec<Rc<Pair>>>>,
-    /// How many pairs there are, and how many there may be.
+    /// The number of pairs, and its limit.
     made: RefCell<usize>,
     most: usize,
 }
@@ -313,8 +313,8 @@ impl Crowd {
         }
     }
 
-    /// Connects a rank to `peer`; [`Event::Opened`] tells, and the connection is held once then. The address of the
-    /// peer's leader is fetched from the job's store, the first time.
+    /// Connects a rank to `peer`; [`Event::Opened`] reports it, and the connection is held once then. The address of
+    /// the peer's leader is fetched from the job's store, the first time.
     ///
     /// # Errors
     /// The leader has put nothing, or the launcher is gone.
@@ -369,7 +369,7 @@ impl Crowd {
         Some(Qps(self.member(rank)?.pool.fabric().pair(link.index).ok()?.clone()))
     }
 
-    /// What the peer of a rank's connection has passed as its hello.
+    /// The hello that the peer of a rank's connection has passed.
     pub fn hello(&mut self, rank: u32, link: Link) -> Vec<u8> {
         self.member(rank).map(|member| member.pool.hello(link).to_vec()).unwrap_or_default()
     }
@@ -396,7 +396,7 @@ impl Crowd {
         {
             self.look_after(now, rank);
             if self.deadlines.first() == Some(&(deadline, rank)) {
-                // Nothing has come of it: not again before the next call.
+                // No connection has come of it: not again before the next call.
                 break;
             }
         }

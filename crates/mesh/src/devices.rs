@@ -18,11 +18,11 @@ pub struct Devices {
     pub ports: Vec<Port>,
     /// By place, and in it by port.
     pairs: Box<[Option<Pair>]>,
-    /// Of each place, which pair is in use.
+    /// For each place, the port of the pair in use.
     active: Box<[u32]>,
     /// Places by the numbers of their QPs for commands, for each port.
     numbers: Vec<Table<u32>>,
-    /// Of receives that are a connection's own, which the owner has, by their numbers.
+    /// True for receives of a connection's own that the owner has, by their numbers.
     held: Box<[bool]>,
 }
 
@@ -82,7 +82,7 @@ impl Devices {
         }
     }
 
-    /// Where a command lies: the memory, and the offset in it.
+    /// The place of a command: the memory, and the offset in it.
     #[inline]
     pub fn receive_of(&self, port: usize, slot: u32) -> (&Region, usize) {
         self.ports[port].receive_of(|pair| self.pairs[pair].as_ref(), slot)

@@ -34,7 +34,7 @@ pub struct Command {
 pub struct Mesh {
     pool: Pool<Devices>,
     agreed: Vec<u8>,
-    /// Where completions are polled to: making room for them anew takes as long as a poll.
+    /// The room for polled completions: to make it anew takes as long as a poll.
     done: [Completion; BATCH],
 }
 
@@ -79,11 +79,11 @@ impl Mesh {
         Ok(Mesh { pool, agreed: agreed.to_vec(), done: [Completion::default(); BATCH] })
     }
 
-    /// What peers get with each connection from now on, at most [`MAX_HELLO`] bytes; before
-    /// [`introduce`](Mesh::introduce), for who needs the ports to know it.
+    /// Sets the hello that peers get with each connection from now on, at most [`MAX_HELLO`] bytes. To be called before
+    /// [`introduce`](Mesh::introduce), by owners that need the ports to make it.
     ///
     /// # Panics
-    /// Where it is longer.
+    /// If it is longer.
     pub fn set_hello(&mut self, hello: Vec<u8>) {
         assert!(hello.len() <= MAX_HELLO, "a hello of {} bytes", hello.len());
         self.pool.set_hello(hello);
@@ -126,7 +126,7 @@ impl Mesh {
         self.pool.wanted_leader()
     }
 
-    /// What the leader with the job rank `leader` has put into the job's store. It may wait.
+    /// The doors that the leader with the job rank `leader` has put into the job's store. It may wait.
     ///
     /// # Errors
     /// The leader has put nothing, or the launcher is gone.
@@ -166,12 +166,12 @@ impl Mesh {
     }
 
     /// The connections by which a peer may post: open ones, those that close, and those of which this side does not
-    /// know yet that the peer has them. Of each that is not open, [`Event::Opened`] or [`Event::Closed`] will tell.
+    /// know yet that the peer has them. For each that is not open, an [`Event::Opened`] or [`Event::Closed`] will come.
     pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
         self.pool.links()
     }
 
-    /// What the peer has passed to [`open`](Mesh::open) as its hello.
+    /// The hello that the peer has passed to [`open`](Mesh::open).
     pub fn hello(&self, link: Link) -> &[u8] {
         self.pool.hello(link)
     }
@@ -206,10 +206,10 @@ impl Mesh {
         self.pool.fabric().pair(link.index).1
     }
 
-    /// Keeps the connection from being closed until as many calls of [`release`](Mesh::release). Each request that is
-    /// posted belongs to a hold until its completion, or that of a later one of the same lane, was polled. Who expects
-    /// an answer by the connection holds it until that is there. One that closes may be held to answer what has come by
-    /// it.
+    /// Keeps the connection from being closed until as many calls of [`release`](Mesh::release). Each posted request
+    /// needs a hold until its completion, or that of a later one of the same lane, was polled. If an answer is expected
+    /// by the connection, the hold lasts until it has come. A closing connection may be held in order to answer a
+    /// request that has come by it.
     #[inline]
     pub fn hold(&mut self, link: Link) {
         self.pool.hold(link);
@@ -252,8 +252,8 @@ impl Mesh {
         (self.pool.port_of(link) == port).then_some(link)
     }
 
-    /// Whether a completion of [`Port::data`] is a notice's: of which connection, and the immediate data; 0 where it
-    /// has none.
+    /// The connection of a notice, and its immediate data, or 0 if it has none; None for a completion of [`Port::data`]
+    /// that is no notice's.
     #[inline]
     pub fn notice(completion: &Completion) -> Option<(Link, u32)> {
         Some((link_of_notice(completion.id())?, completion.immediate().unwrap_or(0)))
@@ -279,24 +279,24 @@ impl Mesh {
         len
     }
 
-    /// Copies what the receive `buffer` has got, as many bytes as there is room for.
+    /// Copies the contents of the receive `buffer`, as many bytes as there is room for.
     ///
     /// # Panics
-    /// Where that is more than a command can have.
+    /// If that is more than a command can have.
     pub fn read_memory_of(&self, port: usize, buffer: u32, into: &mut [u8]) {
         let (memory, start) = self.pool.fabric().receive_of(port, buffer);
         assert!(into.len() <= self.ports()[port].slot_bytes(), "{} bytes of a command", into.len());
         memory.read(start, into);
     }
 
-    /// Where the bytes of a command lie, which are the owner's to read and write until
+    /// The address of the bytes of a command, which are the owner's to read and write until
     /// [`repost_command`](Mesh::repost_command).
     #[inline]
     pub fn command_memory(&self, command: &Command) -> *mut u8 {
         self.memory_of(command.port as usize, command.buffer)
     }
 
-    /// As [`command_memory`](Mesh::command_memory), of what the receive `buffer` has got.
+    /// As [`command_memory`](Mesh::command_memory), for the contents of the receive `buffer`.
     #[inline]
     pub fn memory_of(&self, port: usize, buffer: u32) -> *mut u8 {
         let (memory, start) = self.pool.fabric().receive_of(port, buffer);
@@ -327,8 +327,8 @@ impl Mesh {
         Ok(())
     }
 
-    /// Connects to `rank` by `color`, unless it is or will be connected; [`Event::Opened`] tells. Also to the own rank.
-    /// Those that wait for a place get it in the order of the calls.
+    /// Connects to `rank` by `color`, unless it is or will be connected; [`Event::Opened`] reports it. Also to the own
+    /// rank. Those that wait for a place get it in the order of the calls.
     pub fn want(&mut self, rank: u32, color: u32) {
         self.pool.want(Instant::now(), rank, color);
     }
@@ -453,8 +453,8 @@ impl Mesh {
         self.pool.progress(now)
     }
 
-    /// The next of what has happened. Who takes an [`Event::Opened`] holds the connection before it gives its lock
-    /// back, or lets it be closed.
+    /// The next event. The taker of an [`Event::Opened`] must hold the connection before it gives its lock back; else
+    /// it may be closed.
     pub fn next_event(&mut self) -> Option<Event> {
         self.pool.next_event()
     }

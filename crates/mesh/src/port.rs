@@ -42,18 +42,18 @@ pub struct Port {
     /// Completions of the door: `service`, or with [`Options::own_door_cq`] one that
     /// [`Mesh::poll_door`](crate::Mesh::poll_door) polls.
     pub door_cq: Cq,
-    /// Where events of `data` arrive; does not block.
+    /// Channel of events of `data`; does not block.
     pub data_channel: CompChannel,
-    /// Where events of `service` arrive; does not block.
+    /// Channel of events of `service`; does not block.
     pub service_channel: CompChannel,
-    /// Where events of `door_cq` arrive; does not block.
+    /// Channel of events of `door_cq`; does not block.
     pub door_channel: CompChannel,
     /// The receives for commands, where connections share them, and what they are for: `slots` of `slot_bytes` each.
     pub srq: Option<Srq>,
     commands: Option<Region>,
     pub(crate) door: Door,
     slot_bytes: usize,
-    /// Of all connections, or of each.
+    /// Slots of all connections if they share the receives, else of each.
     pub(crate) slots: u32,
     /// The room of a list of receives.
     list: Option<RecvList<'static>>,
@@ -67,7 +67,7 @@ pub struct Port {
 pub(crate) struct Pair {
     pub data: Qp,
     pub commands: Qp,
-    /// What the receives of `commands` are for, where they are its own.
+    /// Memory for the receives of `commands`, if they are its own.
     pub receives: Option<Region>,
 }
 
@@ -171,7 +171,7 @@ impl Port {
         Ok(port)
     }
 
-    /// What devices allow no query tells: the most of `wanted` bytes, to within [`INLINE_STEP`].
+    /// The most of `wanted` bytes that devices allow inline, to within [`INLINE_STEP`]; no query returns it.
     fn most_inline(&self, wanted: u32) -> u32 {
         let (mut taken, mut refused) = (wanted, wanted);
         while taken > 0 && self.qp(taken).build().is_err() {
@@ -197,7 +197,7 @@ impl Port {
         self.inline
     }
 
-    /// Where this rank is asked for connections.
+    /// The address at which this rank is asked for connections.
     pub(crate) fn address(&self) -> Result<DoorAddress> {
         self.door.address(&self.path)
     }
@@ -264,7 +264,7 @@ impl Port {
         Ok(pair.commands.receive(RecvRequest::new(&sges).id(slot.into()))?)
     }
 
-    /// Where a command's receive has put it: the memory, which may be the connection's own, and the offset.
+    /// The place of a command: the memory, which may be the connection's own, and the offset.
     #[inline]
     pub(crate) fn receive_of<'a>(
         &'a self,

@@ -61,7 +61,7 @@ unsafe fn address(at: *const sockaddr, length: socklen_t) -> Result<SocketAddr> 
     unsafe { vervain_rdmacm::address::read(at) }.map_err(Errno)
 }
 
-/// How long addresses of a family are, one of the two that are known.
+/// The length of addresses of a family, for the two that are known.
 fn length_of(family: c_int) -> Option<usize> {
     match family {
         libc::AF_INET => Some(size_of::<sockaddr_in>()),
@@ -70,7 +70,7 @@ fn length_of(family: c_int) -> Option<usize> {
     }
 }
 
-/// Writes as much of an address as there is room for, and how long it is.
+/// Writes as much of an address as there is room for, and its length.
 ///
 /// # Safety
 /// Both are null, or `length` says for how many bytes `to` is writable.
@@ -90,7 +90,7 @@ unsafe fn store(address: &SocketAddr, to: *mut sockaddr, length: *mut socklen_t)
     }
 }
 
-/// What a call's flags mean here. Others, as MSG_NOSIGNAL, change nothing: no signal is sent.
+/// The flags of a call as they are used here. Others, such as MSG_NOSIGNAL, change nothing: no signal is ever sent.
 fn flags(flags: c_int) -> Result<Flags> {
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
@@ -340,7 +340,7 @@ fn send(entry: &Entry, data: &mut Vectors<'_>, to: Option<SocketAddr>, how: c_in
     }
 }
 
-/// send(2). No signal is sent where nobody takes the data.
+/// send(2). No signal is sent if the peer has closed its end.
 ///
 /// # Safety
 /// The arguments are valid as send(2) requires.
@@ -434,7 +434,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
     })
 }
 
-/// select(2), as [`rpoll`]. The time that is left is not said.
+/// select(2), as [`rpoll`]. The time that is left is not written back.
 ///
 /// # Safety
 /// The arguments are valid as select(2) requires.

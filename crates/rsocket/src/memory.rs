@@ -22,7 +22,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Of so many bytes, at least 1, on pages of its own; for Writes of the peer if `remote`.
+    /// Allocates `length` bytes, at least 1, on pages of its own; for Writes of the peer if `remote`.
     ///
     /// # Errors
     /// ENOMEM, or as of ibv_reg_mr(3).
@@ -40,12 +40,12 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Where it begins, for the device and for peers.
+    /// Address of its first byte, for the device and for peers.
     pub fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// By which peers name it.
+    /// The key by which peers name it.
     pub fn remote_key(&self) -> u32 {
         self.region.as_ref().map_or(0, |region| region.remote_key())
     }

@@ -176,7 +176,7 @@ impl RdmaId {
     }
 }
 
-/// Why something failed; where the event does not say it.
+/// The event for a failure with this status; `otherwise` is the errno if the status gives none.
 fn why(status: c_int, otherwise: i32) -> Event {
     Event::Failed(Errno(if status < 0 { -status } else { otherwise }))
 }
@@ -508,7 +508,7 @@ impl RdmaQueues {
 
 impl Drop for RdmaQueues {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, as far as there is any; events are acknowledged as they are taken.
+        // SAFETY: made by `new`, unless null; events are acknowledged as they are taken.
         unsafe {
             if !self.qp.is_null() {
                 self.id.call(|id| rdma_destroy_qp(id));

@@ -33,7 +33,7 @@ impl<F: Fabric> Pool<F> {
         idle.min_by_key(|(place, _)| place.stamp).map(|(_, index)| index)
     }
 
-    /// Nobody finds it any more.
+    /// Takes the connection out of all searches.
     fn shut(&mut self, index: u32) {
         let peer = &self.peers[index as usize];
         self.open.remove(key(peer.rank, peer.color));
@@ -101,7 +101,7 @@ impl<F: Fabric> Pool<F> {
             farewell.round += 1;
             farewell.heard = None;
         }
-        // What the owner has sent since, or a new round of the peer.
+        // The owner has sent more since, or the peer has begun a new round.
         let is_news = farewell.said.is_some_and(|said| said != (place.sent, farewell.peers_round));
         let is_owed = farewell.owed;
         if self.is_drained(index) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::message::Id;
 use crate::address::{Door, Lanes};
 
-/// How many may wait.
+/// The most that may wait.
 const MOST: usize = 64;
 
 /// A peer that asks for a connection.

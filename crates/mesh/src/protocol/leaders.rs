@@ -1,6 +1,6 @@
-//! Where other leaders are: a rank asks its own leader, a leader asks another one of its group, and one of each group
-//! asks the job's store. Launchers' libraries keep memory for good of each process whose values were fetched (libpmix
-//! 4.2: 2 KiB): for few by few.
+//! The search for other leaders: a rank asks its own leader, a leader asks another one of its group, and one of each
+//! group asks the job's store. Launchers' libraries keep memory for good for each process whose values were fetched
+//! (libpmix 4.2: 2 KiB), so few ranks fetch values, and each of them few.
 
 use std::time::Instant;
 
@@ -31,8 +31,9 @@ fn group(index: u32, leaders: u32) -> (u32, u32) {
     (first, if group == last { leaders - first } else { GROUP })
 }
 
-/// The leader that tells leader `own` where `leader` is; `own`: it fetches that itself. A leader fetches the addresses
-/// of its group, and for the group a share of all others. `size` are the ranks of the job, `block` those of a block.
+/// The leader that knows the address of `leader` for leader `own`; `own`: it fetches that itself. A leader fetches the
+/// addresses of its group, and for the group a share of all others. `size` are the ranks of the job, `block` those of a
+/// block.
 pub fn teller(own: u32, leader: u32, size: u32, block: u32) -> u32 {
     let leaders = size.div_ceil(block);
     let ((first, count), index) = (group(own / block, leaders), leader / block);
@@ -51,7 +52,7 @@ pub fn fetched(leaders: u32) -> u32 {
 /// Leaders that are looked for.
 #[derive(Default)]
 pub struct Seeking {
-    /// By this rank, from the one that tells it.
+    /// Leaders that this rank looks for, by the one that knows them.
     asked: Vec<(u32, Repeat)>,
     /// By ranks of this leader's block: which one, and where the answer goes.
     askers: Vec<(u32, usize, Door)>,
@@ -75,7 +76,7 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// The one that tells this rank where a leader is.
+    /// The rank that knows the address of a leader for this one.
     fn teller(&self, leader: u32) -> u32 {
         let Config { rank, job_rank, size, block, .. } = self.config;
         if self.directory.is_some() { teller(job_rank, leader, size, block) } else { leader_of(rank, block) }
@@ -90,7 +91,7 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// Asks `teller`, whose address is known by now, for those that it tells.
+    /// Asks `teller`, whose address is known by now, for the leaders that it knows.
     pub(super) fn ask_teller(&mut self, teller: u32) {
         let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
         let asked: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();
@@ -118,7 +119,7 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// The owner could not fetch the address of `teller`: those that it tells are not found either.
+    /// The owner could not fetch the address of `teller`: the leaders that it knows are not found either.
     pub(super) fn lose_teller(&mut self, teller: u32, error: &Error) {
         let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
         let lost: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();

@@ -10,7 +10,7 @@ use super::{Fabric, Pool};
 use crate::address::{Door, Doors};
 use crate::error::{Error, Result};
 
-/// How far the registration is.
+/// The stage of the registration.
 pub enum Registration {
     /// The leader is not known yet.
     Not,

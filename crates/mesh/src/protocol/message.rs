@@ -11,7 +11,7 @@ pub const MAX_DATAGRAM: usize = 256;
 /// The version of header and messages, and of what is in the job's store; all ranks of a job have the same.
 pub const VERSION: u16 = 3;
 
-/// What the job's datagrams are told from others by: random, known to its ranks only.
+/// The key that distinguishes the job's datagrams from others: random, known to its ranks only.
 pub type Key = [u8; 16];
 
 const MAGIC: [u8; 4] = *b"VvMs";
@@ -28,7 +28,7 @@ pub struct Id {
     pub nonce: u64,
 }
 
-/// What ranks say to each other.
+/// A message between ranks.
 #[allow(missing_docs, reason = "each message says what is in it")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message<'a> {
@@ -67,24 +67,24 @@ pub enum Message<'a> {
     Disconnected { id: Id, sent: u32 },
 }
 
-/// Who says it, and where the answer goes.
+/// The sender of a message, and the door for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope<'a> {
     /// The sender's rank.
     pub from: u32,
     /// The door that it was sent from.
     pub door: Door,
-    /// What it says.
+    /// Its message.
     #[serde(borrow)]
     pub message: Message<'a>,
 }
 
-/// What a datagram turned out to be.
+/// The result of decoding a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// Of this job and epoch.
+    /// A datagram of this job and epoch.
     Ours(Envelope<'a>),
-    /// Of this job, by another version of this crate.
+    /// A datagram of this job, by another version of this crate.
     OtherVersion(u16),
     /// Anything else.
     Foreign,

@@ -152,7 +152,7 @@ fn a_peer_that_holds_what_is_to_be_closed_is_not_taken_for_dead() {
     assert!(few.found(1, 2).is_some() && !few.pools[1].is_alive(link));
 }
 
-/// What was received is as much as the peer has said, but not the same.
+/// As many messages were received as the peer's count, but not the same ones.
 #[test]
 fn a_count_from_before_an_answer_is_not_valid() {
     let mut few = Few::new(4);
@@ -434,7 +434,7 @@ fn a_question_for_a_leader_that_is_lost_is_asked_again() {
     few.pass(Duration::from_millis(10));
     few.exchange();
     assert!(few.found(1, 5).is_some());
-    // One that its leader never tells of.
+    // A rank whose address its leader never sends.
     few.pools[2].want(few.now, 9, 0);
     few.exchange_but(|message| matches!(message, Message::SeekLeader { .. }));
     few.pass(Duration::from_secs(31));
