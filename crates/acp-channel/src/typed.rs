@@ -60,7 +60,7 @@ impl<'w> Channels<'w> {
     /// This rank's end of a channel to rank `to`; as [`create`](Channels::create).
     ///
     /// # Errors
-    /// As there; a type without bytes.
+    /// Those of [`create`](Channels::create); a type without bytes.
     pub fn sender<T: Pod>(&self, to: u32) -> Result<Sender<'_, 'w, T>> {
         has_size::<T>()?;
         let id = self.create(self.world().rank(), to)?;
@@ -70,7 +70,7 @@ impl<'w> Channels<'w> {
     /// This rank's end of a channel from rank `from`; as [`create`](Channels::create).
     ///
     /// # Errors
-    /// As there; a type without bytes.
+    /// Those of [`create`](Channels::create); a type without bytes.
     pub fn receiver<T: Pod>(&self, from: u32) -> Result<Receiver<'_, 'w, T>> {
         has_size::<T>()?;
         let id = self.create(from, self.world().rank())?;

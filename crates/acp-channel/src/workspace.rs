@@ -163,7 +163,7 @@ impl<'w> Workspace<'w> {
     /// Copies `size` bytes from `from` to `offset` of the workspace, and waits; as [`read`](Workspace::read).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`read`](Workspace::read).
     pub fn write(&self, from: GlobalAddress, size: usize, offset: usize) -> Result<()> {
         self.parts(size, offset, |block, done| (block, from.add(done)))
     }

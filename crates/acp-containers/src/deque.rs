@@ -30,7 +30,7 @@ impl Deque {
     /// Adds bytes at the front, which keep their order. Round trips as of [`push_back`](Self::push_back).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`push_back`](Self::push_back).
     pub fn push_front(self, heap: &Heap<'_>, source: Source<'_>) -> Result<()> {
         self.insert(heap, 0, source)
     }

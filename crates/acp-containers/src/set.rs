@@ -75,7 +75,7 @@ macro_rules! common {
             /// Inserts copies of what `other` has; [`Container::merge`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::merge`].
             pub fn merge(&self, other: &Self, extent: Extent) -> Result<()> {
                 self.core.merge(&other.core, extent)
             }
@@ -83,7 +83,7 @@ macro_rules! common {
             /// Moves what `other` has here; [`Container::take_from`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::take_from`].
             pub fn take_from(&self, other: &Self, extent: Extent) -> Result<()> {
                 self.core.take_from(&other.core, extent)
             }
@@ -91,7 +91,7 @@ macro_rules! common {
             /// Becomes a copy of `other`; [`Container::assign`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::assign`].
             pub fn assign(&self, other: &Self, extent: Extent) -> Result<()> {
                 self.core.assign(&other.core, extent)
             }
@@ -99,7 +99,7 @@ macro_rules! common {
             /// Exchanges the elements of both; [`Container::swap`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::swap`].
             pub fn swap(&self, other: &Self) -> Result<()> {
                 self.core.swap(&other.core)
             }
@@ -129,7 +129,7 @@ impl<K: Pod> GSet<'_, K> {
     /// Inserts a key; whether it was not there. [`Container::insert`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::insert`].
     pub fn insert(&self, key: &K) -> Result<bool> {
         self.core.insert(Bytes::Here(bytemuck::bytes_of(key)), Bytes::Here(&[]))
     }
@@ -137,7 +137,7 @@ impl<K: Pod> GSet<'_, K> {
     /// Removes a key; whether it was there. [`Container::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::remove`].
     pub fn remove(&self, key: &K) -> Result<bool> {
         self.core.remove(Bytes::Here(bytemuck::bytes_of(key)), 1)
     }
@@ -145,7 +145,7 @@ impl<K: Pod> GSet<'_, K> {
     /// All keys; [`Container::iter`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::iter`].
     pub fn iter(&self, extent: Extent) -> Result<impl Iterator<Item = Result<K>> + '_> {
         Ok(self.core.iter(extent)?.map(|item| value_of(&item?.key)))
     }

@@ -92,7 +92,7 @@ macro_rules! values {
             /// Adds a value at the end: as [`extend`](Self::extend).
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`extend`](Self::extend).
             pub fn push_back(&self, value: T) -> Result<()> {
                 self.extend(&[value])
             }
@@ -291,7 +291,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
     /// Adds a value at the end, in the heap of `rank`. As [`List::push_back`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`List::push_back`].
     pub fn push_back(&self, value: T, rank: u32) -> Result<Cursor> {
         self.inner.push_back(self.heap, Source::Here(bytemuck::bytes_of(&value)), rank)
     }
@@ -299,7 +299,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
     /// Adds a value at the front, in the heap of `rank`. As [`List::push_front`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`List::push_front`].
     pub fn push_front(&self, value: T, rank: u32) -> Result<Cursor> {
         self.inner.push_front(self.heap, Source::Here(bytemuck::bytes_of(&value)), rank)
     }

@@ -32,7 +32,7 @@ impl Container<'_> {
     /// Returns whether it has no elements. As [`len`](Container::len), and no further than to the first that are found.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`len`](Container::len).
     pub fn is_empty(&self, extent: Extent) -> Result<bool> {
         for chunks in self.all(extent)?.chunks(COUNTED) {
             if self.counted(chunks)? > 0 {
@@ -135,7 +135,7 @@ impl Container<'_> {
     /// [`clear`](Container::clear), and for each element one and those of an insertion.
     ///
     /// # Errors
-    /// As there: what was not inserted is still in `other`.
+    /// Those of [`merge`](Container::merge): what was not inserted is still in `other`.
     pub fn take_from(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
         if self.name == other.name {
             return Ok(());

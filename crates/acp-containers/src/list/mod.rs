@@ -92,7 +92,7 @@ impl List {
     /// Adds an element behind the last one: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`insert`](Self::insert).
     pub fn push_back(self, heap: &Heap<'_>, value: Source<'_>, rank: u32) -> Result<Cursor> {
         self.insert(heap, self.end(), value, rank)
     }
@@ -100,7 +100,7 @@ impl List {
     /// Adds an element before the first one: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`insert`](Self::insert).
     pub fn push_front(self, heap: &Heap<'_>, value: Source<'_>, rank: u32) -> Result<Cursor> {
         let header = self.header(heap)?;
         self.link(heap, header, [self.address, header.next], value, rank)
