@@ -15,7 +15,7 @@ use crate::image::check_file;
 use crate::save::{restore, save};
 use crate::shared::Shared;
 
-/// What a context knows of its checkpoints.
+/// The state of a context's checkpoints.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
     /// The last one that all have ended, if there is one.
@@ -43,7 +43,7 @@ impl Files<'_> {
     }
 
     fn create(path: &Path) -> Result<File> {
-        // What an attempt has left that failed.
+        // A failed attempt may have left the file.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(of_file(path, &error)),
             _ => {}

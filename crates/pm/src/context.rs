@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::thread::{STACK, run};
 use crate::window::Window;
 
-/// What a context knows of the times that its nodes have met.
+/// The state of a context's meetings with its other nodes.
 #[derive(Default)]
 pub(crate) struct Together {
     pub turn: u32,
@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_micros(100);
 pub struct Context {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// What all nodes do together; one thread of the program at a time takes part.
+    /// Work that all nodes do together; one thread of the program at a time takes part.
     together: Mutex<Together>,
     /// Behind what is made on it.
     device: Arc<Device>,
@@ -89,8 +89,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Waits until what was sent is with its nodes and all processes have come here, and closes the context. What has
-    /// come and was not received is dropped. Where a node was lost, the others are not waited for.
+    /// Waits until all sent messages are with their nodes and all processes have come here, and closes the context.
+    /// Messages that were not received are dropped. If a node was lost, the others are not waited for.
     ///
     /// # Errors
     /// EIO: the launcher is gone. The context is closed in any case.
@@ -165,7 +165,7 @@ impl Context {
         self.shared.with(Engine::send)
     }
 
-    /// Whether all messages that were sent are with their nodes, in receive buffers there.
+    /// Checks that all messages that were sent are with their nodes, in receive buffers there.
     ///
     /// # Errors
     /// EBUSY: not yet. EIO: the context is lost.
@@ -192,7 +192,7 @@ impl Context {
         self.shared.with(Engine::release_receive_buffer)
     }
 
-    /// Who has sent the message that was received last and not released.
+    /// The sender of the message that was received last and not released.
     ///
     /// # Errors
     /// EIO: there is none.
@@ -248,7 +248,7 @@ impl Context {
         self.shared.with(|engine| engine.copy(direction, node, remote, local, len))
     }
 
-    /// Whether all writes, or all reads, are over: the bytes are where they belong.
+    /// Checks that all writes, or all reads, are over: the bytes are in their places.
     ///
     /// # Errors
     /// EBUSY: not yet. EFAULT, once: one has failed, for the memory is not locked at the node. EPIPE, once: one has
@@ -258,8 +258,8 @@ impl Context {
         self.shared.with(|engine| engine.check_copied(direction))
     }
 
-    /// Stops all sending: no message leaves, no write or read begins, until this is called with `true`. What has left
-    /// before goes on.
+    /// Stops all sending: no message leaves, no write or read begins, until this is called with `true`. Requests that
+    /// left before go on.
     ///
     /// # Errors
     /// EIO: the context is lost.
@@ -269,8 +269,8 @@ impl Context {
         done
     }
 
-    /// Stops all sending, and keeps what comes in memory of its own, so that nobody waits for receives here, until
-    /// [`control_send`](Context::control_send) lets sending go on.
+    /// Stops all sending, and keeps messages that come in memory of its own, so that no sender waits for receives here,
+    /// until [`control_send`](Context::control_send) lets sending go on.
     ///
     /// # Errors
     /// EIO: the context is lost.
@@ -280,18 +280,18 @@ impl Context {
         done
     }
 
-    /// Whether nothing that this node has sent, written or read is under way.
+    /// Checks that no message, write or read of this node is in progress.
     ///
     /// # Errors
-    /// EBUSY: something is. EINVAL: sending is not stopped. EIO: the context is lost.
+    /// EBUSY: some are. EINVAL: sending is not stopped. EIO: the context is lost.
     pub fn is_send_stable(&self) -> Result<()> {
         self.shared.with(Engine::check_settled)
     }
 
-    /// Writes the context to a file, or says why there is none, so that nobody waits for this node: messages that were
-    /// not received, what was sent to whom, locks, and to whom it belongs. All nodes call it when their sending is
-    /// stopped, and it stays so. What is under way is in the images too, where all devices can stand still; else it is
-    /// waited for.
+    /// Writes the context to a file, or reports why there is none, so that no node waits for this one: messages that
+    /// were not received, the numbers of messages to each node, locks, and the owner. All nodes call it when their
+    /// sending is stopped, and it stays so. Requests in progress are in the images too, if all devices can stand still;
+    /// else it waits for them.
     ///
     /// # Errors
     /// EACCES: it is no regular file of this user with mode 0600. EINVAL: sending goes on. EBUSY: a buffer is out.
@@ -301,20 +301,20 @@ impl Context {
         save::save(&self.shared, &mut self.together().turn, file)
     }
 
-    /// Makes the context what it was when a file was written; all nodes call it, with files of one save. What has come
-    /// or been sent since is forgotten. Memory that was locked then is locked by the same address and length now, by
-    /// handles that become those of then. Sending is stopped after it.
+    /// Makes the context what it was when a file was written; all nodes call it, with files of one save. Messages that
+    /// have come or been sent since are forgotten. Memory that was locked then is locked by the same address and length
+    /// now, by handles that become those of then. Sending is stopped after it.
     ///
     /// # Errors
     /// EACCES: as in [`save`](Context::save). EBADMSG: the file has no image, or it is damaged. EPROTONOSUPPORT: one of
     /// another version. EINVAL: one of another node or another kind of job, or memory is not locked. ESTALE: nodes have
-    /// images of different saves. EBUSY: a buffer is out. EPIPE, ECANCELED, EIO: as there. The context is then as it
-    /// was.
+    /// images of different saves. EBUSY: a buffer is out. EPIPE, ECANCELED, EIO: as in [`save`](Context::save). The
+    /// context is then as it was.
     pub fn restore(&self, file: Result<BorrowedFd<'_>>) -> Result<()> {
         save::restore(&self.shared, &mut self.together().turn, file)
     }
 
-    /// Makes a checkpoint in `directory`, or says why there is none, which all nodes do: stops, saves the context
+    /// Makes a checkpoint in `directory`, or reports why there is none; all nodes call it. It stops, saves the context
     /// there, calls `program` with the checkpoint's number to save what the program has, and goes on once all nodes
     /// have. It replaces the one before.
     ///
@@ -324,9 +324,9 @@ impl Context {
         checkpoint::make(&self.shared, &mut self.together(), directory, program, || ())
     }
 
-    /// Makes a checkpoint if the job's supervisor has asked for one, and says whether it has; all nodes call it equally
-    /// often, and make it at the same of their calls. `directory` and `program` are asked only then, and nothing is
-    /// told to other nodes otherwise.
+    /// Makes a checkpoint if the job's supervisor has asked for one, and returns true if it has; all nodes call it
+    /// equally often, and make it at the same of their calls. `directory` and `program` are called only then; without a
+    /// request the nodes exchange nothing.
     ///
     /// # Errors
     /// EINVAL: the nodes of another context were the first to call it. Otherwise as
@@ -366,8 +366,7 @@ impl Context {
         self.shared.before_select()
     }
 
-    /// The descriptor to sleep on, with select(2), poll(2) or epoll(7). What wakes it may turn out to be nothing for
-    /// the caller.
+    /// The descriptor to sleep on, with select(2), poll(2) or epoll(7). It may wake without news for the caller.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }

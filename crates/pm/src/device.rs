@@ -59,7 +59,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.is_open {
-            // Nobody to tell.
+            // Drop cannot report an error.
             let _ = job::remove_device();
         }
     }

@@ -1,5 +1,5 @@
-//! The state of a context behind its lock: connections, buffers, requests under way. None of its functions waits. The
-//! program's calls move it on, and the context's thread does where a peer waits for this side of a connection.
+//! The state of a context behind its lock: connections, buffers, requests in progress. None of its functions waits. The
+//! program's calls move it on; so does the context's thread if a peer waits for this side of a connection.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ use crate::window::Window;
 
 /// Requests in each of the two send queues of a connection.
 pub(crate) const QUEUE: u32 = 64;
-/// Of the mesh's ports, the one that a context has.
+/// The only port of the mesh that a context has.
 pub(crate) const PORT: usize = 0;
 /// The color of all its connections.
 pub(crate) const COLOR: u32 = 0;
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
     pub connections: Vec<Connection>,
     /// Nodes that cannot be reached any more, and why.
     pub lost: HashMap<u32, Arc<str>>,
-    /// Of these, those that the program has not been told of by a receive.
+    /// Lost nodes that no receive has reported to the program yet.
     pub untold: VecDeque<u32>,
 
     /// Send buffers: slots of an MTU.
@@ -211,8 +211,8 @@ impl Engine {
         }
     }
 
-    /// As many messages as can be under way at a time. A sender that goes on is to wait for the program, unless its
-    /// connection closes.
+    /// The most messages that can be in progress at a time. A sender that goes on is to wait for the program, unless
+    /// its connection closes.
     fn most_kept(&self) -> usize {
         self.connections.len() * (QUEUE as usize + self.window.all())
     }
@@ -300,7 +300,7 @@ impl Engine {
         while let Some(event) = self.mesh.next_event() {
             self.news += 1;
             match event {
-                // What its last life has left was taken away when that was closed; messages may have come by this one
+                // The counts of its last life were taken away when that was closed; messages may have come by this one
                 // already.
                 Event::Opened(_) => {}
                 Event::Closed { link, rank, .. } => {
@@ -345,7 +345,7 @@ impl Engine {
 
     #[inline]
     fn completed(&mut self, completion: &Completion) {
-        // Peers send no notices; what a receive for one tells is that its connection has ended.
+        // Peers send no notices; a completion of a receive for one means that its connection has ended.
         if Mesh::notice(completion).is_some() {
             return;
         }
@@ -368,7 +368,7 @@ impl Engine {
         if std::mem::replace(broken, true) || (!is_message && is_refusal(status)) {
             return;
         }
-        // What was sent and what was received will never be as many: nobody is to wait for that.
+        // The counts of sent and received messages will never agree, so a close must not wait for that.
         self.mesh.hold(link);
         self.lose(node, &format!("a request failed: {status}"));
     }
@@ -379,7 +379,7 @@ pub(crate) fn is_refusal(status: Status) -> bool {
     matches!(status, Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation)
 }
 
-/// What a slot or an operation has in place of a connection while it is unused.
+/// The value in place of a connection in an unused slot or operation.
 pub(crate) const NO_LINK: Link = Link { index: 0, life: 0 };
 
 impl Default for Operation {

@@ -1,9 +1,9 @@
-//! What can go wrong: an errno value, as the functions of C return, and a sentence.
+//! Errors: an errno value, as the functions of C return, and a sentence.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why a call did nothing.
+/// The reason why a call did nothing.
 #[derive(Debug, Clone)]
 pub struct Error {
     errno: i32,

@@ -8,7 +8,7 @@ use vervain_bootstrap::Job;
 
 use crate::error::{Error, Result};
 
-/// How long a launcher may take to fetch a value.
+/// Time for which a launcher may take to fetch a value.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 enum State {
@@ -70,7 +70,7 @@ pub(crate) fn enter() -> Result<(Arc<Job>, u32)> {
 /// The hosts of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hosts {
-    /// How many there are.
+    /// Their number.
     pub count: u32,
     /// The number of this one, from 0. They are numbered as the lowest ranks of each.
     pub own: u32,

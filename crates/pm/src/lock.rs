@@ -13,10 +13,10 @@ const SPINS: u32 = 200;
 const YIELDS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
-/// What one thread at a time has, in the order in which they have asked: a program that polls would leave the thread no
-/// gap otherwise.
+/// A value that one thread at a time has, in the order in which they have asked: a program that polls would leave the
+/// thread no gap otherwise.
 pub(crate) struct Lock<T> {
-    /// The ticket of the next one who asks, and that of who has it.
+    /// The ticket of the next thread that asks, and that of the thread that has it.
     next: AtomicU32,
     serving: AtomicU32,
     value: UnsafeCell<T>,
@@ -80,7 +80,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Who has it is the only one who writes this.
+        // Only the holder writes this.
         self.0.serving.store(self.0.serving.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }

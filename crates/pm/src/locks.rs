@@ -36,7 +36,7 @@ impl AddrHandle {
     }
 }
 
-/// Who is to reach locked memory.
+/// The nodes that may reach locked memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Whom {
     /// One node.
@@ -154,11 +154,11 @@ impl Locks {
         all
     }
 
-    /// Of all locks, the keys that their handles are to have with those of an image, whose memory is locked already,
-    /// and those by which the device knows the memory.
+    /// For all locks: the keys that their handles get with those of an image, whose memory is locked already, and the
+    /// keys by which the device knows the memory.
     ///
     /// # Errors
-    /// EINVAL: it is not; or a key is that of other memory, whose handle the program has.
+    /// EINVAL: the memory is not locked; or a key is that of other memory, whose handle the program has.
     pub fn keys_of(&self, saved: &[SavedLock]) -> Result<Vec<(u32, u32)>> {
         let range = |lock: &SavedLock| (lock.start as usize, lock.len as usize);
         let of_image: HashSet<(usize, usize)> = saved.iter().map(range).collect();

@@ -142,7 +142,7 @@ impl Engine {
         link
     }
 
-    /// Whether all messages that were sent are with their nodes.
+    /// Checks that all messages that were sent are with their nodes.
     pub fn check_sent(&mut self) -> Result<()> {
         self.begin_unsent();
         while self.look_for_completions() {}

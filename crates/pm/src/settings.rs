@@ -1,4 +1,4 @@
-//! What a context is asked for, by its environment and by the arguments of `pmOpenDevice`.
+//! The settings of a context, from its environment and the arguments of `pmOpenDevice`.
 
 use std::env;
 use std::ffi::OsString;
@@ -145,7 +145,7 @@ impl Settings {
         if self.shared { (self.receive_bytes / self.mtu).min(MAX_RECEIVES) } else { OWN_RECEIVES }
     }
 
-    /// What all nodes must have alike.
+    /// The settings that all nodes must have alike.
     pub(crate) fn agreed(&self) -> Vec<u8> {
         format!("pm {} mtu {}", env!("CARGO_PKG_VERSION"), self.mtu).into_bytes()
     }

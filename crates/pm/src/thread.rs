@@ -22,7 +22,7 @@ pub(crate) fn run(shared: &Shared) {
         if let Err(error) = turn(shared) {
             shared.lock().fail(error);
             shared.wake();
-            // Nothing of the device or the launcher works any more: a call of the program's will say so.
+            // The device or the launcher does not work any more: a call of the program's will report it.
             return;
         }
     }
@@ -37,9 +37,10 @@ fn is_watching(engine: &Engine) -> bool {
 fn turn(shared: &Shared) -> Result<()> {
     shared.door.arm()?;
     let mut engine = shared.lock();
-    // What is over holds its connection no more, of which a peer that has woken this may want the place.
+    // A completed request does not hold its connection any more, and a peer that has woken this thread may want its
+    // place.
     while engine.look_for_completions() {}
-    // What has come before it was armed has no event of its own for certain.
+    // Requests that came before the arming may have no event of their own.
     while engine.look_for_peers() {}
     engine.progress(Instant::now());
     if engine.begins() {
