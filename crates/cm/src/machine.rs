@@ -1,5 +1,5 @@
-//! The state machines of a process: what the program wants. What the network brings is in `receive.rs`, what time
-//! brings in `timers.rs`.
+//! The state machines of a process: the program's calls. Datagrams from the network are in `receive.rs`, deadlines in
+//! `timers.rs`.
 
 mod conn;
 mod receive;
@@ -17,11 +17,12 @@ use conn::{Conn, Remote, State};
 /// Bits of an identifier below the slot.
 const NUMBER_BITS: u32 = u32::BITS - SLOT_BITS;
 
-/// So many refusals and answers are kept to be repeated. Of more, the oldest are forgotten; then what comes again is a
-/// new request.
+/// Refusals and answers that are kept to be repeated, at most. The oldest are forgotten; a repeated request of those is
+/// then a new one.
 const RESTING: usize = 4096;
 
-/// How long the answer to a SIDR_REQ is kept, as an exponent: some longer than the kernel waits before it asks again.
+/// Time for which the answer to a SIDR_REQ is kept, as an exponent: somewhat longer than the kernel waits before it
+/// asks again.
 const SIDR_RESPONSE: u8 = 21;
 
 /// An address of a peer, its adapter, and its identifier or QP.
@@ -288,8 +289,8 @@ impl Machine {
         }
     }
 
-    /// The program gives the identifier up. What is to be said to the other end is said, and repeated until it is
-    /// answered, without events: there are none of this identifier any more.
+    /// The program gives the identifier up. The messages that this requires are sent to the other end, and repeated
+    /// until they are answered. There are no more events of this identifier.
     ///
     /// # Errors
     /// [`Error::Unknown`].
@@ -349,7 +350,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What is to be sent or told next, in order.
+    /// The next output, in order: a datagram to be sent or an event.
     pub fn next_output(&mut self) -> Option<Output> {
         loop {
             let output = self.outputs.pop_front()?;
@@ -453,7 +454,7 @@ impl Machine {
         self.arm(id, Some(now.saturating_add(time)));
     }
 
-    /// Nothing more comes or goes.
+    /// Ends the identifier: no more datagrams are sent or taken for it.
     fn idle(&mut self, id: CommId) {
         self.arm(id, None);
         let conn = self.conn(id);
@@ -568,7 +569,7 @@ fn forget<K: Ord>(map: &mut BTreeMap<K, CommId>, key: K, id: CommId) {
     }
 }
 
-/// What a REJ of reason timeout has, by which the other end finds the connection.
+/// The information in a REJ of reason timeout, by which the other end finds the connection.
 fn guid_as_ari(guid: u64) -> Ari {
     Ari::new(&guid.to_be_bytes()).unwrap_or(Ari::NONE)
 }

@@ -84,7 +84,7 @@ impl Device {
 }
 
 impl Route {
-    /// As the kernel has it by default.
+    /// The kernel's default.
     pub fn hop_limit(&self) -> u8 {
         64
     }
@@ -106,7 +106,7 @@ impl Route {
     }
 }
 
-/// What errno says.
+/// The value of errno.
 pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -1,4 +1,4 @@
-//! What an event channel holds: events that have come, in their order, and the descriptor that says so.
+//! The queue of an event channel: events in the order of their coming, and the descriptor that reports them.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::manager::Handle;
 use crate::reports::Report;
 
-/// How many events of an identifier the program has and has not acknowledged.
+/// The number of events of an identifier that the program has and has not acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     events: Mutex<usize>,
@@ -107,7 +107,7 @@ impl Queue {
         }
     }
 
-    /// The event of whoever has counted one down; None if it was taken away in between.
+    /// The event that the caller has counted down; None if it was taken away in between.
     fn counted_down(&self) -> Option<(Queued, Held)> {
         let mut state = self.state();
         if let Some(left) = state.counted.checked_sub(1) {

@@ -57,7 +57,7 @@ fn load() -> Option<Verbs> {
     let shown = SONAME.to_string_lossy();
     // SAFETY: loading runs constructors, which are trusted as in any program that is linked to the library.
     let library = unsafe { Library::open(Some(OsStr::from_bytes(SONAME.to_bytes())), RTLD_NOW | RTLD_LOCAL) };
-    // Nobody unloads it: this library's functions and QP 1 call each other.
+    // It is never unloaded: this library's functions and QP 1 call each other.
     let library = ManuallyDrop::new(library.inspect_err(|e| log::warn!("librdmacm finds no {shown}: {e}")).ok()?);
     macro_rules! function {
         ($name:literal) => {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use vervain_seeds::{Until, run_seeds, setting};
 use world::{Tally, World};
 
-/// How many seeds an ordinary test run simulates.
+/// Seeds that an ordinary test run simulates.
 const SEEDS: u64 = 2_000;
 /// The first seed of `make soak`: no ordinary run comes so far.
 const SOAK_FROM: u64 = 10_000;

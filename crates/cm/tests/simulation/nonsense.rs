@@ -6,7 +6,7 @@ use vervain_seeds::Outcome;
 
 use crate::random::Random;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     received: u64,
@@ -29,7 +29,7 @@ struct Nonsense {
     path: Path,
     /// Identifiers of the program, those that it has given up too.
     ids: Vec<CommId>,
-    /// What was sent, to be changed and sent back.
+    /// Datagrams that were sent, to be changed and sent back.
     seen: Vec<Mad>,
     tally: Tally,
 }

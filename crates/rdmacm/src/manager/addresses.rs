@@ -17,7 +17,7 @@ use crate::reports::{Report, What};
 
 /// Ports for those who ask for none in particular (Linux's net.ipv4.ip_local_port_range, by default).
 pub(super) const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
-/// How many of them are tried.
+/// The number of them that are tried.
 const TRIES: u32 = 4096;
 /// Bytes of the stack of a thread that asks whether a host answers.
 const RESOLVE_STACK: usize = 256 << 10;
@@ -29,7 +29,7 @@ pub(super) struct Place {
     pub address: [u8; 16],
 }
 
-/// That an identifier has claimed one, and how.
+/// The claim of an identifier on a place, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub place: Place,
@@ -61,13 +61,13 @@ impl Claim {
     }
 }
 
-/// What identifiers of this process have claimed.
+/// The claims of identifiers of this process.
 #[derive(Default)]
 pub(super) struct Claims(HashMap<Place, Vec<Claim>>);
 
 impl Claims {
-    /// Whether this one may be there besides: EADDRNOTAVAIL where one of two is for any address, and EADDRINUSE for the
-    /// very same one (cma_check_port of the kernel).
+    /// Checks that this claim may stand beside the others: EADDRNOTAVAIL if one of two is for any address, and
+    /// EADDRINUSE for the very same one (cma_check_port of the kernel).
     fn check(&self, claim: &Claim) -> Result<(), c_int> {
         let others = self.0.values().flatten().filter(|other| claim.overlaps(other));
         let mut others = others.filter(|other| !(claim.reuses_address && other.reuses_address));
@@ -79,7 +79,7 @@ impl Claims {
     }
 }
 
-/// What a program sets of an identifier.
+/// A setting of an identifier by the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Setting {
     TrafficClass(u8),
@@ -292,7 +292,7 @@ impl Manager {
                     ident.route.iter_mut().for_each(|route| route.traffic_class = class);
                 }
                 Setting::AckTimeout(exponent) if exponent < 32 => ident.ack_timeout = exponent,
-                // As rdma_set_reuseaddr of the kernel has it.
+                // The rule of rdma_set_reuseaddr in the kernel.
                 Setting::ReusesAddress(yes) if ident.phase == Phase::Idle || yes && ident.phase != Phase::Listening => {
                     ident.reuses_address = yes;
                 }
@@ -311,7 +311,7 @@ impl Manager {
         self.with(id, |_, ident, _| Ok(ident.peer_ece))
     }
 
-    /// `rdma_join_multicast(3)`: what to attach the QP to is told by the event.
+    /// `rdma_join_multicast(3)`: the event names the group to attach the QP to.
     pub fn join(&self, id: Handle, group: IpAddr, context: usize) -> Result<(), c_int> {
         self.with(id, |_, ident, _| {
             let route = ident.route.ok_or(libc::EINVAL)?;
