@@ -54,7 +54,7 @@ fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
     lines.skip(2).map(cells).collect()
 }
 
-/// What the page says of a variable's values: words with commas between, else as in the sentence about a wrong one.
+/// The page's words about a variable's values: words with commas between, else as in the sentence about a wrong one.
 fn values(variable: &Variable) -> String {
     match variable.syntax {
         Syntax::Words(words) => words.iter().map(|choice| choice.word).collect::<Vec<_>>().join(", "),

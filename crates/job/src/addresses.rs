@@ -52,7 +52,7 @@ pub fn readdress(images: &Path, into: &Path, map: &AddressMap) -> Result<()> {
     DirBuilder::new().mode(0o700).create(into).with_context(|| format!("cannot make {}", into.display()))?;
     let made = fill(&images, into, &files).with_context(|| format!("cannot write to {}", into.display()));
     if made.is_err() {
-        // What keeps it from that kept it from being filled too.
+        // If this fails too, it is for the reason that is reported already.
         let _ = fs::remove_dir_all(into);
     }
     made

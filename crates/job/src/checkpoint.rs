@@ -27,7 +27,7 @@ use crate::scratch;
 use crate::space::{Space, Words, own_folders};
 use crate::store::{IMAGES, SCRATCH};
 
-/// How long CRIU may take, beside what the memory takes: it may hang.
+/// Time that CRIU may take, apart from the time for memory: it may hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of memory that CRIU writes in a second where a disk is slow.
 const SLOW: u64 = 20 << 20;
@@ -36,7 +36,7 @@ const HOOK: &str = "hook";
 const RESTORE_LOG: &str = "restore.log";
 const DUMP_LOG: &str = "dump.log";
 
-/// What CRIU runs: nothing but when all is dumped and stands still, or is there again and stands still.
+/// The script that CRIU runs. It acts only after all is dumped and stands still, or is restored and stands still.
 const SCRIPT: &str = "#!/bin/sh
 case $CRTOOLS_SCRIPT_ACTION in post-dump | post-restore) ;; *) exit 0 ;; esac
 echo >\"${0%hook}tell\"
@@ -44,11 +44,11 @@ read -r answer <\"${0%hook}hear\"
 [ \"$answer\" = go ]
 ";
 
-/// Options that a dump and its restore share. Of a connection whose other end is in the job too, nothing comes while
-/// both stand still, so no packet filter is needed; and the job stays in the cgroup of who restarts it.
+/// Options that a dump and its restore share. On a connection whose other end is in the job too, no packet comes while
+/// both stand still, so no packet filter is needed; and the job stays in the cgroup of the process that restarts it.
 const SHARED: &[&str] = &["--file-locks", "--tcp-established", "--network-lock", "skip", "--manage-cgroups=ignore"];
 
-/// What a dump needs to know of a job's part on a host.
+/// The parameters of a dump of a job's part on a host.
 #[derive(Debug)]
 pub(crate) struct Dump<'a> {
     /// CRIU.
@@ -236,7 +236,7 @@ fn signals_in(status: &str, name: &str) -> image::SignalSet {
 /// for.
 const MOST: u32 = 1 << 22;
 
-/// What the images say.
+/// Reads the images.
 fn image_of(images: &Path, what: &Dump<'_>) -> Result<Image> {
     let processes = image::processes(images)?;
     let numbers = processes.iter().flat_map(|process| process.threads.iter().copied().chain([process.pid]));
@@ -247,7 +247,7 @@ fn image_of(images: &Path, what: &Dump<'_>) -> Result<Image> {
         let path = PathBuf::from(&file.name);
         let access = OFlags::from_bits_retain(file.flags) & OFlags::RWMODE;
         let regular = file.mode.is_some_and(|mode| FileType::from_raw_mode(mode) == FileType::RegularFile);
-        // What lies in the job's own folders is in the checkpoint as a whole; what has lost its name too.
+        // Files in the job's own folders are in the checkpoint anyway; so are files that have lost their names.
         let outside = path.is_absolute() && !own.iter().any(|(_, own)| path.starts_with(own));
         if !(regular && access != OFlags::RDONLY && outside) {
             continue;
@@ -343,7 +343,7 @@ pub(crate) fn cut(image: &Image) -> Result<()> {
     Ok(())
 }
 
-/// What a restore needs to know.
+/// The parameters of a restore.
 #[derive(Debug)]
 pub(crate) struct Restore<'a> {
     /// CRIU.
@@ -410,10 +410,10 @@ impl Restoring {
     }
 }
 
-/// Why a job cannot be brought back.
+/// The reason why a job cannot be brought back.
 #[derive(Debug)]
 pub enum Refused {
-    /// By what CRIU says.
+    /// The reason that CRIU gives.
     Criu(Reason),
     /// By something else.
     Other(anyhow::Error),

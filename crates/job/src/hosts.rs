@@ -50,7 +50,7 @@ impl fmt::Display for Host {
 }
 
 impl Host {
-    /// As a part of file names.
+    /// Its form in file names.
     pub(crate) fn file_name(&self) -> String {
         self.0.replace(':', "-")
     }
@@ -95,7 +95,7 @@ pub(crate) fn own_addresses() -> nix::Result<Vec<IpAddr>> {
     Ok(addresses.collect())
 }
 
-/// Where a job is brought back that has moved: which hosts have become which, and which addresses.
+/// The moves of a job that is brought back elsewhere: new hosts for old ones, and new addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moves {
     hosts: BTreeMap<Host, Host>,
@@ -132,7 +132,7 @@ impl FromStr for Moves {
 }
 
 impl Moves {
-    /// What a host has become: itself, if it is not named.
+    /// The new host for one of the checkpoint; itself, if it is not named.
     pub(crate) fn of(&self, host: &Host) -> Host {
         self.hosts.get(host).unwrap_or(host).clone()
     }

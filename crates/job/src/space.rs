@@ -35,23 +35,23 @@ use crate::{scratch, streams};
 /// Numbers below are left to the programs that bring a job back: the kernel gives none of them out again when it begins
 /// anew.
 const FIRST_PID: u32 = 300;
-/// How long the init may take to set up.
+/// Time for the init to set up.
 const SETUP: Duration = Duration::from_secs(20);
 
-/// How long the job's control group may take to be empty.
+/// Time for the job's control group to become empty.
 const EMPTY: Duration = Duration::from_secs(1);
 
-/// What of the network a job has.
+/// The network of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// That of who starts it.
+    /// The network of the process that starts it.
     Host,
     /// One of its own, with `lo`.
     Private,
 }
 
-/// What the init sets up.
+/// The plan that the init carries out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// The network.
@@ -62,11 +62,11 @@ pub struct Plan {
     pub place: PathBuf,
     /// A folder below it that is copied into that.
     pub tree: Option<PathBuf>,
-    /// What is to run.
+    /// The first process.
     pub what: What,
 }
 
-/// What a job's first process is.
+/// The kind of a job's first process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum What {
     /// A program: its file and its words.
@@ -77,7 +77,7 @@ pub enum What {
         root: i32,
         /// The highest number of the job's.
         last: u32,
-        /// What lay in the job's own folders.
+        /// The contents of the job's own folders.
         scratch: PathBuf,
     },
 }
@@ -110,7 +110,7 @@ impl From<Words> for Spelled {
     }
 }
 
-/// What the init tells.
+/// A message of the init.
 #[derive(Debug, Serialize, Deserialize)]
 enum Told {
     /// All is set up; the number of the job's first process, and the descriptor of the supervisor's folder.
@@ -233,7 +233,7 @@ impl Space {
         self.root
     }
 
-    /// Whom signals go to.
+    /// The processes that signals go to.
     pub(crate) fn target(&self) -> Target {
         Target { init: Pid::from_raw(self.init.id().cast_signed()), root: self.root }
     }
@@ -412,7 +412,7 @@ fn tell(line: &mut UnixStream, told: &Told) -> Result<()> {
     Ok(line.write_all(&text)?)
 }
 
-/// The next thing that is told; None at the end.
+/// The next message; None at the end.
 fn hear(line: &mut UnixStream) -> Result<Option<Told>> {
     let mut text = Vec::new();
     let mut byte = [0];
@@ -423,8 +423,8 @@ fn hear(line: &mut UnixStream) -> Result<Option<Told>> {
     if text.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_slice(&text)?)) }
 }
 
-/// The first process of a job's namespaces: sets them up, starts the job's first process, takes in orphans, tells how
-/// the first ends. It ends when the supervisor does, and the kernel ends all others with it. `line` is the connection
+/// The first process of a job's namespaces: sets them up, starts the job's first process, takes in orphans, reports the
+/// end of the first. It ends when the supervisor does, and the kernel ends all others with it. `line` is the connection
 /// to the supervisor.
 pub fn init(line: RawFd, plan: &str, take: impl FnOnce(RawFd) -> OwnedFd) -> Result<i32> {
     set_pdeathsig(Signal::SIGKILL)?;
@@ -505,7 +505,7 @@ fn begin(plan: &Plan) -> Result<(i32, File)> {
                 let from = PathBuf::from(format!("/proc/self/fd/{fd}")).join(name);
                 scratch::copy(&from, &at).with_context(|| format!("cannot bring back what lay in {}", at.display()))?;
             }
-            // Where the numbers end, CRIU gets those that a job never has.
+            // If the numbers end, CRIU gets those that a job never has.
             let end = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|end| end.trim().parse().ok());
             if last + 1000 < end.unwrap_or(32768) { *last } else { 1 }
         }
@@ -534,7 +534,7 @@ fn begin(plan: &Plan) -> Result<(i32, File)> {
     }
 }
 
-/// Where programs of the job keep what they call temporary, such as Open MPI's session.
+/// The folder of temporary files of the job's programs, such as Open MPI's session.
 const TMP: &str = "tmp";
 
 /// A program that stands for ssh with launchers that take the path of one: `vervain job rsh`.

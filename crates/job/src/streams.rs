@@ -20,7 +20,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::space::own_folders;
 
-/// How long the last output is waited for.
+/// Time to wait for the last output.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// The streams of a supervisor, from one life of its job to the next.

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use crate::hold::state;
 
-/// What their names begin with.
+/// The prefix of their names.
 const OWN: &str = "vervain";
 
 /// A thread of Vervain's own.
 struct Thread {
     name: String,
-    /// As `man 5 proc_pid_stat` has it.
+    /// The state, as in `man 5 proc_pid_stat`.
     state: char,
     folder: PathBuf,
 }
