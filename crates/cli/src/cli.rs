@@ -221,7 +221,7 @@ impl StarterOptions {
 }
 
 fn starter_memory(text: &str) -> Result<u64, String> {
-    // As much as ACP accepts.
+    // ACP's own limit.
     const MOST: u64 = 1 << 40;
     let bytes = vervain_config::bytes(text.as_bytes()).and_then(|bytes| u64::try_from(bytes).ok());
     bytes

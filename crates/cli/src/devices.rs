@@ -47,7 +47,7 @@ fn name_window(devices: &mut [Device], variables: &Variables) -> Option<String> 
     about(&spec, facts)
 }
 
-/// What a window in a device is; None for files, which are what their names say.
+/// The description of a window in a device; None for files, whose names say enough.
 fn about(spec: &WindowSpec, facts: &Facts) -> Option<String> {
     let (medium, speed) = (facts.medium, facts.read_speed?);
     let (mib, nodes) = (facts.layout.size() >> 20, facts.layout.nodes());

@@ -1,4 +1,4 @@
-//! Where Vervain's libraries are: beside the command. Nothing is searched elsewhere, so that a command never runs with
+//! The place of Vervain's libraries: beside the command. No other place is searched, so that a command never runs with
 //! another version's library.
 
 use std::env;

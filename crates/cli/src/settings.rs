@@ -48,8 +48,8 @@ pub fn of_option(long: &str) -> Option<&'static Variable> {
     offered().find(|(_, option)| option.long == long).map(|(variable, _)| variable)
 }
 
-/// What is wrong with a value, as a sentence goes on behind the name of the variable or of its option. Only the library
-/// can tell which interfaces there are and whether a file can be written.
+/// The mistake in a value, as the rest of a sentence behind the name of the variable or of its option; None for a good
+/// value. Only the library can find out which interfaces exist and whether a file can be written.
 pub fn mistake(variable: &'static Variable, value: &OsStr) -> Option<String> {
     // An empty value unsets the variable.
     if value.is_empty() {

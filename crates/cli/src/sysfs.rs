@@ -81,7 +81,7 @@ fn plan(devices: &[Device]) -> Plan {
         ] {
             add(format!("{base}/{file}"), Node::File(text + "\n"));
         }
-        // What an adapter hangs on: programs look there for the processors near it, which all are.
+        // The parent of an adapter: programs look there for the processors near it, which all are.
         let parent = format!("{PARENTS}/{}", d.name);
         let to_parent = format!("../../infiniband_parent/{}", d.name);
         add(format!("{base}/device"), Node::Link(to_parent.clone()));
@@ -178,7 +178,7 @@ fn numa_node(online: &str) -> &str {
 }
 
 const DRIVER: &str = "vervain";
-/// Where the devices' parents are: the kernel has its virtual devices without any, PCI devices elsewhere.
+/// The folder of the devices' parents: the kernel has its virtual devices without any, and PCI devices elsewhere.
 const PARENTS: &str = "sys/devices/virtual/infiniband_parent";
 
 /// A list of processors such as `0-3,8` as a mask, in the kernel's words of 32 bits.
@@ -356,7 +356,7 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// As of sysfs's files that can only be read.
+/// The mode of sysfs's files that can only be read.
 const FILE_MODE: u32 = 0o444;
 
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
@@ -455,7 +455,7 @@ mod tests {
         let has = |name: &str, ip: &str| (name.to_owned(), ip.parse().unwrap());
         let port = &device().ports[0];
         assert_eq!(interface(port, &[has("eth0", "fd00::1"), has("lo", "::ffff:127.0.0.1")]), Some("lo"));
-        // As of a window, whose GID goes with the interface that comes first.
+        // The interface of a window's GID is the first one.
         assert_eq!(interface(port, &[has("eth0", "::ffff:127.0.0.1"), has("lo", "::1")]), None);
     }
 

@@ -14,7 +14,7 @@ struct Mpi {
     name: &'static str,
     /// Its launcher: where two MPIs are installed it has a name of its own.
     launchers: [&'static str; 2],
-    /// What of `--version` is this launcher's alone.
+    /// The part of `--version` by which this launcher is recognised.
     mark: &'static str,
     package: &'static str,
     options: &'static [&'static str],

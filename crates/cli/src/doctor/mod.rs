@@ -19,15 +19,15 @@ use serde::Serialize;
 use crate::cli::DoctorArgs;
 use crate::output;
 
-/// How much a finding matters to Vervain.
+/// The importance of a finding for Vervain.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 enum Status {
     Ok,
-    /// Nobody has looked, or it cannot be seen from here.
+    /// Not tested, or not visible from here.
     #[serde(rename = "not tested")]
     NotTested,
-    /// Nothing slower, but some program or some use may meet it.
+    /// Nothing gets slower, but some program or some use may meet it.
     Note,
     Slower,
     /// Vervain cannot run.
@@ -39,7 +39,7 @@ struct Finding {
     check: &'static str,
     status: Status,
     found: String,
-    /// What is lost, or may be; empty for a good finding.
+    /// The loss, or possible loss; empty for a good finding.
     cost: String,
     remedy: String,
 }

@@ -21,12 +21,13 @@ use super::{Finding, Status};
 
 /// RoCE v2's UDP port (IBA annex A17.3.1).
 const PORT: u16 = 4791;
-/// What a socket of the RoCE link asks for: room for some thousand packets while the program does not look.
+/// The receive buffer that a socket of the RoCE link asks for: room for some thousand packets while the program does
+/// not look.
 const BUFFER: u64 = 4 << 20;
 /// Bytes of an interface's MTU that headers take.
 const OVERHEAD: u32 = 80;
 
-/// Whether programs of this user can bind the port, and who has it if not.
+/// Checks that programs of this user can bind the port, and names its holder if not.
 pub fn port() -> Finding {
     const CHECK: &str = "UDP port 4791";
     let v4 = shared_bind((Ipv4Addr::UNSPECIFIED, PORT).into()).err();
@@ -129,8 +130,8 @@ fn judge_buffers(rmem: Option<u64>, wmem: Option<u64>) -> Finding {
     )
 }
 
-/// What the kernel has dropped for the UDP checksum, of all UDP in this network namespace. Over IPv6 that is what
-/// becomes of packets with checksum 0, as RNICs and soft-RoCE send them, where no program of this version has the port.
+/// UDP packets that the kernel has dropped for their checksum, in this network namespace. Over IPv6 these include
+/// packets with checksum 0, as RNICs and soft-RoCE send them, while no program of this version has the port.
 pub fn checksums() -> Finding {
     let table = |name: &str| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default();
     judge_checksums(udp_checksum_errors(&table("snmp")), udp6_checksum_errors(&table("snmp6")))
@@ -302,7 +303,7 @@ fn send_a_train() -> Result<bool> {
     Ok(marked)
 }
 
-/// What cannot be tried from here.
+/// The check that is impossible from here.
 pub fn translation() -> Finding {
     Finding::not_tested(
         "address translation",

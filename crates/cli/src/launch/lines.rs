@@ -36,8 +36,8 @@ impl Lines {
         whole
     }
 
-    /// What is left when the rank has closed the stream. A last line without a newline gets one, so that the next
-    /// rank's begins at the left, unless output is to stay as it is.
+    /// The rest after the rank has closed the stream. A last line without a newline gets one, so that the next rank's
+    /// begins at the left, unless output is to stay as it is.
     pub fn end(&mut self) -> Vec<u8> {
         let mut whole = Vec::new();
         if !self.begun.is_empty() {

@@ -13,7 +13,7 @@ use rustix::stdio::stdin;
 /// The terminal, and the pipe to rank 0.
 pub struct Terminal {
     pipe: ChildStdin,
-    /// What was read and the pipe has not taken yet.
+    /// Bytes that were read and that the pipe has not taken yet.
     typed: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ impl Terminal {
         Ok(Terminal { pipe, typed: Vec::new() })
     }
 
-    /// What is to be polled, and for what; None as long as the launcher is in the background.
+    /// The descriptor to poll, and the events; None as long as the launcher is in the background.
     pub fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         if !self.typed.is_empty() {
             return Some((self.pipe.as_fd(), PollFlags::POLLOUT));
