@@ -311,7 +311,7 @@ pub fn under_interference(
     Ok(figures)
 }
 
-/// By what each small stream multiplies the value of an operation, at each size.
+/// The factor by which each small stream multiplies the value of an operation, at each size.
 fn beside_small(
     seen: &[Seen<'_>],
     setting: Setting,

@@ -1,5 +1,5 @@
-//! What a figure asks of the results: which cases have a value, and which of them belong together. A figure asks by
-//! what was measured, not by the name of the plan, so any plan gets those figures that it has cases for.
+//! The queries of figures: the cases that have a value, and those that belong together. A figure selects by the
+//! measurement, not by the name of the plan, so any plan gets those figures that it has cases for.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::results::{CaseResult, Flag, Results, Summary};
 pub struct Seen<'a> {
     /// Its runs.
     pub result: &'a CaseResult,
-    /// What they say together.
+    /// The summary of the runs.
     pub summary: &'a Summary,
 }
 
 impl Seen<'_> {
-    /// What was measured.
+    /// The case.
     pub fn case(&self) -> &Case {
         &self.result.case
     }
@@ -46,7 +46,7 @@ impl Seen<'_> {
 
     /// A point of a chart.
     pub fn point(&self, x: f64) -> Point {
-        // What nobody knows is not drawn.
+        // An interval that is unknown is not drawn.
         let interval = if self.has_too_few_rounds() { (self.value(), self.value()) } else { self.interval() };
         Point { x, y: self.value(), interval, doubtful: self.is_doubtful() }
     }
@@ -75,14 +75,14 @@ pub fn seen_where(results: &Results, fits: impl Fn(&Case) -> bool) -> Vec<Seen<'
     results.cases.iter().filter_map(with_value).collect()
 }
 
-/// What cases of one figure have in common.
+/// The common settings of the cases of one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting {
-    /// Where the responder is.
+    /// The place of the responder.
     pub placement: Placement,
     /// The service of the QPs.
     pub service: Service,
-    /// What is measured.
+    /// The quantity that is measured.
     pub measure: Measure,
 }
 
@@ -194,7 +194,7 @@ pub fn stream(beside: Option<Interference>) -> String {
     beside.map_or_else(|| "none".to_owned(), |s| format!("{} {}", crate::case::bytes(s.size), name(s.operation)))
 }
 
-/// As the paper calls them.
+/// The paper's names.
 pub fn place(placement: Placement) -> &'static str {
     match placement {
         Placement::Loopback => "loopback (intra-node)",

@@ -60,11 +60,11 @@ fn wanted_inline(spec: &Spec, of_cpu: bool) -> u32 {
 
 /// The QPs of a case at one end.
 pub struct Pair {
-    /// What they are for.
+    /// Their purpose.
     pub spec: Spec,
-    /// Where requests complete.
+    /// The CQ of requests.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// The CQ of receives.
     pub recv_cq: Cq,
     qps: Vec<Qp>,
     peers: Vec<Peer>,
@@ -132,7 +132,7 @@ impl Pair {
         while qps.len() < spec.case.qps as usize {
             match builder.clone().max_inline(inline).build() {
                 Ok(qp) => qps.push(qp),
-                // Devices do not say how much they take. What the plan names must be.
+                // Devices do not report their limit, so it is found by trying. A number that the plan names must work.
                 Err(_) if inline > 0 && spec.inline.is_none() && qps.is_empty() => inline = 0,
                 Err(e) => return Err(e.into()),
             }
@@ -149,7 +149,7 @@ impl Pair {
         Ok(Self { spec, send_cq, recv_cq, qps, peers: vec![], path, inline, receives, size, area, stride, round })
     }
 
-    /// What the other end has to know.
+    /// The addresses that the other end needs.
     pub fn endpoints(&self, memory: &Memory) -> Result<Vec<Endpoint>> {
         let all = self.qps.iter().enumerate().map(|(i, qp)| {
             let (all, at) = (memory.remote(), self.remote_area(i) as u64);
@@ -177,7 +177,7 @@ impl Pair {
         Ok(())
     }
 
-    /// How many QPs there are.
+    /// The number of QPs.
     pub fn qps(&self) -> usize {
         self.qps.len()
     }
@@ -187,23 +187,23 @@ impl Pair {
         self.receives
     }
 
-    /// Where the area of QP `qp` begins that it sends from.
+    /// Offset of the area of QP `qp` that it sends from.
     fn own_area(&self, qp: usize) -> usize {
         2 * qp * self.area
     }
 
-    /// Where the area of QP `qp` begins that its peer uses.
+    /// Offset of the area of QP `qp` that its peer uses.
     fn remote_area(&self, qp: usize) -> usize {
         (2 * qp + 1) * self.area
     }
 
-    /// Where the last byte of an outgoing message of the first QP lies, and that of an incoming one: what the peer
-    /// polls, and what it is polled in.
+    /// Offsets of the last byte of an outgoing message of the first QP, and of an incoming one: the peer polls the one,
+    /// and this end the other.
     pub fn last_bytes(&self) -> (usize, usize) {
         (self.own_area(0) + self.size - 1, self.remote_area(0) + self.size - 1)
     }
 
-    /// How far into an area message number `n` goes.
+    /// The offset of message number `n` in an area.
     #[inline]
     fn step(&self, n: u64) -> usize {
         (n & self.round) as usize * self.stride

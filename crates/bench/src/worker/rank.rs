@@ -47,7 +47,7 @@ const PAGE: usize = 4096;
 /// # Errors
 /// There is no coordinator of that name; the job cannot be left.
 pub fn join(name: &str, interface: Interface) -> Result<()> {
-    // Whoever started this process is gone, by whatever way.
+    // After any end of the process that started this one, this one ends too.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let address = SocketAddr::from_abstract_name(name)?;
     let socket = UnixStream::connect_addr(&address).context("the coordinator is gone")?;
@@ -77,7 +77,7 @@ pub fn join(name: &str, interface: Interface) -> Result<()> {
             Err(Silence::Gone(_)) => return rank.member.leave(),
         };
         if matches!(order, Order::Stop) {
-            // What it does ends by itself.
+            // Its operation ends by itself.
             continue;
         }
         let is_measured = matches!(order, Order::Start { .. });
@@ -86,8 +86,8 @@ pub fn join(name: &str, interface: Interface) -> Result<()> {
             Err(error) => {
                 rank.case = None;
                 control.send(&Answer::Failed(format!("{error:#}")))?;
-                // What is under way between nodes of PM would be taken for the next case's: they end, and others are
-                // started.
+                // Requests in progress between nodes of PM would be taken for the next case's: the nodes end, and
+                // others are started.
                 if is_measured && matches!(rank.member, Member::Pm(_)) {
                     return Err(error);
                 }
@@ -142,9 +142,8 @@ struct Rank {
     block: Option<Block>,
 }
 
-/// Where MPI's messages come from and go to; nothing for ACP, which has starter memory, and for PM, whose node has its
-/// own. Kept from case to case, since touching hundreds of MiB takes longer than a measurement, as far as the host has
-/// memory.
+/// The memory of MPI's messages; none for ACP, which has starter memory, and for PM, whose node has its own. Kept from
+/// case to case, since touching hundreds of MiB takes longer than a measurement, as far as the host has memory.
 #[derive(Default)]
 struct Buffers {
     outgoing: Buffer,
@@ -329,7 +328,7 @@ fn ends(world: &World, operation: Operation) -> Result<(GlobalAddress, GlobalAdd
     }
 }
 
-/// Which way PM copies; None of messages.
+/// The direction of PM's copy; None for messages.
 fn direction(operation: Operation) -> Option<Direction> {
     match operation {
         Operation::Write => Some(Direction::Write),
@@ -422,8 +421,8 @@ impl Timed<'_> {
     }
 
     /// Calls `once` with the number and the length of each operation, which it begins, and `finish` where all must be
-    /// done: once before the measurement, and at its end. What PM says of operations is that all are done, so a run is
-    /// one part.
+    /// done: once before the measurement, and at its end. PM reports only that all operations are done, so a run is one
+    /// part.
     fn stream(
         &self,
         mut once: impl FnMut(u64, usize) -> Result<()>,
@@ -482,7 +481,7 @@ mod tests {
             });
             let Ok(Answer::Run(measured)) = answer else { panic!("no run: {answer:?}") };
             assert_eq!((made.borrow().len() as u64, measured.iterations), (WAKING + 4 + iterations, iterations));
-            // What the other end expects.
+            // The lengths that the other end expects.
             assert_eq!(*made.borrow(), timed.lengths().collect::<Vec<_>>());
             assert_eq!(measured.histogram.iter().map(|(_, count)| count).sum::<u64>(), values, "{size} B");
         }
@@ -503,7 +502,7 @@ mod tests {
         });
         let Ok(Answer::Run(measured)) = answer else { panic!("no run: {answer:?}") };
         assert_eq!(*finished.borrow(), [WAKING as usize + 4, WAKING as usize + 54]);
-        // What the other end expects.
+        // The lengths that the other end expects.
         assert_eq!(made.borrow().iter().map(|(_, len)| *len).collect::<Vec<_>>(), timed.lengths().collect::<Vec<_>>());
         assert_eq!(made.borrow().last(), Some(&(49, 8192)));
         assert_eq!((measured.iterations, measured.segments.len(), measured.histogram.len()), (50, 1, 0));

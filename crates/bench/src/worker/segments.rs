@@ -4,7 +4,7 @@
 use super::clock::{Clock, Ticks};
 use crate::protocol::Measured;
 
-/// How many parts a run has, where it has so many iterations.
+/// The number of parts of a run, if it has at least as many iterations.
 const PARTS: u64 = 16;
 
 /// A run under way.
@@ -56,7 +56,7 @@ impl<'a> Course<'a> {
 struct Segments {
     length: u64,
     next: u64,
-    /// What was done by the end of the last part, and when.
+    /// The count at the end of the last part, and its time.
     last: (u64, f64),
     parts: Vec<(u64, f64)>,
 }
