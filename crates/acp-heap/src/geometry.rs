@@ -1,4 +1,4 @@
-//! Where the words of a segment's tree lie, and which units of memory they are about.
+//! The places of the words of a segment's tree, and the units of memory that they are about.
 
 use crate::word::{self, UNITS, Unit, Word};
 
@@ -24,8 +24,8 @@ fn span_log(level: usize) -> u32 {
     unit_log(level) + FANOUT
 }
 
-/// What a block of so many bytes is: units of the lowest level at which one word has enough, but no more of small ones
-/// than leave a word for two: rather one unit of the level above, in a word for 32.
+/// The units of a block: of the lowest level at which one word has enough of them. A block does not take so many small
+/// units that a second one has no room in the word; it rather takes one unit of the level above, in a word for 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub level: usize,
@@ -64,7 +64,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Of 2^log bytes; None for those of no segment.
+    /// A segment of 2^log bytes; None if there is none of that size.
     pub fn new(log: u32) -> Option<Self> {
         let top = log.checked_sub(span_log(0))?.div_ceil(FANOUT) as usize;
         let mut geometry = Self { log, top, words: 0 };
@@ -148,7 +148,7 @@ impl Geometry {
         word::units(from, of(1 << (self.log - unit_log(level))))
     }
 
-    /// What a word in memory says; None if it is closed: its unit of the level above is not divided.
+    /// Reads a word in memory; None if it is closed: its unit of the level above is not divided.
     ///
     /// A closed word is zero, so that a new segment needs no preparation. So in words that can be closed the lowest bit
     /// is turned: what would have been zero then begins with the continuation of a block.
@@ -171,7 +171,7 @@ impl Geometry {
         at == index && self.is_first(level, offset) && self.read(level, index, stored).is_some_and(is_first)
     }
 
-    /// Where there is room for a shape in a word; None also if it is closed.
+    /// The place in a word with room for a shape; None also if the word is closed.
     pub fn room(&self, shape: Shape, index: u64, stored: u64) -> Option<u32> {
         self.read(shape.level, index, stored)?.room(shape.units, self.available(shape.level, index))
     }

@@ -1,8 +1,8 @@
 //! ACP's global heap (`acp_malloc`, `acp_free`): any rank allocates memory of any rank's, and any rank frees it.
 //!
-//! All is done by who asks, one-sided, by compare and swap in the memory of the rank whose heap it is; that rank may
-//! sleep. There are no locks, so nobody waits for a rank that is slow or was killed: at most what that one was just
-//! taking is lost. Only to map and register more memory the owner has to act, which its thread does.
+//! The asking rank does all of it, one-sided, by compare and swap in the memory of the rank whose heap it is; that rank
+//! may sleep. There are no locks, so no rank waits for one that is slow or was killed: at most the block that that one
+//! was just taking is lost. The owner has to act only to map and register more memory, which its thread does.
 //!
 //! A heap's memory is in *segments*, which the owner makes when somebody misses memory: none at all before the first
 //! block, then one of 512 KiB, after that as much as there is already up to 16 MiB, and above 128 MiB an eighth of it;
@@ -67,7 +67,7 @@ pub struct Heap<'w> {
 }
 
 impl<'w> Heap<'w> {
-    /// Nothing is allocated by it.
+    /// A heap handle; it allocates nothing.
     pub fn new(world: &'w World) -> Self {
         Self { world, hints: AllHints::new(world.rank()) }
     }

@@ -16,7 +16,7 @@ use crate::word::{UNITS, Unit, Word};
 /// The words of a segment, in memory that others change. A loop over one of these functions ends unless others succeed
 /// over and over.
 pub trait Words {
-    /// Why a word cannot be reached, or is none of a tree.
+    /// The reason why a word cannot be reached, or is none of a tree.
     type Error;
 
     /// Reads words that lie behind each other, the first of them at this offset.
@@ -29,7 +29,7 @@ pub trait Words {
     /// order.
     fn swap(&self, swaps: &mut [Swap], in_turn: bool) -> Result<(), Self::Error>;
 
-    /// What a word has that no word can have.
+    /// The error for a value that no word can have.
     fn broken(&self, at: u64, value: u64) -> Self::Error;
 }
 
@@ -40,7 +40,7 @@ pub struct Swap {
     pub at: u64,
     pub expected: u64,
     pub new: u64,
-    /// What was there before, after it.
+    /// The word that the swap has found; set by it.
     pub found: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Spot {
     pub stored: u64,
 }
 
-/// What has come of an attempt.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<T> {
     Done(T),
@@ -144,8 +144,8 @@ impl<'a, W: Words> Tree<'a, W> {
             Outcome::Full => return Ok(Outcome::Full),
             Outcome::Contended => return Ok(Outcome::Contended),
         };
-        // Those between have their first unit divided. None is open yet, and only this rank can open them, the upper
-        // ones first: what others take in the last one they find again.
+        // The words in between have their first unit divided. None is open yet, and only this rank can open them, the
+        // upper ones first: units that others take in the last one are found again.
         let mut spots = [None; LEVELS];
         spots[level] = Some(spot);
         let mut swaps = [Swap { at: 0, expected: CLOSED, new: 0, found: 0 }; LEVELS];
@@ -236,8 +236,9 @@ impl<'a, W: Words> Tree<'a, W> {
         })
     }
 
-    /// Frees the block at this offset: two round trips, or one if it is in the word of a spot, which is true. Where it
-    /// was, and what the word has then; None if there is no such block. The offset is of what the spot's word is about.
+    /// Frees the block at this offset: two round trips, or one if it is in the word of a spot that is up to date.
+    /// Returns its place and the word afterwards; None if there is no such block. The offset lies in the units of the
+    /// spot's word.
     pub fn release(&self, offset: u64, spot: Option<(usize, Spot)>) -> Result<Option<(usize, Spot)>, W::Error> {
         if !self.geometry.has(offset) {
             return Ok(None);
@@ -291,8 +292,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Err(self.words.broken(self.geometry.word(level, spot.index), spot.stored))
     }
 
-    /// Closes all words below a level in which nothing is allocated, so that the units above are whole again. Whether
-    /// there were any.
+    /// Closes all words below a level in which nothing is allocated, so that the units above are whole again. Returns
+    /// true if there were any.
     pub fn close_empty(&self, level: usize) -> Result<bool, W::Error> {
         let mut any = false;
         for level in 0..level.min(self.geometry.top()) {
@@ -305,7 +306,7 @@ impl<'a, W: Words> Tree<'a, W> {
                 let empty: Vec<u64> = (first..first + words.1 as u64).filter(is_empty).collect();
                 let (Some(least), Some(last)) = (empty.first(), empty.last()) else { continue };
                 let (above, parents) = self.parents(level, *least, *last)?;
-                // Unit by unit, so that whoever is killed in between has not much in hand.
+                // Unit by unit, so that a rank that is killed in between has few in hand.
                 for siblings in empty.chunk_by(|a, b| self.geometry.parent(*a).0 == self.geometry.parent(*b).0) {
                     let index = self.geometry.parent(siblings[0]).0;
                     any |= self.close(level, siblings, Spot { index, stored: parents[(index - above) as usize] })?;
@@ -360,7 +361,7 @@ impl<'a, W: Words> Tree<'a, W> {
         if units().next().is_none() {
             return Ok(false);
         }
-        // What was read of it may be older than the words' having been opened.
+        // The value that was read may be older than the opening of the words.
         let mut is_old = true;
         for _ in 0..ENDLESS {
             let word = self.geometry.read(level + 1, parent.index, parent.stored);
@@ -398,7 +399,7 @@ pub fn search<W: Words>(trees: &[Tree<'_, W>], shape: Shape, index: u64) -> Resu
         for tree in trees {
             contended |= tree.close_empty(shape.level)?;
         }
-        // Where it was others' luck each time, there was room.
+        // If others were faster each time, there was room.
         if !contended {
             break;
         }

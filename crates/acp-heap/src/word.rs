@@ -19,7 +19,7 @@ const MORE: u64 = 0b01;
 const FIRST: u64 = 0b10;
 const DIVIDED: u64 = 0b11;
 
-/// What a unit is.
+/// The state of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Free,
@@ -45,7 +45,7 @@ impl Word {
         Self(self.0 & !(0b11 << (2 * unit)) | bits << (2 * unit))
     }
 
-    /// What this unit is.
+    /// The state of this unit.
     pub fn unit(self, unit: u32) -> Unit {
         match self.bits(unit) {
             FREE => Unit::Free,

@@ -15,7 +15,7 @@ use crate::environment::Seat;
 use crate::protocol::{Inbox, Reply, Request, VERSION};
 use crate::{Error, Exchange, Joined, Result};
 
-/// How long the launcher may take for what it answers at once: it has that long to be scheduled.
+/// Time for the launcher to give an answer that needs no waiting: it must be scheduled within it.
 const PROMPT: Duration = Duration::from_secs(60);
 
 /// Two locks, so that a rank can abort while another of its threads waits in a fence.
@@ -29,7 +29,8 @@ struct Client {
 struct Answers {
     stream: UnixStream,
     inbox: Inbox,
-    /// Why there is no use in asking again: the launcher has gone, or an answer is outstanding that nobody waits for.
+    /// The reason why it makes no sense to ask again: the launcher has gone, or an answer is outstanding that is not
+    /// waited for.
     lost: Option<Error>,
 }
 
@@ -56,8 +57,8 @@ fn connection(fd: i32) -> Result<UnixStream> {
     if flags < 0 {
         return Err(not("is closed"));
     }
-    // The launcher has it inherited, and whoever joins first ends that: this crate, or another copy of it in this
-    // process.
+    // The launcher lets it be inherited, and the first one that joins ends that: this crate, or another copy of it in
+    // this process.
     if flags & libc::FD_CLOEXEC != 0 {
         return Err(not("is in use by this process already"));
     }

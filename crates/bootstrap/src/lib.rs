@@ -1,8 +1,8 @@
-//! Who am I, how many are we: the ranks of a parallel job, and the key-value store by which they tell each other their
+//! The ranks of a parallel job: the own number, the number of all, and the key-value store by which they exchange
 //! addresses.
 //!
-//! [`Job::join`] asks the environment who has started this process: a launcher that speaks PMIx (Open MPI's `mpirun`,
-//! `prterun`, `srun --mpi=pmix`), `vervain launch`, or nobody. The words are those of the PMIx standard: a rank puts
+//! [`Job::join`] finds the launcher of this process in the environment: one that speaks PMIx (Open MPI's `mpirun`,
+//! `prterun`, `srun --mpi=pmix`), `vervain launch`, or none. The words are those of the PMIx standard: a rank puts
 //! values under keys, a fence of all ranks commits them, then each rank gets what it needs from the rank that has put
 //! it.
 //!
@@ -39,12 +39,12 @@ pub use protocol::{MAX_KEY, MAX_VALUE};
 
 use environment::Found;
 
-/// What a way to other ranks has to do. Keys and values have been looked at before.
+/// The duties of a way to other ranks. Keys and values have been checked before.
 trait Exchange: Send + Sync {
     fn put(&self, key: &str, value: &[u8]) -> Result<()>;
     fn fence(&self) -> Result<()>;
     fn get(&self, rank: u32, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>>;
-    /// Asks the launcher to end all ranks. Whether it has heard is not told, since the caller ends in any case.
+    /// Asks the launcher to end all ranks. There is no answer, since the caller ends in any case.
     fn abort(&self, status: i32, sentence: &str);
     /// Has the launcher end the other ranks, unless it finds by itself that a process ends without
     /// [`finalize`](Exchange::finalize).
@@ -52,7 +52,7 @@ trait Exchange: Send + Sync {
     fn finalize(&self) -> Result<()>;
 }
 
-/// What a way knows of the job and of this process's place in it.
+/// Facts about the job and this process's place in it.
 struct Joined {
     rank: u32,
     size: u32,
@@ -105,7 +105,7 @@ impl Job {
     }
 
     /// The ranks on this host, in ascending order, this one among them (PMIx: PMIX_LOCAL_PEERS). None if the launcher
-    /// does not say.
+    /// does not list them.
     pub fn local_ranks(&self) -> Option<&[u32]> {
         self.joined.local.as_deref()
     }
@@ -146,7 +146,7 @@ impl Job {
     }
 
     /// The value that `rank` has put under `key` before its last fence; None if there is none. `vervain launch` answers
-    /// that at once, PMIx may need up to `timeout` to tell.
+    /// None at once, PMIx may need up to `timeout`.
     ///
     /// Between the two a fence is needed: without it some PMIx servers answer at once that there is none (Open MPI
     /// 4.1).

@@ -1,7 +1,7 @@
 //! The launcher's end: one socket pair for each rank, without a name or a port, and the store behind them.
 //!
 //! [`Server`] neither waits nor starts threads. The launcher polls the descriptors of [`Server::interest`], calls
-//! [`Server::serve`] for those that are ready, and tells by [`Server::ended`] which processes have ended.
+//! [`Server::serve`] for those that are ready, and reports processes that have ended by [`Server::ended`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,20 +28,20 @@ pub struct Server {
     missing: Option<String>,
 }
 
-/// What the launcher holds for a rank.
+/// The launcher's state of a rank.
 struct Rank {
     /// None after its end.
     stream: Option<UnixStream>,
     inbox: Inbox,
-    /// What the socket has not taken yet. As long as there is any, nothing more is read.
+    /// Bytes that the socket has not taken yet. As long as there are any, nothing more is read.
     outbox: Vec<u8>,
     joined: bool,
-    /// What its next fence commits.
+    /// Values that its next fence commits.
     put: HashMap<String, Vec<u8>>,
     stored: usize,
 }
 
-/// What a rank has done that the launcher must act upon: all ranks end.
+/// A demand of a rank on which the launcher must act: all ranks end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Demand {
     /// It aborts the job.
@@ -51,7 +51,7 @@ pub enum Demand {
         /// Its reason.
         sentence: String,
     },
-    /// What it has sent makes no sense: why.
+    /// Its message makes no sense; the reason.
     Broken(String),
 }
 
@@ -98,7 +98,7 @@ impl Server {
         Some((rank.stream.as_ref()?.as_fd(), !rank.outbox.is_empty()))
     }
 
-    /// Serves what a rank has sent until now, without waiting. What it returns ends the job.
+    /// Serves the requests that a rank has sent until now, without waiting. A returned demand ends the job.
     pub fn serve(&mut self, rank: u32) -> Option<Demand> {
         // A rank that sends without end must not keep the launcher from the others.
         for _ in 0..256 {
@@ -122,7 +122,7 @@ impl Server {
                     let mut piece = [0; 16 << 10];
                     match seat.stream.as_mut()?.read(&mut piece) {
                         Ok(0) => {
-                            // All processes that had it have closed it; their end is told elsewhere.
+                            // All processes that had it have closed it; their end is reported by [`Server::ended`].
                             seat.stream = None;
                             return None;
                         }
@@ -146,7 +146,8 @@ impl Server {
         self.rank(rank).is_some_and(|rank| rank.joined)
     }
 
-    /// That the process of a rank has ended: fences will not be over any more, and those who wait in one are told.
+    /// The process of a rank has ended: fences will not complete any more, and the ranks that wait in one get an
+    /// answer.
     pub fn ended(&mut self, rank: u32) {
         if let Some(seat) = self.rank_mut(rank) {
             seat.stream = None;
@@ -245,7 +246,7 @@ impl Server {
                 Ok(length) => _ = seat.outbox.drain(..length),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // It has ended; that is told elsewhere.
+                // The process has ended; that is reported by [`Server::ended`].
                 Err(_) => seat.stream = None,
             }
         }

@@ -12,7 +12,7 @@ impl Probability {
     /// Happens every time.
     pub(crate) const ALWAYS: Self = Self(1 << 32);
 
-    /// Of a number from 0 to 1.
+    /// A chance of `part`, from 0 to 1.
     pub(crate) fn of(part: f64) -> Self {
         Self((part * (1u64 << 32) as f64) as u64)
     }

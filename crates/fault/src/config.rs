@@ -1,4 +1,4 @@
-//! What a user writes into `VERVAIN_FAULTS`, and the errors that tell what is wrong with it.
+//! The text of `VERVAIN_FAULTS`, and the errors that name what is wrong with it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const REORDER: Span<Nanos> = Span { low: 20_000, high: 1_000_000 };
 /// Bytes that wait for the rate, unless the user says: a small switch's buffer for one port.
 const QUEUE: u64 = 512_000;
 
-/// The items for whoever asks for help: what stands at [`Faults`], as text.
+/// The items as help text: those that the documentation of [`Faults`] has.
 pub const GRAMMAR: &str = "\
 Items, separated by commas:
   drop=1%             lost; drop=1%:x1..8 that many in a row each time
@@ -56,7 +56,7 @@ pub struct Faults {
     pub(crate) receive: Port,
 }
 
-/// What holds for all packets of a direction.
+/// The settings for all packets of a direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     /// Bits in a second.
@@ -76,7 +76,7 @@ impl Default for Port {
 /// An item that is not understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unclear {
-    /// As it was written.
+    /// The item as it was written.
     pub item: String,
     /// A sentence on what could stand there.
     pub wanted: String,
@@ -90,7 +90,7 @@ impl fmt::Display for Unclear {
 
 impl std::error::Error for Unclear {}
 
-/// What a key takes; None for a key that there is not.
+/// The values that a key takes; None for an unknown key.
 fn takes(key: &str) -> Option<&'static str> {
     Some(match key {
         "seed" => "seed takes a number, as in seed=7",

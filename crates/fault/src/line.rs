@@ -14,7 +14,7 @@ const HELD: usize = 64 << 20;
 /// Bytes of Ethernet, IPv4 and UDP around each packet, which take their part of a rate.
 const FRAME: u64 = 24 + 14 + 20 + 8;
 
-/// What a line has done to packets.
+/// The number of packets that a line has changed, by kind of change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Came in.
@@ -64,12 +64,12 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What becomes of a packet that is not lost.
+/// The course of a packet that is not lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
     /// When it comes out.
     due: Nanos,
-    /// How long after that a second time.
+    /// Time until it comes again; None: it comes once.
     again: Option<Nanos>,
     corrupt: bool,
 }
@@ -145,7 +145,7 @@ impl<M: Clone> Line<M> {
         }
     }
 
-    /// What it has done so far.
+    /// Counts so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -157,7 +157,7 @@ impl<M: Clone> Line<M> {
         }
     }
 
-    /// What becomes of a packet that comes in; none: it is lost. To be followed by [`Line::keep`], unless it
+    /// Decides the course of a packet that comes in; None: it is lost. To be followed by [`Line::keep`], unless it
     /// [passes](Line::passes) and the caller lets it.
     pub fn judge(&mut self, now: Nanos, packet: &[u8]) -> Option<Course> {
         self.counts.packets += 1;
@@ -223,7 +223,7 @@ impl<M: Clone> Line<M> {
         self.held.peek().map(|Reverse(held)| held.due.0)
     }
 
-    /// What the rules say of a packet. All are asked, whatever the others say, so that their numbers do not depend on
+    /// The decision of the rules about a packet. Every rule is asked, so that their random numbers do not depend on
     /// each other.
     fn decide(&mut self, packet: &[u8]) -> Fate {
         let mut fate = Fate { drop: self.run > 0, ..Fate::default() };
@@ -311,7 +311,7 @@ mod tests {
         Line::new(&faults.parse().unwrap(), Direction::Transmit, 0, 0)
     }
 
-    /// Pushes `count` packets, one a microsecond, and tells when which came out.
+    /// Pushes `count` packets, one a microsecond, and returns the times at which they came out.
     fn run(line: &mut Line<usize>, count: usize) -> Vec<(Nanos, usize)> {
         let mut out = Vec::new();
         for n in 0..count {

@@ -40,7 +40,7 @@ const AETH: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selector {
     name: String,
-    /// Which of those that match: first is 1. None means all.
+    /// The numbers among those that match, from 1; None: all.
     count: Option<Span<u64>>,
 }
 

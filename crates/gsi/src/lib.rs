@@ -11,10 +11,10 @@ use std::ffi::{CStr, c_int, c_void};
 /// The symbol of libibverbs, in its version node [`NODE`]: a function without arguments that returns the [`Table`].
 pub const SYMBOL: &CStr = c"vervain_gsi";
 
-/// That version node, for dlvsym(3).
+/// The version node, for dlvsym(3).
 pub const NODE: &CStr = c"VERVAIN_PRIVATE_1";
 
-/// Of [`Table`]; another is not used.
+/// Version of [`Table`]; a table of another one is not used.
 pub const VERSION: u32 = 1;
 
 /// Bytes of a MAD (IBA 13.4.2).
@@ -39,11 +39,11 @@ pub struct Path {
     pub flow_label: u32,
     /// The port of this host, from 1.
     pub port: u8,
-    /// Where `sgid` stands in the port's table.
+    /// Index of `sgid` in the port's table.
     pub sgid_index: u8,
-    /// As in a GRH.
+    /// The traffic class of a GRH.
     pub traffic_class: u8,
-    /// As in a GRH; 0 of what came from this host.
+    /// The hop limit of a GRH; 0 in a MAD from this host.
     pub hop_limit: u8,
     /// The address here, of what has come too.
     pub sgid: [u8; 16],
@@ -51,10 +51,10 @@ pub struct Path {
     pub dgid: [u8; 16],
 }
 
-/// Who takes MADs in, with `user` as first argument. Called by one thread at a time, with no lock held that sending
-/// needs. Its functions may send and ask for the slot; they may not call what may wait, which is [`Table::attach`],
-/// [`Table::claim`], [`Table::release`], [`Table::resolve`] and verbs, and take no lock that a caller of those or of
-/// fork(2) holds meanwhile.
+/// The receiver of MADs: functions with `user` as first argument. They are called by one thread at a time, with no lock
+/// held that sending needs. They may send and ask for the slot; they may not call functions that may wait, which are
+/// [`Table::attach`], [`Table::claim`], [`Table::release`], [`Table::resolve`] and verbs, and take no lock that a
+/// caller of those or of fork(2) holds meanwhile.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
@@ -69,7 +69,7 @@ pub struct Client {
     pub gone: unsafe extern "C" fn(user: *mut c_void, slot: u32),
 }
 
-/// What libibverbs offers. Functions return 0 or an errno value.
+/// The functions of libibverbs for QP 1. They return 0 or an errno value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Table {

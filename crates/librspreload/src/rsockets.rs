@@ -58,7 +58,7 @@ functions! {
     rfcntl: fn(c_int, c_int, c_int) -> c_int;
 }
 
-/// The functions; None where there is no such library.
+/// The functions; None if there is no such library.
 pub fn functions() -> Option<&'static Functions> {
     static LOADED: OnceLock<Option<Functions>> = OnceLock::new();
     LOADED.get_or_init(load).as_ref()

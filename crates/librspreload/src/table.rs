@@ -16,7 +16,7 @@ type Page = [AtomicI32; PAGE];
 /// Rsockets, plus 1, by descriptor; pages are made when first needed, and stay.
 static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
 
-/// How many descriptors each rsocket has, if more than one; and whoever changes the table.
+/// The number of descriptors of each rsocket that has more than one; its lock is also that of changes to the table.
 static COUNTS: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
 
 /// The process that the rsockets of the table are of; 0 while there are none. After fork(2) the child has a copy of the
@@ -24,8 +24,8 @@ static COUNTS: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn process() -> u32 {
-    // SAFETY: no arguments. Of the kernel, as the C library may have kept the number of another process after a bare
-    // clone(2).
+    // SAFETY: no arguments. By the system call, as the C library may have kept the number of another process after a
+    // bare clone(2).
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
 }
 
@@ -65,8 +65,8 @@ pub fn find(fd: c_int) -> Option<(c_int, &'static Functions)> {
     if rsocket < 0 || !is_here() { None } else { Some((rsocket, functions()?)) }
 }
 
-/// The descriptor has this rsocket from now on, beside others that may have it. Whether it can: there are descriptors
-/// for which there is no place, and no child of the table's process has any.
+/// The descriptor has this rsocket from now on, beside others that may have it. Returns false if that is impossible:
+/// some descriptors have no place in the table, and in a child of the table's process none has.
 pub fn insert(fd: c_int, rsocket: c_int) -> bool {
     if !is_here() {
         return false;
@@ -120,7 +120,7 @@ pub fn remove_all(first: c_uint, last: c_uint) {
     let mut fd = first;
     while fd <= last && fd < most {
         if TABLE[fd as usize / PAGE].load(Ordering::Acquire).is_null() {
-            // None of the whole page.
+            // The whole page is empty.
             fd = (fd / PAGE as c_uint + 1) * PAGE as c_uint;
             continue;
         }

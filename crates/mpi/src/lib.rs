@@ -27,7 +27,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// As people call it.
+    /// Its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI",
@@ -44,7 +44,7 @@ impl Flavour {
     }
 }
 
-/// Why something failed: a sentence.
+/// The reason of a failure: a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(String);
 
@@ -56,7 +56,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What may fail.
+/// The result of calls that may fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The functions and constants of a library whose handles are of type `H`.
@@ -91,7 +91,7 @@ type Exchange<H> = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// What <mpi.h> of a library has besides functions.
+/// The constants of a library's <mpi.h>.
 struct Constants<H> {
     /// MPI_COMM_WORLD.
     world: H,
@@ -243,8 +243,8 @@ impl Mpi {
     /// rank once.
     ///
     /// # Errors
-    /// The library is not installed or not that ABI; the process has been a rank before. What MPI_Init itself does not
-    /// like ends the process, by default.
+    /// The library is not installed or not that ABI; the process has been a rank before. An error in MPI_Init itself
+    /// ends the process, by default.
     pub fn init(flavour: Flavour) -> Result<Mpi> {
         static DONE: AtomicBool = AtomicBool::new(false);
         let library = load(flavour)?;
@@ -280,7 +280,7 @@ impl Mpi {
                 Abi::Numbers(unsafe { Functions::of(&library, constants) }?)
             }
         };
-        // What MPI has started (threads, handlers) may outlive MPI_Finalize.
+        // Threads and handlers that MPI has started may outlive MPI_Finalize.
         std::mem::forget(library);
         if DONE.swap(true, Ordering::Relaxed) {
             return Err(Error("this process has been an MPI rank already".into()));
@@ -290,7 +290,7 @@ impl Mpi {
         Ok(mpi)
     }
 
-    /// What the library says of itself, in one line.
+    /// The library's description of itself, in one line.
     pub fn version(&self) -> &str {
         &self.version
     }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap(BTreeMap<IpAddr, IpAddr>);
 
-/// Why addresses cannot become others: a sentence.
+/// The reason why a map of addresses is wrong: a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadMap(String);
 
@@ -56,7 +56,7 @@ impl AddressMap {
         self.0.iter().map(|(old, new)| (*old, *new))
     }
 
-    /// What an address has become: itself, if it is not named. One that is mapped into IPv6 stays so.
+    /// The new address for an old one; the old one itself, if it is not named. One that is mapped into IPv6 stays so.
     pub fn of(&self, old: IpAddr) -> IpAddr {
         match (self.0.get(&old.to_canonical()), old) {
             (None, _) => old,
@@ -85,7 +85,7 @@ impl FromStr for AddressMap {
     }
 }
 
-/// As it is parsed.
+/// The form that is parsed.
 impl fmt::Display for AddressMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, (old, new)) in self.pairs().enumerate() {

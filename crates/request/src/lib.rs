@@ -39,7 +39,7 @@ const LEN: usize = 4096;
 /// The first word of a file of this layout.
 const LAYOUT: u64 = u64::from_le_bytes(*b"pmAsked1");
 
-/// What the file has. Each field but the word has one kind of writer.
+/// The contents of the file. Each field but the word has one kind of writer.
 #[repr(C)]
 struct Page {
     /// [`LAYOUT`]; the supervisor's.
@@ -50,13 +50,13 @@ struct Page {
     word: AtomicU64,
     /// One more than the number of the context whose nodes are asked, 0 before any has called; the first node's.
     context: AtomicU32,
-    /// Whether nodes have called, and see one file: [`Callers`]; nodes'.
+    /// The nodes that have called, and if they see one file: [`Callers`]; the nodes'.
     callers: AtomicU32,
-    /// Why the last checkpoint has failed, an errno value or 0; that of the node which has failed.
+    /// The reason why the last checkpoint has failed, an errno value or 0; written by the node that has failed.
     errno: AtomicI32,
 }
 
-/// What stands in the lowest bits of the word.
+/// The state in the lowest bits of the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
@@ -78,7 +78,7 @@ impl Word {
         self.1 << BITS | self.0 as u64
     }
 
-    /// None: no value that anybody writes.
+    /// None: a value that no participant writes.
     fn of(bits: u64) -> Option<Word> {
         let states = [State::Idle, State::Asked, State::Begun, State::Saved, State::Failed];
         let state = states.into_iter().find(|state| *state as u64 == bits & ((1 << BITS) - 1))?;
@@ -89,7 +89,7 @@ impl Word {
 /// Which nodes have asked whether a checkpoint is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
-    /// None yet.
+    /// None has yet.
     None,
     /// Nodes that all see this file.
     Together,
@@ -98,10 +98,10 @@ pub enum Callers {
     Apart,
 }
 
-/// How far a request is, as the supervisor sees it.
+/// The progress of a request, as the supervisor sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing is asked.
+    /// There is no request.
     Idle,
     /// No node has come to the call yet.
     Asked,
@@ -200,7 +200,7 @@ impl Requests {
         }
     }
 
-    /// How far it is. A word that nobody has written counts as idle.
+    /// The progress. A word that was never written counts as idle.
     pub fn progress(&self) -> Progress {
         match self.0.word() {
             None | Some(Word(State::Idle, _)) => Progress::Idle,
@@ -221,7 +221,7 @@ impl Requests {
         }
     }
 
-    /// Who has asked whether a checkpoint is wanted.
+    /// The nodes that have asked if a checkpoint is wanted.
     pub fn callers(&self) -> Callers {
         match self.0.page().callers.load(Relaxed) {
             0 => Callers::None,

@@ -50,7 +50,7 @@ fn one_that_has_failed_is_over_and_is_told() {
     assert!(!node.begin(2) && !requests.ask());
     requests.go_on();
     assert!(requests.ask() && !node.begin(2) && node.begin(3));
-    // Nobody has said so, but a node goes on.
+    // The request has not been ended, but a node goes on.
     assert!(!node.begin(4));
     assert_eq!(requests.progress(), Progress::Failed(0));
     requests.go_on();

@@ -41,7 +41,7 @@ pub fn shorten_slice() {
     }
     attributes.size = size;
     attributes.runtime = SLICE_NS;
-    // SAFETY: the kernel reads the struct. What it refuses stays as it was.
+    // SAFETY: the kernel reads the struct. If it refuses, nothing changes.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
@@ -55,9 +55,9 @@ pub fn keep_time() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS, UNUSED, UNUSED, UNUSED) };
 }
 
-/// A thread that runs before all that are scheduled as most are, for as long as this lives, where the user may have
-/// that; else with a short slice. For what works for microseconds at a time while others wait for it. What it starts
-/// meanwhile is scheduled as most are.
+/// A thread that runs before all ordinary threads for as long as this lives, if the user has that right; else it has a
+/// short slice. For threads that work for microseconds at a time while others wait for them. Threads that it starts
+/// meanwhile are ordinary ones.
 #[derive(Debug)]
 pub struct First {
     before: Option<Attributes>,
@@ -82,7 +82,7 @@ impl First {
             priority: 1,
             ..Attributes::default()
         };
-        // SAFETY: the kernel reads the struct. What it refuses stays as it was.
+        // SAFETY: the kernel reads the struct. If it refuses, nothing changes.
         let is_first = got == 0 && unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const first, 0) } == 0;
         if !is_first {
             shorten_slice();

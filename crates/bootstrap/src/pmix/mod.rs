@@ -18,7 +18,7 @@ use crate::{Error, Exchange, Joined, Result};
 
 /// The names that libpmix has had since version 2; the second comes with its development package.
 const SONAMES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
-/// How long the launcher's server on this host may take to say what it knows of the job.
+/// Time for the launcher's server on this host to give its facts about the job.
 const PROMPT: Duration = Duration::from_secs(60);
 
 struct Client {
@@ -131,7 +131,7 @@ fn text(string: *const c_char) -> String {
 }
 
 impl Functions {
-    /// What a status means, in the library's words.
+    /// The meaning of a status, in the library's words.
     fn says(&self, status: c_int) -> String {
         // SAFETY: any number may be asked for, and what is returned is static.
         format!("{} ({status})", text(unsafe { (self.error_string)(status) }))
@@ -151,11 +151,11 @@ enum Value {
     Other,
 }
 
-/// What a get waits for, shared with the callback that brings it.
+/// The state of a get that waits, shared with the callback that brings the value.
 struct Pending {
     answer: Mutex<Option<(c_int, Option<Value>)>>,
     came: Condvar,
-    /// What the library was given, which it may look at until it calls back.
+    /// The arguments of the library, which it may read until it calls back.
     key: CString,
     peer: pmix_proc_t,
     info: pmix_info_t,
