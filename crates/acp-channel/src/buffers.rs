@@ -142,8 +142,8 @@ impl<'w> Channels<'w> {
         self.is(id, Segments::is_pushed)
     }
 
-    /// How many segments were given back, were pushed, and of the source how many have arrived; each modulo how many
-    /// there are.
+    /// The numbers of segments that were given back, that were pushed, and, at the source, that have arrived; each
+    /// modulo the number of segments.
     ///
     /// # Errors
     /// Refused: this is no connected end.

@@ -41,9 +41,9 @@ const BLOCK: usize = FRONT + ring::WORDS;
 mod receiver {
     /// The sender sleeps, or is about to.
     pub const WAKE: usize = 5;
-    /// What pushing finds.
+    /// The words that pushing has found.
     pub const FOUND: usize = 6;
-    /// What is put to the sender's words of the same meaning.
+    /// The words that are put to the sender's words of the same meaning.
     pub const READ: usize = 7;
     pub const TAKEN: usize = 8;
     pub const ONE: usize = 9;
@@ -59,11 +59,11 @@ mod sender {
     pub const BYE: usize = 2;
     /// It sleeps, or is about to.
     pub const WAKE: usize = 3;
-    /// What is put to the receiver's words.
+    /// The words that are put to the receiver's words.
     pub const ONE: usize = 4;
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     Send(Foreign),
@@ -71,17 +71,17 @@ pub(crate) enum What {
     Free,
 }
 
-/// What became of a request: bytes, or why it cannot be.
+/// The result of a request: bytes, or the reason why it is impossible.
 pub(crate) type Outcome = Result<usize, String>;
 
 pub(crate) struct Request {
     pub end: Id,
     pub outcome: Option<Outcome>,
-    /// Nobody waits for it: it goes when it is over.
+    /// True if its result is not waited for: it goes when it is over.
     pub is_detached: bool,
 }
 
-/// What an end goes on with.
+/// The context in which an end goes on.
 pub(crate) struct With<'a, 'w> {
     pub world: &'w World,
     pub arena: &'a mut Arena<'w>,
@@ -100,7 +100,7 @@ impl With<'_, '_> {
             if request.is_detached {
                 self.requests.remove(id);
             }
-            // Nobody else does so: whoever has these has the lock.
+            // A plain store: only the holder of the lock has these.
             self.finished.store(self.finished.load(Ordering::Relaxed) + 1, Ordering::Release);
         }
     }
@@ -131,7 +131,7 @@ enum Side<'w> {
 /// Wakes the peer if it has asked for that.
 #[inline]
 fn wake_if(world: &World, peer: u32, asked: &AtomicU64) -> Result<()> {
-    // What was put before is in the peer's memory, if that is near, before the word is looked at.
+    // If the peer's memory is near, earlier puts must be in it before the word is looked at.
     fence(Ordering::SeqCst);
     // An asker that comes in between is woken now, or asks for the next time.
     if asked.load(Ordering::Relaxed) != 0 && asked.swap(0, Ordering::AcqRel) != 0 {
@@ -206,7 +206,7 @@ impl<'w> End<'w> {
             return Ok(());
         }
         let (to, one) = match &self.side {
-            // What comes behind the record of the end finds nobody.
+            // Records behind that of the end have no reader.
             Side::Send(side) if !side.has_said_free => {
                 (side.there.add((receiver::WAKE * WORD) as u64), side.block.address(sender::ONE))
             }

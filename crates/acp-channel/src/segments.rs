@@ -26,7 +26,7 @@ mod destination {
     pub const TAIL: usize = 8;
     pub const BYE: usize = 9;
     pub const FOUND: usize = 10;
-    /// What is put.
+    /// The words that are put.
     pub const HEAD: usize = 11;
     pub const ONE: usize = 12;
 }
@@ -35,7 +35,7 @@ mod destination {
 mod source {
     pub const HEAD: usize = 0;
     pub const BYE: usize = 1;
-    /// What is put.
+    /// The words that are put.
     pub const SIZE: usize = 2;
     pub const SELF: usize = 4;
     pub const ONE: usize = 5;
@@ -53,7 +53,7 @@ pub(crate) struct Segments<'w> {
     count: u64,
     key: Key,
     block: Piece<'w>,
-    /// Of the destination, which pushes.
+    /// The push, at the destination.
     push: Option<Push<'w>>,
     /// The peer's words, once it is connected, and of the source where the destination's segments are.
     there: Option<GlobalAddress>,
@@ -330,7 +330,7 @@ impl<'w> Segments<'w> {
         Ok([self.head % self.count, self.tail % self.count, self.sent % self.count])
     }
 
-    /// The peer is told as soon as it is connected.
+    /// The peer learns of it as soon as it is connected.
     pub fn leave(&mut self) -> Result<()> {
         if self.wants_to_leave {
             return Err(Error::refused("the segmented buffer was disconnected"));

@@ -25,7 +25,8 @@ struct End<'c, 'w> {
 }
 
 impl End<'_, '_> {
-    /// What came of a request, whose memory nobody uses any more. In a broken job somebody may: there is no way back.
+    /// The result of a request whose memory is not in use any more. In a broken job it may be in use: there is no way
+    /// back.
     fn over<U>(&self, outcome: Result<U>) -> Result<U> {
         if let Err(error) = &outcome
             && !error.is_refused()
@@ -44,7 +45,7 @@ impl End<'_, '_> {
 
 impl Drop for End<'_, '_> {
     fn drop(&mut self) {
-        // What fails here breaks the next call too.
+        // A failure here breaks the next call too.
         let _ = self.channels.free_later(self.id);
     }
 }

@@ -13,9 +13,9 @@ use crate::memory::WORD;
 pub(crate) const BLOCK: usize = 0x1048576;
 /// The most: sizes of blocks are told as `int`.
 const MOST: usize = i32::MAX as usize;
-/// Words that each rank tells: of its block the address, and all that it was called with.
+/// Words that each rank announces: the address of its block, and all arguments of the call.
 const TOLD: usize = 4;
-/// Where they are in the starter memory for communication.
+/// Their place in the starter memory for communication.
 const PLACE: u64 = 8;
 
 /// A block of a workspace.
@@ -36,7 +36,7 @@ pub struct Workspace<'w> {
     size: usize,
     block: usize,
     blocks: Vec<Block>,
-    /// That of this rank.
+    /// The region of this rank.
     own: ManuallyDrop<Option<Region<'w>>>,
 }
 
@@ -98,8 +98,8 @@ impl<'w> Channels<'w> {
         let mut blocks = Vec::with_capacity(count);
         let mut missing = None;
         let owners: Vec<u32> = (start..end).collect();
-        // What others have told lands in starter memory too: there might be no registration left, and to be refused
-        // alone would leave this rank one barrier behind.
+        // The words of others land in starter memory too: there might be no registration left, and a refusal of this
+        // rank alone would leave it one barrier behind.
         let own = place(rank)?;
         let landing = |i: usize| own.add(((i + 1) * TOLD * WORD) as u64);
         for some in owners.chunks(together) {
@@ -125,7 +125,7 @@ impl<'w> Channels<'w> {
                 blocks.push(block);
             }
         }
-        // Nobody tells the next ones before all have read these.
+        // The next words must not come before all ranks have read these.
         world.sync()?;
         if let Some(block) = missing {
             return Err(Error::refused(format!("rank {} has no memory for {} B", block.rank, block.size)));

@@ -16,7 +16,7 @@ use crate::workspace::Workspaces;
 /// That none of them is in the midst of its work when the world goes is the program's duty, which acp.h names.
 static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
 
-/// What stands above the world; null when that is. It is dropped before the world is.
+/// The libraries above the world; null if the world is. They are dropped before the world.
 static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
 
 /// The libraries above the basic layer, in this process.
@@ -24,7 +24,7 @@ pub struct Libraries {
     pub channels: Channels<'static>,
     pub workspaces: Workspaces,
     pub heap: Heap<'static>,
-    /// Where sets, multisets and maps are.
+    /// The places of sets, multisets and maps.
     pub places: Places,
 }
 
@@ -43,10 +43,10 @@ impl Libraries {
     }
 }
 
-/// What ends the job, once this process has joined one.
+/// The function that ends the job, once this process has joined one.
 static ENDER: OnceLock<Ender> = OnceLock::new();
 
-/// What ends the job; None in a process that is no rank.
+/// The function that ends the job; None in a process that is no rank.
 pub fn ender() -> Option<&'static Ender> {
     ENDER.get().filter(|_| PHASE.load(Ordering::Acquire) != CHILD)
 }
@@ -94,7 +94,7 @@ pub fn libraries_for(function: &str) -> Option<&'static Libraries> {
     libraries
 }
 
-/// Why this process is no rank.
+/// The reason why this process is no rank.
 #[cold]
 fn why_not() -> &'static str {
     match PHASE.load(Ordering::Acquire) {
@@ -143,7 +143,7 @@ pub fn join() -> Result<(), String> {
 /// # Errors
 /// A sentence: it is no rank, or the new number cannot be.
 pub fn renumber(rank: u32) -> Result<(), String> {
-    // What is refused leaves everything as it was, the libraries' channels too.
+    // A refusal must leave everything as it was, the libraries' channels too.
     if let Some(ranks) = world().map(World::size).filter(|ranks| rank >= *ranks) {
         return Err(format!("there is no rank {rank}: the job has {ranks}"));
     }

@@ -1,4 +1,4 @@
-//! What becomes of an error: the errno value that a function returns, a sentence for `pmErrorString`, and one in the
+//! The reports of an error: the errno value that a function returns, a sentence for `pmErrorString`, and one in the
 //! log.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use vervain_pm::Error;
 /// The last error of a thread.
 enum Last {
     None,
-    /// Of a function that says so often: nothing is made until somebody asks.
+    /// An error of a function that often has it: its text is made only when it is asked for.
     Plain(&'static str, &'static str),
     Text(CString),
 }
@@ -26,7 +26,7 @@ thread_local! {
 /// This process was forked from one that had joined a job: it has that one's memory, and nothing that moves messages.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Why the last function that has failed in this thread did; see pm.h.
+/// The reason why the last failed function of this thread failed; see pm.h.
 pub extern "C" fn pmErrorString() -> *const c_char {
     LAST.with_borrow_mut(|last| {
         if let Last::Plain(function, sentence) = *last {
