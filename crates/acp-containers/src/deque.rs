@@ -43,16 +43,16 @@ impl Deque {
         self.erase(heap, 0..count)
     }
 
-    /// Where the byte at `index` lies, until the deque is changed. One round trip.
+    /// The address of the byte at `index`, until the deque is changed. One round trip.
     ///
     /// # Errors
-    /// As of [`destroy`](Self::destroy); refused also where there is none at this index.
+    /// As of [`destroy`](Self::destroy); refused also if there is none at this index.
     pub fn at(self, heap: &Heap<'_>, index: usize) -> Result<GlobalAddress> {
         Ok(self.extents(heap, index, 1)?[0].address)
     }
 
-    /// Where up to `count` bytes from `index` on lie, as many as there are, until the deque is changed: in two parts
-    /// where they pass the end of the block; else the second one is null and of size 0. One round trip.
+    /// The places of up to `count` bytes from `index` on, as many as there are, until the deque is changed: two parts
+    /// if they pass the end of the block; else the second one is null and of size 0. One round trip.
     ///
     /// # Errors
     /// As of [`at`](Self::at).

@@ -44,7 +44,7 @@ impl<K: Pod, V: Pod> GMap<'_, K, V> {
         }
     }
 
-    /// Removes a key; whether it was there. [`Container::remove`].
+    /// Removes a key. Returns true if it was there. [`Container::remove`].
     ///
     /// # Errors
     /// Those of [`Container::remove`].

@@ -35,7 +35,7 @@ impl<K: Pod> GMultiset<'_, K> {
         self.core.count(Bytes::Here(bytemuck::bytes_of(key)))
     }
 
-    /// Removes a key once; whether it was there. [`Container::remove`].
+    /// Removes a key once. Returns true if it was there. [`Container::remove`].
     ///
     /// # Errors
     /// Those of [`Container::remove`].

@@ -34,7 +34,7 @@ macro_rules! common {
                 Self { core: Container::of(hashed, Kind::$kind, name), of: PhantomData }
             }
 
-            /// What names it in the job.
+            /// Its name in the job.
             pub fn name(&self) -> Name {
                 self.core.name()
             }
@@ -48,7 +48,7 @@ macro_rules! common {
                 Ok(self.core.count(Bytes::Here(bytemuck::bytes_of(key)))? > 0)
             }
 
-            /// How many different keys it has; [`Container::len`].
+            /// The number of its different keys; [`Container::len`].
             ///
             /// # Errors
             /// As [`contains`](Self::contains).
@@ -134,7 +134,7 @@ impl<K: Pod> GSet<'_, K> {
         self.core.insert(Bytes::Here(bytemuck::bytes_of(key)), Bytes::Here(&[]))
     }
 
-    /// Removes a key; whether it was there. [`Container::remove`].
+    /// Removes a key. Returns true if it was there. [`Container::remove`].
     ///
     /// # Errors
     /// Those of [`Container::remove`].

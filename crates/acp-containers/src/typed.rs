@@ -155,7 +155,7 @@ macro_rules! values {
     };
 }
 
-/// What `get` finds, until it finds no more, or has failed.
+/// The values that `get` finds, until it finds no more, or has failed.
 fn until_error<T>(mut get: impl FnMut() -> Result<Option<T>>) -> impl Iterator<Item = Result<T>> {
     let mut is_over = false;
     std::iter::from_fn(move || {
@@ -387,7 +387,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
         Ok(until_error(get))
     }
 
-    /// Where a value of the type lies.
+    /// The address of a value of the type.
     fn sized(element: Element) -> Result<GlobalAddress> {
         if element.size == size_of::<T>() {
             return Ok(element.address);

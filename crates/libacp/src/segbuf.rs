@@ -69,7 +69,7 @@ pub extern "C" fn acp_connect_segbuf(segbuf: *mut Opaque) -> c_int {
     change("acp_connect_segbuf", segbuf, |channels, id| channels.connect_buffer(id))
 }
 
-/// Returns 1 if the other end is there, else 0; -1 on an error.
+/// Returns 0 if the other end is there, else 1; -1 on an error.
 pub extern "C" fn acp_isconnected_segbuf(segbuf: *mut Opaque) -> c_int {
     result("acp_isconnected_segbuf", |libraries| answer(libraries.channels.is_buffer_connected(id(segbuf))))
 }
@@ -84,12 +84,12 @@ pub extern "C" fn acp_ack_segbuf(segbuf: *mut Opaque) -> c_int {
     change("acp_ack_segbuf", segbuf, |channels, id| channels.push_segment(id))
 }
 
-/// Returns 1 if a segment is free, else 0; -1 on an error.
+/// Returns 0 if a segment is free, else 1; -1 on an error.
 pub extern "C" fn acp_isready_segbuf(segbuf: *mut Opaque) -> c_int {
     result("acp_isready_segbuf", |libraries| answer(libraries.channels.is_segment_ready(id(segbuf))))
 }
 
-/// Returns 1 if a segment is pushed, else 0; -1 on an error.
+/// Returns 0 if a segment is pushed, else 1; -1 on an error.
 pub extern "C" fn acp_isacked_segbuf(segbuf: *mut Opaque) -> c_int {
     result("acp_isacked_segbuf", |libraries| answer(libraries.channels.is_segment_pushed(id(segbuf))))
 }

@@ -29,7 +29,7 @@ pub struct Cursor {
     pub element: u64,
 }
 
-/// Where an element's parts are, in global memory.
+/// The places of an element's parts, in global memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     /// The key and how many bytes it has.
@@ -72,18 +72,18 @@ impl Listed {
         if kind == Kind::Multiset { self.header.more } else { 1 }
     }
 
-    /// Of a map, the value.
+    /// The value, for a map.
     pub fn value(&self, kind: Kind) -> Bytes<'static> {
         let len = if kind == Kind::Map { self.header.more } else { 0 };
         Bytes::At(self.at(value_offset(self.header.key as usize)), len as usize)
     }
 }
 
-/// What of an element's slot and of the element an iterator needs.
+/// The facts about an element and its slot that an iterator needs.
 struct Seen {
     slot: Slot,
     head: Pointer,
-    /// None where the element is not in its slot any more.
+    /// None if the element is not in its slot any more.
     header: Option<Header>,
     /// Slots that follow in the chunk, and how many.
     beside: Option<(Place, u64)>,
@@ -195,7 +195,7 @@ impl Container<'_> {
         Ok(None)
     }
 
-    /// Whether an iterator of this container's names an element.
+    /// The slot and the pointer of an iterator's element; None if the iterator is not of this container.
     fn is_inside(&self, cursor: &Cursor) -> Option<(u64, u64, Pointer)> {
         let (index, slot) = (u64::try_from(cursor.index).ok()?, u64::try_from(cursor.slot).ok()?);
         let is = cursor.name == self.name && index < self.name.ranks && slot < self.name.slots && cursor.element != 0;
@@ -226,8 +226,8 @@ impl Container<'_> {
         }
     }
 
-    /// Where the parts of an iterator's element are. None at the end, if the element was removed, and for what is no
-    /// iterator of this container. One round trip.
+    /// The places of the parts of an iterator's element. None at the end, if the element was removed, and for an
+    /// iterator of another container. One round trip.
     ///
     /// # Errors
     /// As [`begin`](Container::begin).
@@ -447,8 +447,8 @@ impl Container<'_> {
         Ok(())
     }
 
-    /// The contents of all elements, a slot at a time: each slot as it was at one moment. What is inserted or removed
-    /// meanwhile may be among them or not.
+    /// The contents of all elements, a slot at a time: each slot as it was at one moment. Elements that are inserted or
+    /// removed meanwhile may be among them or not.
     ///
     /// # Errors
     /// As [`begin`](Container::begin), here and by the items.

@@ -1,6 +1,6 @@
 //! Operations on all of a container: counting, clearing, and bringing the elements of one into another.
 //!
-//! None of them is one moment for all: each slot is. Who inserts or removes meanwhile does so before or after its
+//! None of them is one moment for all: each slot is. An insertion or removal meanwhile happens before or after its
 //! slot's turn.
 
 use vervain_acp::{Batch, GlobalAddress, Order, Result};
@@ -16,8 +16,8 @@ use super::{Bytes, Container, Extent};
 const COUNTED: usize = 16;
 
 impl Container<'_> {
-    /// How many elements it has: of a multiset, different keys. Two round trips for the directory, and one for each
-    /// 10,000 slots.
+    /// The number of its elements; for a multiset, of different keys. Two round trips for the directory, and one for
+    /// each 10,000 slots.
     ///
     /// # Errors
     /// [Refused](vervain_acp::Error::is_refused): there is no such container. Else the job is broken.
@@ -130,12 +130,12 @@ impl Container<'_> {
         })
     }
 
-    /// As [`merge`](Container::merge), and the elements are no longer in `other`. Where an element's rank is that of
-    /// its new place too, it stays where it is, and needs no memory. For each slot it takes the round trips of
+    /// As [`merge`](Container::merge), and the elements are no longer in `other`. If an element's rank is also that of
+    /// its new place, it stays in its memory, and needs no other. For each slot it takes the round trips of
     /// [`clear`](Container::clear), and for each element one and those of an insertion.
     ///
     /// # Errors
-    /// Those of [`merge`](Container::merge): what was not inserted is still in `other`.
+    /// Those of [`merge`](Container::merge): elements that were not inserted are still in `other`.
     pub fn take_from(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
         if self.name == other.name {
             return Ok(());
@@ -176,7 +176,7 @@ impl Container<'_> {
         if self.name == other.name {
             return Ok(());
         }
-        // What is no container is found out before anything is gone.
+        // A name of no container must be found out before anything is gone.
         other.owners()?;
         self.clear(Extent::All)?;
         self.merge(other, extent)
@@ -191,7 +191,7 @@ impl Container<'_> {
         if self.name == other.name {
             return Ok(());
         }
-        // What is no container is found out before anything moves.
+        // A name of no container must be found out before anything moves.
         other.owners()?;
         // Elements of the one wait in slots of their own ranks, by their own blocks, which takes no memory there and
         // back.
@@ -201,8 +201,8 @@ impl Container<'_> {
         let moved = moved.and_then(|()| other.take_from(&aside, Extent::All).map_err(|error| (error, true)));
         let Err((error, is_last)) = moved else { return aside.destroy() };
         if error.is_refused() {
-            // What has no memory on the way back stays where it has come to. Nothing stays aside, which nobody has the
-            // name of.
+            // An element for which there is no memory on the way back stays in its new place. None stays aside, in a
+            // container whose name no program has.
             if is_last {
                 if_there_is_memory(aside.take_from(other, Extent::All))?;
             }

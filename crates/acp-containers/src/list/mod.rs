@@ -40,13 +40,13 @@ impl List {
         Ok(Self { address })
     }
 
-    /// The one whose header is at `address`, as a rank has told it that has made it. Whether there is one shows when it
-    /// is used.
+    /// The list whose header is at `address`, an address from the rank that has made it. Its first use shows if there
+    /// is one.
     pub fn new(address: GlobalAddress) -> Self {
         Self { address }
     }
 
-    /// Where its header is, by which ranks tell each other of it.
+    /// The address of its header, which ranks send each other.
     pub fn address(self) -> GlobalAddress {
         self.address
     }
@@ -133,7 +133,7 @@ impl List {
         }
         let mut batch = heap.world().batch();
         let here = if let Source::Here(bytes) = value { bytes.len().min(CHUNK) } else { 0 };
-        // None may be refused when some are written.
+        // Room for all of them, since none may be refused after some were written.
         batch.reserve(2 * HEADER_LEN + 3 * 8 + here)?;
         let element = allocate(heap, NODE + value.len(), rank)?;
         let filled = node::fill(&mut batch, element, (previous, next), value);
@@ -354,7 +354,7 @@ impl List {
         batch.wait()
     }
 
-    /// Whether the position is of this list.
+    /// Checks that the position is of this list.
     fn owns(self, at: Cursor) -> Result<()> {
         if at.list == self {
             return Ok(());
@@ -383,7 +383,7 @@ impl Cursor {
         Links::of(heap.world(), self.list.address).fetch(&mut heap.world().batch(), self.element)
     }
 
-    /// Where the element's value lies, until it is erased. One round trip.
+    /// The place of the element's value, until it is erased. One round trip.
     ///
     /// # Errors
     /// As of [`List::len`]; refused also at the end.

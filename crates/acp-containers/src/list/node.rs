@@ -26,7 +26,7 @@ pub(super) const HEADER_LEN: usize = 32;
 pub(super) const NEXT: u64 = 0;
 pub(super) const PREVIOUS: u64 = 8;
 pub(super) const COUNT: u64 = 16;
-/// Where a header is marked as one.
+/// Offset of the mark of a header.
 pub(super) const KIND: u64 = 24;
 /// Blocks of a heap begin at multiples of so many bytes, nodes with them.
 const ALIGNMENT: u64 = 16;
@@ -169,7 +169,7 @@ impl<'a> Links<'a> {
 }
 
 impl Node {
-    /// Where the value lies.
+    /// The place of the value.
     pub fn element(&self) -> Element {
         Element { address: self.at.add(NODE as u64), size: self.size }
     }

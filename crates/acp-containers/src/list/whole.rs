@@ -1,4 +1,4 @@
-//! What concerns whole lists. Links are fetched once, an element at a time since each names the next; then the order is
+//! Operations on whole lists. Links are fetched once, an element at a time since each names the next; then the order is
 //! made up in this rank's memory, and the links that have changed are written together.
 
 use std::cmp::Ordering;
@@ -24,7 +24,7 @@ impl List {
         Ok((header, nodes))
     }
 
-    /// Where the values of all elements lie, from the first on, until they are erased. One round trip, and one for
+    /// The places of the values of all elements, from the first on, until they are erased. One round trip, and one for
     /// each.
     ///
     /// # Errors
@@ -107,9 +107,9 @@ impl List {
         batch.wait()
     }
 
-    /// Sorts the elements by `compare`, which gets them where they lie; those that it finds equal keep their order. It
-    /// is called n log n times at most, and may use the world. Whatever it answers, the list has the same elements
-    /// afterwards. Round trips as of [`reverse`](Self::reverse), besides those of `compare`.
+    /// Sorts the elements by `compare`, which gets their places; those that it finds equal keep their order. It is
+    /// called n log n times at most, and may use the world. The list has the same elements afterwards, also if its
+    /// answers are inconsistent. Round trips as of [`reverse`](Self::reverse), besides those of `compare`.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -235,7 +235,7 @@ fn equal(batch: &mut Batch<'_>, pairs: &[(GlobalAddress, Element)]) -> Result<Ve
             answers.push(equal_in_parts(batch, one, other, size)?);
             continue;
         }
-        // As many as fit. An address that comes twice, as neighbours do, is fetched once.
+        // As many as fit. An address that comes twice, as between neighbours, is fetched once.
         let mut places: HashMap<GlobalAddress, Place> = HashMap::new();
         let mut bytes = 0;
         let first = answers.len();

@@ -1,4 +1,4 @@
-//! What changes a ring: bytes go in and out at any place, between memory of any ranks, and the shorter side moves.
+//! Changes of a ring: bytes go in and out at any place, between memory of any ranks, and the shorter side moves.
 
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ impl Ring {
             return Err(outside());
         }
         let index = |at: usize| if at >= start { at - start } else { at + capacity - start };
-        // Where the ring begins in the midst of them, its last bytes come before its first ones.
+        // If the ring begins in the midst of them, its last bytes come before its first ones.
         let cut = if (from + 1..from + len).contains(&start) { start } else { from + len };
         let ranges = [index(from)..index(from) + (cut - from), 0..from + len - cut];
         if ranges.iter().any(|range| range.end > self.size) {
@@ -103,7 +103,7 @@ impl Ring {
                 None => return self.insert_anew(heap, batch, at, &pieces, size),
             }
         }
-        // Where the bytes are still, by the capacity that goes on.
+        // The present place of the bytes, by the capacity that goes on.
         let from = self.room;
         self.size = size;
         let behind = old.size - at;
@@ -125,10 +125,10 @@ impl Ring {
         for piece in &pieces {
             let place = self.room.spans(to..to + piece.len());
             match piece {
-                // What lies where these go may still have to be read.
+                // The bytes at their destination may still have to be read.
                 Piece::Here(_) | Piece::Far(_) if is_read => fill(batch, &place, piece, Order::Now)?,
                 Piece::Here(_) | Piece::Far(_) => fill(batch, &place, piece, Order::All)?,
-                // What stands behind the gap has moved by its length.
+                // Bytes behind the gap have moved by its length.
                 Piece::Own(range) => {
                     let parts = [range.start..range.end.min(at), range.start.max(at) + count..range.end + count];
                     let from = parts.into_iter().filter(|part| part.start < part.end);

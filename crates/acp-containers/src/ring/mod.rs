@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What its header is marked with: memory that is none has another word there.
+    /// The mark of its header: other memory has another word there.
     fn word(self) -> u64 {
         u64::from_le_bytes(match self {
             Self::Vector => *b"a vector",
@@ -89,13 +89,13 @@ impl Room {
         (capacity <= self.block && size <= self.capacity - self.start).then_some(Self { capacity, ..*self })
     }
 
-    /// Where in the block the byte `index` is; `index` is at most the capacity.
+    /// The offset in the block of byte `index`, which is at most the capacity.
     fn at(&self, index: usize) -> usize {
         let at = self.start + index;
         if at >= self.capacity { at - self.capacity } else { at }
     }
 
-    /// Where these bytes lie: in two parts where they pass the block's end. The range ends within the capacity.
+    /// The places of these bytes: two parts if they pass the block's end. The range ends within the capacity.
     fn spans(&self, range: Range<usize>) -> [Span; 2] {
         let (at, len) = (self.at(range.start), range.len());
         let first = len.min(self.capacity - at);
@@ -135,7 +135,7 @@ impl Ring {
         let made = Self { header, kind, room: Room { data, block: capacity, capacity, start: 0 }, size };
         let put = batch.put_words(header, &made.words(), Order::Now);
         let put = or_free(heap, &mut batch, header, put);
-        // Nothing is done to free null.
+        // To free null does nothing.
         or_free(heap, &mut batch, data, put)?;
         Ok(header)
     }
@@ -148,10 +148,10 @@ impl Ring {
         batch.get(header, WORDS * 8, Order::Now)
     }
 
-    /// What the header says that a batch has got.
+    /// Reads the header that a batch has got.
     ///
     /// # Errors
-    /// The job is broken: what is there is no ring of this kind.
+    /// The job is broken: there is no ring of this kind.
     pub fn read(world: &World, batch: &Batch<'_>, place: Place, kind: Kind, header: GlobalAddress) -> Result<Self> {
         let words: [u64; WORDS] = std::array::from_fn(|i| batch.word(place, i));
         let broken = |why: String| Err(Error::broken(format!("there is no {} at {header}: {why}", kind.name())));
@@ -222,7 +222,7 @@ impl Ring {
         self.header == other.header
     }
 
-    /// Whether the range is of its bytes.
+    /// Checks that the range is of its bytes.
     pub fn check(&self, range: &Range<usize>) -> Result<()> {
         if range.start <= range.end && range.end <= self.size {
             return Ok(());
@@ -236,7 +236,7 @@ impl Ring {
         )))
     }
 
-    /// Where these bytes lie.
+    /// The places of these bytes.
     pub fn spans(&self, range: Range<usize>) -> Result<[Span; 2]> {
         self.check(&range)?;
         Ok(self.room.spans(range))

@@ -1,16 +1,16 @@
-//! What vectors and deques have in common: the methods of both.
+//! The common part of vectors and deques: the methods of both.
 
 /// The methods that a container of bytes has in either form.
 macro_rules! sequence {
     ($name:ident, $kind:expr) => {
         impl $name {
-            /// The one whose header is at `address`, as a rank has told it that has made it. Whether there is one shows
-            /// when it is used.
+            /// The one whose header is at `address`, an address from the rank that has made it. Its first use shows if
+            /// there is one.
             pub fn new(address: GlobalAddress) -> Self {
                 Self { address }
             }
 
-            /// Where its header is, by which ranks tell each other of it.
+            /// The address of its header, which ranks send each other.
             pub fn address(self) -> GlobalAddress {
                 self.address
             }
