@@ -91,8 +91,7 @@ impl Server {
         Ok((Server { id, ranks, values: HashMap::new(), fenced: BTreeSet::new(), missing: None }, seats))
     }
 
-    /// The connection to a rank, and whether it is to be polled for room (else for what the rank sends); None after its
-    /// end.
+    /// The connection to a rank, and true if it is to be polled for room, false if for input; None after its end.
     pub fn interest(&self, rank: u32) -> Option<(BorrowedFd<'_>, bool)> {
         let rank = self.rank(rank)?;
         Some((rank.stream.as_ref()?.as_fd(), !rank.outbox.is_empty()))

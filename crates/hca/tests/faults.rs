@@ -10,7 +10,7 @@ use vervain_hca::arena::layout::found;
 use vervain_hca::responder::Nak;
 use vervain_hca::{Context, Cq, Mr, Mw, Pd, QpAttr, QpState, Sge, Srq, SrqInit, access, attr, wc};
 
-/// What every test has of its own, and its turn.
+/// The objects of each test, and its turn.
 struct Owner {
     context: Arc<Context>,
     pd: Arc<Pd>,
@@ -155,7 +155,8 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
         again.deregister().unwrap();
         assert_eq!(stopped.leave_done(mark), Ok(()), "nobody took anything away from it");
     }
-    // A window hides what lies under it, and may have been invalidated by a peer: whoever names one is waited for.
+    // A window hides the region under it, and may have been invalidated by a peer: the drain waits for any lane that
+    // names one.
     let window = Mw::alloc(&pd, 2).unwrap();
     let named = window.rkey();
     let mark = enter(&stopped);

@@ -1,7 +1,7 @@
 //! The addresses that sockets of a checkpoint have, for a job that goes on where they are others. CRIU binds each
-//! socket again to what its images say, and gives each TCP connection both ends that stood there; so that is written
-//! anew, and nothing else. Messages are not decoded and encoded again: fields that a later CRIU has beside those that
-//! are known here stay byte for byte.
+//! socket again to the address in its images, and gives each TCP connection both ends from there; so these addresses
+//! are rewritten, and nothing else. Messages are not decoded and encoded again: fields that a later CRIU has beside
+//! those that are known here stay byte for byte.
 //!
 //! Only `files.img` has addresses. What stays as it is: the interfaces that sockets are bound to by name
 //! (SO_BINDTODEVICE, link-local addresses), which have to be there under these names; packet sockets. CRIU saves no

@@ -580,8 +580,8 @@ mod tests {
         Reply::Joined(Reach { life, supervisor: own, init: own, group: None })
     }
 
-    /// A supervisor without a job: it notes what it is told, and ends after so much. Where it is told so, its job has
-    /// no life for a while, when it has heard so much.
+    /// A supervisor without a job: it notes its orders, and ends after `most` of them. With `away` its job has no life
+    /// for a while, after that number of orders.
     fn stand_in(places: &Places, name: &str, most: usize, away: Option<usize>) -> JoinHandle<Vec<(u32, Turn)>> {
         let place = places.take(&name.parse().unwrap()).unwrap();
         let listener = place.listen().unwrap();

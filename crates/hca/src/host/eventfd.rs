@@ -1,4 +1,4 @@
-//! What wakes a process's progress thread: an eventfd, which its peers hold as well. A call costs less than one on a
+//! The eventfd that wakes a process's progress thread; its peers hold it as well. A call costs less than one on a
 //! socket. It needs no reader, so a write for a process that has ended does no harm.
 
 use crate::error::{Error, Result};

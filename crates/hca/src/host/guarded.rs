@@ -33,8 +33,8 @@ pub type Access = Result<(), Faulted>;
 /// Copies `n` bytes; the ranges may overlap.
 ///
 /// # Safety
-/// No reference is to the bytes at `to`, nor one that excludes others to those at `from`. What cannot be accessed is
-/// answered.
+/// No reference is to the bytes at `to`, nor one that excludes others to those at `from`. A fault is returned as an
+/// error.
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) -> Access {
     // SAFETY: the caller's promise.
@@ -93,11 +93,10 @@ pub(crate) unsafe fn clear(to: *mut u8, n: usize) -> Access {
 
 macro_rules! accesses {
     ($load:ident, $store:ident, $word:ty) => {
-        /// Loads a word at any address, in one piece if it is aligned; what is loaded after it is at least as new
-        /// (acquire).
+        /// Loads a word at any address, in one piece if it is aligned; later loads are at least as new (acquire).
         ///
         /// # Safety
-        /// No reference excludes others from it. What cannot be accessed is answered.
+        /// No reference excludes others from it. A fault is returned as an error.
         #[inline(always)]
         pub(crate) unsafe fn $load(from: *const u8) -> Result<$word, Faulted> {
             // SAFETY: the caller's promise.
