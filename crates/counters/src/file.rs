@@ -404,6 +404,7 @@ mod tests {
         assert_eq!(one.own_sums()[Word::Sends as usize], 5);
         assert_eq!(one.take().unwrap(), block);
         // The same as the end of a process: the lock lives only as long as the mapping.
+        // SAFETY: nobody uses the block any more.
         unsafe { libc::munmap(block.lines().cast_mut().cast(), PAGE) };
         drop(one);
         let mut next = CountersFile::open(tmp.path(), 1).unwrap();
