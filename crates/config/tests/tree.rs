@@ -142,7 +142,7 @@ fn only_this_crate_reads_variables_and_tests_read_those_of_the_table() {
     }
 }
 
-/// The tests of what is said of names that nobody reads.
+/// The tests of messages about names that no code reads.
 fn unknown_on_purpose(path: &Path) -> bool {
     path.ends_with("crates/cli/tests/command.rs")
 }

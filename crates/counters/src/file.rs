@@ -268,9 +268,9 @@ fn place_of(block: Block, ports: usize) -> (*mut u8, usize) {
     (block.0.cast::<u8>().wrapping_sub(within).cast_mut(), within + block_bytes(ports))
 }
 
-/// Maps so many bytes: of an open file from a page on, or of nobody's. A forked child, which would count where its
-/// parent does, has none of them. By the system call: libc's functions are others' too, such as those of the preload,
-/// which would give shared memory for memory of nobody's, and of UCX, whose mremap forgets where to.
+/// Maps `bytes` bytes: of an open file from a page on, or of anonymous memory. A forked child, which would count where
+/// its parent does, has none of them. By the system call: libc's functions are others' too, such as those of the
+/// preload, which would give shared memory for anonymous memory, and of UCX, whose mremap forgets where to.
 fn map(bytes: usize, of: Option<(BorrowedFd<'_>, u64)>) -> io::Result<*mut u8> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.

@@ -9,7 +9,7 @@
 //!
 //! The numbers of present objects are counted there too: a thread that makes one adds one in its block, a thread that
 //! destroys one takes one away in its own. Those of a process that has ended are gone, so [`held_sums`] takes only
-//! blocks that somebody holds, and who takes a block over begins at none.
+//! blocks that a process holds, and a process that takes a block over begins at 0.
 //!
 //! The file is its user's own and written by programs under Vervain only. Its numbers are summed and shown, and nothing
 //! else depends on them.
@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The number is that of its format, for programs of an earlier release may still run.
 pub const FILE: &str = "counters.3";
 
-/// The mode of the files that stand in a counter's place: readable, and told from others by the sticky bit, which means
-/// nothing for a file.
+/// The mode of the files that stand in a counter's place: readable, and distinguished from others by the sticky bit,
+/// which means nothing for a file.
 pub const PLACEHOLDER_MODE: u32 = 0o1444;
 
 /// Words in a line.

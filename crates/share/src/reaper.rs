@@ -9,7 +9,7 @@ use crate::sys;
 
 /// No freed memory is kept.
 const IDLE: u8 = 0;
-/// Something is, and nobody was called.
+/// Freed memory is kept, and the reaper was not called yet.
 const WANTED: u8 = 1;
 /// The thread knows.
 const CALLED: u8 = 2;

@@ -164,7 +164,7 @@ fn number(path: &CStr) -> Option<usize> {
     std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
 }
 
-/// Returns true if shmem_enabled has one of the words that give huge pages to who asks.
+/// Returns true if shmem_enabled has one of the words that give huge pages to memory that asks for them.
 fn host_has_huge_pages() -> bool {
     let Some((text, n)) = sys::read_small::<128>(c"/sys/kernel/mm/transparent_hugepage/shmem_enabled") else {
         return false;

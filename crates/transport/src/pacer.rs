@@ -14,7 +14,7 @@ use crate::psn;
 const FIRST_CREDIT: u64 = 64 << 10;
 /// The least credit: two packets of the largest path MTU, as they are counted.
 const LEAST_CREDIT: u64 = 2 * cost(4096 + HEADERS);
-/// The largest credit, whatever the peer grants.
+/// The largest credit, also if the peer grants more.
 pub const MOST_CREDIT: u64 = 8 << 20;
 /// A probe leaves after this part of the credit.
 const PROBES_PER_CREDIT: u64 = 4;
@@ -400,7 +400,7 @@ mod tests {
                 }
             }
         }
-        // One that has answered, and then falls silent, is nobody that is known.
+        // A peer that has answered, and then falls silent, counts as unknown.
         let mut pacer = known(1 << 20);
         let (_, probes) = fill(&mut pacer, 0);
         assert!(!probes.is_empty());

@@ -137,7 +137,7 @@ pub(crate) struct Qp {
 }
 
 impl Image {
-    /// Bytes of memory that are in the image, if they can be so many.
+    /// Bytes of memory that are in the image; None if that number is impossible.
     fn kept(&self) -> Option<u64> {
         self.memory.iter().filter(|memory| memory.kept).try_fold(0u64, |sum, memory| sum.checked_add(memory.length))
     }

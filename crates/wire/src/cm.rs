@@ -580,11 +580,11 @@ pub fn service_id(space: u16, port: u16) -> u64 {
 /// The header of the IP CM service, the first bytes of the private data of a [`Req`] or [`SidrReq`] (annex A11.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// The port of who asks.
+    /// The port of the asking end.
     pub source_port: u16,
     /// Its address; both are of one family.
     pub source: IpAddr,
-    /// The address of who is asked.
+    /// The address of the end that is asked.
     pub destination: IpAddr,
 }
 

@@ -5,8 +5,7 @@
 use super::sys::{self, NoSignals, PAGE, Stop};
 use super::uffd::Uffd;
 
-/// At most so many bytes are exchanged at once, so that threads wait a fraction of a millisecond. A huge page, and
-/// pieces are aligned to it, so that huge pages are moved whole.
+/// The most bytes that are exchanged at once, so that threads wait a fraction of a millisecond.
 pub(super) const PIECE: usize = 2 << 20;
 
 /// Pages that are exchanged together. They lie in one mapping.
@@ -39,8 +38,8 @@ pub(super) fn adopt(uffd: &Uffd, fd: i32, piece: Piece) -> Result<usize, Stop> {
     result
 }
 
-/// The pages are at `side`, and who touches `piece` waits. Puts them into the object and maps it; on failure all is as
-/// it was.
+/// The pages are at `side`, and a thread that touches `piece` waits. Puts them into the object and maps it; on failure
+/// all is as it was.
 fn fill_object(uffd: &Uffd, fd: i32, piece: Piece, hold: usize, side: usize) -> Result<(), Stop> {
     let Piece { addr, len } = piece;
     let mut moved = 0;

@@ -123,7 +123,7 @@ struct Table {
 #[derive(Default)]
 pub struct Adoption {
     table: OwnerLock<Table>,
-    /// Held by who changes mappings, and across fork, so that a child never sees pages on their way.
+    /// Held while mappings are changed, and across fork, so that a child never sees pages on their way.
     moving: RawLock,
 }
 

@@ -38,7 +38,7 @@ const fn readwrite(number: c_ulong, size: c_ulong) -> c_ulong {
 pub(super) struct Uffd(OwnedFd);
 
 impl Uffd {
-    /// Opens one. The error says what the process or the kernel lacks.
+    /// Opens one. The error names the part that the process or the kernel lacks.
     pub(super) fn open() -> Result<Uffd, Stop> {
         // SAFETY: no pointers; the descriptor is owned at once.
         let raw = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
@@ -80,13 +80,13 @@ impl Uffd {
         self.call("userfaultfd on the range", IOCTL_REGISTER, &mut [addr as u64, len as u64, mode, 0])
     }
 
-    /// Ends a registration and wakes who waits in the range.
+    /// Ends a registration and wakes the threads that wait in the range.
     pub(super) fn unregister(&self, addr: usize, len: usize) {
         let _ = self.call("unregister", IOCTL_UNREGISTER, &mut [addr as u64, len as u64]);
         self.wake(addr, len);
     }
 
-    /// Lets those who wait in the range look again.
+    /// Has the threads that wait in the range look again.
     pub(super) fn wake(&self, addr: usize, len: usize) {
         let _ = self.call("wake", IOCTL_WAKE, &mut [addr as u64, len as u64]);
     }

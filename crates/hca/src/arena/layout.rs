@@ -86,8 +86,8 @@ pub struct Header {
     pub attention: AtomicU64,
     /// Offset of the table of shared objects, [`ObjectEntry`] × [`OBJECTS`]. Owner, once.
     pub objects: AtomicU64,
-    /// 1 when the owner interrupts all CPUs before it looks for who is in flight (`barrier::heavy`), so that initiators
-    /// may mark themselves with a plain store. Owner, once.
+    /// 1 when the owner interrupts all CPUs before it looks for initiators in flight (`barrier::heavy`), so that
+    /// initiators may mark themselves with a plain store. Owner, once.
     pub heavy: AtomicU32,
     _line0: AtomicU32,
     /// The switch of the process as a whole, and of contexts beyond [`SWITCHES`].

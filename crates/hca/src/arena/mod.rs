@@ -209,7 +209,7 @@ impl View {
 
     fn protect(&self, offset: u64, len: u64, prot: libc::c_int) -> bool {
         let Some(at) = self.at(offset, len) else { return false };
-        // SAFETY: a part of this mapping, of which the callers know who writes there.
+        // SAFETY: a part of this mapping, and the callers know its writers.
         unsafe { mapping::protect(at.cast(), len as usize, prot) }
     }
 

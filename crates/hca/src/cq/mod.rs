@@ -272,8 +272,8 @@ impl Cq {
         q.bound = q.bound.saturating_sub(n);
     }
 
-    /// A CQ that is as large as all queues that report to it cannot overrun, and nobody counts. For any other, each
-    /// completion is counted from now on.
+    /// A CQ that is as large as all queues that report to it cannot overrun, so completions are not counted. For any
+    /// other, each completion is counted from now on.
     fn count_if_needed(&self) {
         let is_needed = |q: &Queue| q.bound > self.shared.capacity.load(Ordering::Relaxed);
         let counts = || self.counts.load(Ordering::Relaxed);

@@ -115,7 +115,7 @@ impl Rings {
 
     /// Hands completions to `sink`, until there are `max` with the `n` from elsewhere, and to `count` how many of each
     /// ring; how many then. Sets [`Rings::aside`] where rings that are not watched were not looked at because the
-    /// others had so many: the caller begins with them the next time ([`Rings::poll_ready`]).
+    /// others had enough: the caller begins with them the next time ([`Rings::poll_ready`]).
     #[inline(always)]
     pub(crate) fn poll(
         &mut self,

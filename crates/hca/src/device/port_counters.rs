@@ -1,5 +1,5 @@
-//! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere nobody could
-//! read it, and it is counted into the void.
+//! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere it could not
+//! be read, so the counts are dropped.
 
 use crate::host::lock::OwnerLock;
 use crate::host::tid;

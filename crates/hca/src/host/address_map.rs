@@ -44,7 +44,7 @@ struct Moves {
     /// Present addresses, by addresses that hosts have had in between, which the program may have learned, and no host
     /// has now.
     learned: BTreeMap<IpAddr, IpAddr>,
-    /// The hosts by what their addresses have become; of two the one that was told last.
+    /// The hosts by what their addresses have become; of two the one that was set last.
     known: BTreeMap<IpAddr, IpAddr>,
 }
 
@@ -229,8 +229,8 @@ impl Moves {
         Moves { hosts, learned, known }
     }
 
-    /// An address of a link, which nobody names, is that of the interface to which other addresses of its own have
-    /// gone: each host has others, and a program that uses all of its addresses has them open too.
+    /// An address of a link, which the pairs do not name, is that of the interface to which other addresses of its own
+    /// have gone: each host has others, and a program that uses all of its addresses has them open too.
     fn follow_links(&mut self, own: &[(IpAddr, String)], present: &[Interface]) {
         for (ip, name) in own.iter().filter(|(ip, _)| is_of_link(*ip)) {
             let now = self.actual(*ip);

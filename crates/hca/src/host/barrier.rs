@@ -26,7 +26,7 @@ pub(crate) fn register() -> bool {
     works
 }
 
-/// A forked child is registered by nobody.
+/// A forked child is not registered.
 pub(crate) fn forget() {
     REGISTERED.store(false, Ordering::Release);
 }

@@ -129,7 +129,8 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     pass_on(signal, info, context);
 }
 
-/// Returns true if the fault is one of ours; then the thread goes on behind it, with the address in a register.
+/// Returns true if the fault is that of a guarded instruction; then the thread goes on behind it, with the address in a
+/// register.
 fn go_on(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> bool {
     let Some(landing) = guarded::landing(arch::guarded::instruction(context)) else { return false };
     // SAFETY: a fault has an address; where the processor did not give one it is 0, which would say that all is well.

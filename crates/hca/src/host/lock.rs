@@ -21,8 +21,9 @@ const LAST_NAP_NS: u32 = 1_000_000;
 
 /// The lock word alone, for callers that hold it across several calls (`ibv_wr_start` … `ibv_wr_complete`).
 ///
-/// Taking it is one exchange, giving it back a plain store: nobody is woken, waiters look again by themselves. A futex
-/// would need a second exchange in each unlock, some 6 ns, to save time only when two threads post on one object.
+/// Taking it is one exchange, giving it back a plain store: an unlock wakes no thread, waiters look again by
+/// themselves. A futex would need a second exchange in each unlock, some 6 ns, to save time only when two threads post
+/// on one object.
 #[derive(Default)]
 pub struct RawLock {
     word: AtomicU32,
@@ -143,8 +144,8 @@ impl<T> OwnerLock<T> {
         self.raw.try_lock().then(|| OwnerGuard { lock: self, stolen: false })
     }
 
-    /// Takes the lock if it gets free within some microseconds: for a caller that nobody may keep waiting, such as a
-    /// thread that holds the lock itself, interrupted by a signal.
+    /// Takes the lock if it gets free within some microseconds: for a caller that must not wait, such as a thread that
+    /// holds the lock itself, interrupted by a signal.
     pub fn try_lock_briefly(&self) -> Option<OwnerGuard<'_, T>> {
         (0..BRIEF_TRIES).find_map(|_| {
             let guard = self.try_lock();

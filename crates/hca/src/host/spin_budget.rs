@@ -10,7 +10,7 @@ pub struct Patience {
     most: u64,
     /// The CPU goes to others now and then.
     yields: bool,
-    /// Moments between two looks of one who does not yield.
+    /// Moments between two looks of a thread that does not yield.
     apart: u32,
     /// Consecutive fruitless spins (capped).
     failures: u32,
@@ -24,7 +24,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// A sleep of so many times the longest look might have been none, had the other side been awake too.
+    /// A sleep that is shorter than this many times the longest look might have been avoided, had the other side been
+    /// awake too.
     const SHORT_SLEEP: u64 = 3;
     const MOST_FAILURES: u32 = 7;
 

@@ -149,7 +149,7 @@ impl Courtesy {
         self.interval == CROWDED_POLLS
     }
 
-    /// The thread has its CPU again, after others had it for `away` ns; 0 if nobody wanted it.
+    /// The thread has its CPU again, after others had it for `away` ns; 0 if none wanted it.
     pub(crate) fn returned(&mut self, away: u64) {
         self.since += away;
         self.looked_at = self.since;

@@ -25,7 +25,7 @@ pub struct Dm {
 /// The place of device memory.
 enum Memory {
     Arena(Block),
-    /// A mapping of so many bytes, which the heap has put into the window.
+    /// A mapping of this number of bytes, which the heap has put into the window.
     Window(NonNull<libc::c_void>, usize),
 }
 

@@ -51,7 +51,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// The progress thread's. A piece takes an initiator on another CPU some 2 µs, one that was just preempted longer.
+    /// The progress thread's. A piece takes an initiator on another CPU about 2 µs, one that was just preempted longer.
     pub(crate) const PROGRESS: Turn = Turn { bytes: 4 << 20, patience: 20_000 };
     /// A thread's that polls a CQ for the program: what is there, and the progress thread does the rest.
     pub(crate) const POLL: Turn = Turn { bytes: 256 << 10, patience: 0 };
@@ -132,8 +132,7 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     }
 }
 
-/// Tells the initiator what a request has come to, if it is over. In the same turn: the program sees the last byte and
-/// may end its QP at once, which waits for this turn and no longer.
+/// Stores the result of a request for the initiator, if it is over.
 fn answered(step: Step, r: &Request) -> Step {
     if let Step::Over(result) = step {
         r.status.store(status_of(result), Ordering::Relaxed);

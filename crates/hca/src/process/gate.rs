@@ -60,7 +60,7 @@ pub(crate) fn has_ended(switch: &Switch) -> bool {
     switch.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED != 0
 }
 
-/// Returns true if its owner lets nobody in.
+/// Returns true if its owner has closed it to all initiators.
 #[inline(always)]
 pub(crate) fn is_closed(switch: &Switch) -> bool {
     switch.closed.load(Ordering::Acquire) != 0
@@ -141,7 +141,7 @@ pub(crate) struct LaneGate {
     pub(crate) lane: &'static Lane,
     /// Offset of its start in the arena.
     pub(crate) offset: u64,
-    /// The in-flight mark that was seen last by somebody who waited, and when it was first seen.
+    /// The in-flight mark that a waiter has seen last, and when it was first seen.
     standing: OwnerLock<(u64, u64)>,
 }
 

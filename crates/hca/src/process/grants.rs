@@ -60,7 +60,7 @@ impl Silent {
 pub(crate) struct Grants {
     /// The number of grants that are made or being made.
     count: AtomicUsize,
-    /// Held while grants are taken back: who revokes something else of the same peer waits for that too.
+    /// Held while grants are taken back: a revocation of another right of the same peer waits for that too.
     list: OwnerLock<Vec<Grant>>,
 }
 

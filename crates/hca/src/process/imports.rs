@@ -25,8 +25,7 @@ const HUGE: usize = 2 << 20;
 /// A window that cannot be mapped (RLIMIT_AS, no memory): it is not tried again.
 const DENIED: usize = 1;
 
-/// Records that nobody may find any more, until nobody uses them any more. Boxed: they stay where their users know
-/// them.
+/// Records that cannot be found any more, until their last users are done.
 #[expect(clippy::vec_box)]
 static RETIRED: OwnerLock<Vec<Box<Mapping>>> = OwnerLock::new(Vec::new());
 
@@ -301,7 +300,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Puts a record in the place of another, which is kept until nobody can use it.
+/// Replaces a record by another; the old one is kept until it cannot be in use any more.
 fn replace(slot: &Slot, mapping: Option<Box<Mapping>>) {
     let new = mapping.map_or(std::ptr::null_mut(), Box::into_raw);
     let old = slot.mapping.swap(new, Ordering::SeqCst);

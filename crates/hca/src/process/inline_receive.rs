@@ -12,7 +12,7 @@ use vervain_iba::{Sge, access};
 
 /// A lane whose completions hold messages.
 pub(crate) trait InlineReceives: Send + Sync {
-    /// Puts those that wait for receives of the `revoked` key into their memory. Nobody delivers any more of them.
+    /// Puts those that wait for receives of the `revoked` key into their memory. No more of them are delivered.
     fn scatter_waiting(&self, revoked: u32);
 }
 

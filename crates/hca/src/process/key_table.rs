@@ -51,9 +51,9 @@ impl KeyTable {
         KeyTable { entries, offset, state: OwnerLock::default() }
     }
 
-    /// An index that is free, with a fresh variant. Which keys a process has is left to chance, so that nobody comes by
-    /// one without being told: neither by counting up from another, nor by what it had in another process (IBA 10.6.2
-    /// leaves it open). Index 0 stays unused, so that no key is 0, which stands for none.
+    /// An index that is free, with a fresh variant. The keys of a process are random, so that a peer cannot guess one:
+    /// neither by counting up from another, nor by what it had in another process (IBA 10.6.2 leaves it open). Index 0
+    /// stays unused, so that no key is 0, which stands for none.
     pub(crate) fn take(&self, arena: &Arena) -> Result<u32> {
         let mut state = self.state.lock();
         if state.free.len() <= RESTING && state.fresh.is_empty() && state.pages.len() < self.entries.len() / COMMIT {

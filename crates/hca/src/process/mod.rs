@@ -392,7 +392,7 @@ impl Process {
         marks.look_at(Mark::place).filter_map(Mark::asking).collect()
     }
 
-    /// Names who makes lanes into the QPs of this process. Once, before it is served.
+    /// Sets the maker of lanes into the QPs of this process.
     pub(crate) fn set_lane_owner(&self, owner: &'static dyn LaneOwner) {
         let _ = self.lane_owner.set(owner);
     }
@@ -469,7 +469,7 @@ impl Process {
         f();
     }
 
-    /// Returns true if nobody may begin.
+    /// Returns true if new operations must wait.
     #[inline]
     pub fn is_paused(&self) -> bool {
         self.switches.of_process().closed.load(Ordering::Relaxed) != 0
@@ -527,7 +527,7 @@ impl Process {
 
     /// Returns true if `slot` is this process's.
     pub fn owns_slot(&self, slot: u32) -> bool {
-        // Slot 0 is nobody's; unused entries hold it.
+        // Slot 0 belongs to no process; unused entries hold it.
         slot != 0 && self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
     }
 
@@ -548,7 +548,7 @@ impl Process {
         self.pending_added.load(Ordering::SeqCst)
     }
 
-    /// Returns true if QPs came to the list since the progress thread read it, when so many had.
+    /// Returns true if a QP is urgent, or if QPs came to the list since `pending_added` was `added`.
     pub(crate) fn has_new_pending(&self, added: u32) -> bool {
         self.urgent.load(Ordering::SeqCst) || self.pending_added() != added
     }
@@ -585,7 +585,7 @@ impl Process {
         self.pending.lock().retain(|p| !is_same(&**p, work));
     }
 
-    /// Returns true if the calling thread is the progress thread, which waits for nobody.
+    /// Returns true if the calling thread is the progress thread, which never waits for others.
     pub fn is_progress_thread(&self) -> bool {
         crate::host::tid::tid() == self.progress_thread.load(Ordering::Relaxed)
     }

@@ -37,7 +37,7 @@ pub trait EventHandler: Send + Sync {
     }
 }
 
-/// The receiving side of a carrier, whatever it carries; the descriptors of [`EventHandler`] are besides its packets.
+/// The receiving side of a carrier, of any kind; the descriptors of [`EventHandler`] are besides its packets.
 pub trait Poller: EventHandler {
     /// The process has slot `slot` from now on; called before a QP has a number in it.
     fn expect_slot(&self, _slot: u32) -> Result<()> {
@@ -51,7 +51,7 @@ pub trait Poller: EventHandler {
     /// Takes in what comes, in a thread that sleeps until `fd` is readable. EINTR as `man 2 poll` says.
     fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()>;
 
-    /// The progress thread's look: takes in what nobody else does, and keeps the time. Says whether
+    /// The progress thread's look: takes in packets that no other thread does, and keeps the time. Says whether
     /// [`Poller::packet_fd`] is to be watched, and when it wants to be called again (CLOCK_MONOTONIC, ns).
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>);
 
@@ -64,8 +64,8 @@ pub trait Poller: EventHandler {
         true
     }
 
-    /// Says what is left to be said before the process ends: what a program has received is acknowledged, even if it
-    /// ends at once. False while another thread has something of that in hand, or is to say it; then it is called
+    /// Sends the packets that are still due before the process ends: what a program has received is acknowledged, even
+    /// if it ends at once. False while another thread has something of that in hand, or is to say it; then it is called
     /// again. Waits for no lock: the calling thread may have been interrupted in the midst of a call. Called only after
     /// [`Process::expect_packets`].
     fn shutdown(&self) -> bool {

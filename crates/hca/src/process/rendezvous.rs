@@ -91,8 +91,8 @@ pub trait Rendezvous: Send + Sync {
     /// Takes back that a slot was claimed, in which nothing has a number yet.
     fn give_slot_back(&self, _slot: u32) {}
 
-    /// Claims `slot`, one of the `slots` of a saved process, whose peers may keep it for who can show them what `of` it
-    /// they know. EADDRINUSE, with who has it.
+    /// Claims `slot`, one of the `slots` of a saved process, which its peers may keep for a process that can prove `of`
+    /// to them. EADDRINUSE, with its holder.
     fn claim_slot_again(&self, slot: u32, _slots: &[u32], _of: &Credentials) -> Result<()> {
         Err(Error::unsupported(format!("slot {slot} cannot be claimed")))
     }
@@ -139,7 +139,7 @@ pub trait Rendezvous: Send + Sync {
     fn peer(&self, process: &'static Process, slot: u32) -> Peer;
 
     /// Returns true if the process of `slot`, whose answer to a handshake is waited for, is slow: it lives and is not
-    /// stopped, but has had no CPU to answer. False where that cannot be told.
+    /// stopped, but has had no CPU to answer. False if that is unknown.
     fn is_slow(&self, _slot: u32) -> bool {
         false
     }

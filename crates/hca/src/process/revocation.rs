@@ -1,7 +1,8 @@
-//! Revocation (DESIGN decision 3): who takes a right away, a key or the state of a QP, waits until nobody is in flight
-//! who may have seen it. Initiators that have ended are not waited for. One that stands still, because it was stopped
-//! or waits for a page of its own, is waited for [`PATIENCE_NS`] and then cut off: its lane is shut for ever, what it
-//! does from then on does not count, and the program's memory is parted from the pages that it may still write to.
+//! Revocation (DESIGN decision 3): a thread that takes a right away, a key or the state of a QP, waits until no
+//! initiator is in flight that may have seen it. Initiators that have ended are not waited for. One that stands still,
+//! because it was stopped or waits for a page of its own, is waited for [`PATIENCE_NS`] and then cut off: its lane is
+//! shut for ever, what it does from then on does not count, and the program's memory is parted from the pages that it
+//! may still write to.
 
 use crate::arena::Block;
 use crate::arena::layout::BY_PACKETS;
@@ -102,7 +103,7 @@ impl Process {
         self.wait_for_packets();
     }
 
-    /// [`Process::pause`] before a fork, which cuts nobody off.
+    /// [`Process::pause`] before a fork, which cuts no initiator off.
     pub(crate) fn pause_for_fork(&self) {
         self.switches.close();
         drop(self.those_stuck(self.gates.inside(|_| true), FORK_PATIENCE_NS));
@@ -170,7 +171,7 @@ impl Process {
                 continue;
             }
             if spins == 2000 {
-                // From now on time counts for all that stand still, so that the next one who waits does not begin anew.
+                // From now on time counts for all that stand still, so that the next wait does not begin anew.
                 for gate in self.gates.which(in_flight) {
                     gate.in_flight_since(gate.mark());
                 }
@@ -284,7 +285,7 @@ impl Process {
         self.keys.write(key, &named);
     }
 
-    /// Returns true if somebody who was cut off may still store where it was when it stopped.
+    /// Returns true if an initiator that was cut off may still store to the place at which it stopped.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.revocation.suspects.lock().is_empty(self)
     }

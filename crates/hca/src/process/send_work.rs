@@ -1,5 +1,5 @@
-//! The send work of a QP, as its process and its CQ see it: who pauses or revokes waits for it, and who polls or sleeps
-//! goes on with it.
+//! The send work of a QP, as its process and its CQ see it: a pause or a revocation waits for it, and threads that poll
+//! or sleep go on with it.
 
 use crate::arena::layout::Switch;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

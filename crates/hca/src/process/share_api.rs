@@ -64,7 +64,8 @@ impl Source {
 
     /// Parts the program's memory in a pinned range from what peers can reach; its contents stay.
     pub(crate) fn part(&self, addr: u64, len: u64) {
-        // SAFETY: peers that are waited for are led elsewhere; the others store where nobody looks from now on.
+        // SAFETY: peers that are waited for are led elsewhere; the stores of others go to memory that is not used from
+        // now on.
         unsafe { (self.0.part)(addr as usize, len as usize) };
     }
 

@@ -100,7 +100,7 @@ impl Process {
         Ok(())
     }
 
-    /// Has everybody go on who waited for it, here and in peers.
+    /// Lets all operations go on that waited for it, here and in peers.
     fn went(&self) {
         for number in std::mem::take(&mut *self.stops.requests.lock()) {
             self.own.raise(number);
@@ -139,7 +139,7 @@ impl Process {
         self.rendezvous.take_the_place(self, &saved.slots, &saved.credentials, &saved.known)
     }
 
-    /// Waits until nobody moves whom the closed switch has kept from moving on.
+    /// Waits until no thread moves that the closed switch has kept from moving on.
     fn come_to_rest(&self, number: usize, patience: u64) -> Result<()> {
         let mut wait = Wait::new(patience);
         // Packets in hand are handled completely, and the handler looks at the switch before each. After this no thread

@@ -112,7 +112,7 @@ impl Switches {
             if switch.closed.load(Ordering::Relaxed) & closed::STOPPED == bit {
                 switch.closed.fetch_and(!closed::SAVED, Ordering::SeqCst);
             }
-            // Told before anybody looks at the time again.
+            // Stored before the time is looked at again.
             if switch.closed.load(Ordering::Relaxed) & closed::STOPPED == bit {
                 // Restored on another host, the clock may have gone back: what counts is its distance to this.
                 let stood = now.wrapping_sub(self.since[number].load(Ordering::Relaxed));

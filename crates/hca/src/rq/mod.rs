@@ -91,7 +91,7 @@ impl RqView {
         self.shared.tail.load(Ordering::Acquire) > self.mask + 1
     }
 
-    /// WQEs that nobody has claimed, as far as known.
+    /// WQEs that are not claimed, as far as known.
     pub fn waiting(&self) -> u64 {
         self.shared.tail.load(Ordering::Acquire).saturating_sub(self.shared.head.load(Ordering::Acquire))
     }
@@ -125,7 +125,7 @@ impl RqView {
             }
             if slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 help(&self.shared.head, head);
-                // The entry says who has it; the owner notes that in the WQE before it needs to know.
+                // The entry names its claimer;
                 return Some(entry_wqe(e)).filter(|wqe| *wqe < self.count);
             }
         }
@@ -665,7 +665,7 @@ impl RecvQueue {
         Some(self.view.wqe(index)?.claimer.load(Ordering::Acquire))
     }
 
-    /// Writes into all WQEs who has claimed them, as the entries of the ring say.
+    /// Writes its claimer into each WQE, from the entries of the ring.
     fn note_claims(&self, state: &State) {
         for slot in &*self.view.ring {
             self.note_claim(state, slot.load(Ordering::Acquire));

@@ -22,7 +22,7 @@ pub(super) struct Timers {
     /// The ACK timeout; 0 for never.
     timeout: Nanos,
     retry_at: Nanos,
-    /// The end of an ACK timeout that was prolonged because nobody had looked.
+    /// The end of an ACK timeout that was prolonged because this end had not looked.
     excused: Nanos,
     retries_left: u8,
     probe_at: Nanos,
@@ -38,7 +38,7 @@ pub(super) struct Timers {
     /// The last answer-driven step back: when, and to which PSN. An answer to what was sent before it says nothing new.
     went_back: Option<(Nanos, u32)>,
     timed: Option<Timed>,
-    /// Answers in a row from which no round trip time could be told.
+    /// Answers in a row that gave no round trip time.
     untold: u32,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Timers {
 struct Timed {
     psn: u32,
     sent: Nanos,
-    /// It may have been sent again: which transmission is answered cannot be told (Karn, RFC 6298, 3).
+    /// It may have been sent again: the answered transmission is unknown (Karn, RFC 6298, 3).
     again: bool,
 }
 

@@ -376,7 +376,7 @@ impl Requester {
         }
     }
 
-    /// Sends everything that is posted: nobody answers over UC, and nothing is sent twice (IBA 9.8.2).
+    /// Sends everything that is posted: there are no answers over UC, and nothing is sent twice (IBA 9.8.2).
     pub(super) fn transmit_unreliable(&mut self, host: &mut impl RequesterHost) -> Sent {
         loop {
             if self.flights.is_empty() && !self.begin(host) {
