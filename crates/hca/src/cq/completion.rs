@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// [`Source::take`] if [`Source::is_ready`]; the kind of the source is looked at once.
+    /// [`Source::take`] if [`Source::is_ready`], else None; the kind of the source is looked at once.
     #[inline(always)]
     pub(crate) fn take_if_ready(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> Option<usize> {
         match self {
