@@ -15,16 +15,16 @@ fn main() {
     println!("cargo:rustc-env=BUILD_CPU_FEATURES={}", variable("CARGO_CFG_TARGET_FEATURE").replace(',', " "));
 }
 
-/// The commit of the tree at `root`, with "+dirty" if a tracked file differs from it; None where git knows of none. A
-/// tree that was unpacked below another project's has no commit.
+/// The commit of the tree at `root`, with "+dirty" if a tracked file differs from it; None if git knows of none. A tree
+/// that was unpacked below another project's has no commit.
 fn commit(root: &Path) -> Option<String> {
     let top = git(root, &["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
     }
-    // Where a worktree has them. The log of HEAD grows with every commit and checkout, also where HEAD keeps the name
-    // of its branch; where none is kept, that branch's own file changes. Cargo would take a file that is not there for
-    // one that always changes.
+    // Git names the paths, since a worktree has its own. The log of HEAD grows with every commit and checkout, also if
+    // HEAD keeps the name of its branch; without a log, that branch's own file changes. Cargo would take a file that is
+    // not there for one that always changes.
     let branch = git(root, &["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
         let path = root.join(git(root, &["rev-parse", "--git-path", name])?);
@@ -37,7 +37,7 @@ fn commit(root: &Path) -> Option<String> {
     Some(if changed.is_empty() { commit } else { commit + "+dirty" })
 }
 
-/// What git prints, without the newline; None if it fails or is not there.
+/// The output of git, without the newline; None if it fails or is not there.
 fn git(root: &Path, words: &[&str]) -> Option<String> {
     // It may write to the index otherwise, and another git may be at work in this tree.
     let output = Command::new("git").arg("--no-optional-locks").arg("-C").arg(root).args(words).output().ok()?;

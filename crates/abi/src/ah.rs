@@ -3,7 +3,7 @@
 use super::ibv_context;
 use super::{ibv_gid, ibv_pd};
 
-/// Where a UD message goes; `ibv_create_ah(3)`.
+/// The destination of a UD message; `ibv_create_ah(3)`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_ah {

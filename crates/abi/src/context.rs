@@ -1,4 +1,5 @@
-//! `ibv_device`, `ibv_context` and `verbs_context`: the function tables that the header's inline functions call through.
+//! `ibv_device`, `ibv_context` and `verbs_context`: the function tables that the header's inline functions call
+//! through.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::{offset_of, size_of};

@@ -27,7 +27,7 @@ pub const IBV_EVENT_GID_CHANGE: ibv_event_type = 18;
 pub const IBV_EVENT_WQ_FATAL: ibv_event_type = 19;
 pub const IBV_EVENT_DEVICE_SPEED_CHANGE: ibv_event_type = 20;
 
-/// What an event is about; which one, `event_type` says.
+/// The object of an event; `event_type` decides which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {

@@ -2,8 +2,8 @@
 //!
 //! Names, fields and constants are those of `<infiniband/verbs.h>` of rdma-core v65. That layout is a superset of every
 //! older one: structs that clients pass in grow at the end, and `verbs_context` grows downwards in memory ("upwards" in
-//! the header's words), so the offsets an old client compiled in stay true. `tests/layout.rs` holds the sizes and offsets,
-//! and compiles a C program against the system's header to compare.
+//! the header's words), so the offsets an old client compiled in stay true. `tests/layout.rs` holds the sizes and
+//! offsets, and compiles a C program against the system's header to compare.
 //!
 //! An enum of the header is a plain integer here: its value comes from the client and may be anything, which a Rust
 //! enum must not be.

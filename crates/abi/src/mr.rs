@@ -160,7 +160,7 @@ pub struct ibv_mw {
     pub type_: ibv_mw_type,
 }
 
-/// What a memory window shall show; `ibv_bind_mw(3)`.
+/// The memory that a memory window is to show; `ibv_bind_mw(3)`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_mw_bind_info {

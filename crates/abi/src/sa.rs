@@ -4,7 +4,8 @@ use core::ffi::c_int;
 
 use crate::ibv_gid;
 
-/// A path record of `<infiniband/sa.h>`, which librdmacm names too. Integers are in network byte order, but for those of a byte.
+/// A path record of `<infiniband/sa.h>`, which librdmacm names too. Integers are in network byte order, but for those
+/// of a byte.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ibv_sa_path_rec {

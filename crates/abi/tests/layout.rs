@@ -1,5 +1,5 @@
-//! The structs are laid out as the clients' header lays them out: numbers written down here for the newest layout, and the
-//! system's own header, whatever its version, asked through the C compiler.
+//! The structs are laid out as the clients' header lays them out: numbers written down here for the newest layout, and
+//! the system's own header, whatever its version, asked through the C compiler.
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};

@@ -24,8 +24,8 @@ impl<'w> State<'w> {
 }
 
 impl<'w> Channels<'w> {
-    /// Creates this rank's end of a segmented buffer with `peer`: `count` segments of `size` bytes at `start`. Ends of the same two ranks
-    /// in the same direction are matched in the order of their creation. Returns at once.
+    /// Creates this rank's end of a segmented buffer with `peer`: `count` segments of `size` bytes at `start`. Ends of
+    /// the same two ranks in the same direction are matched in the order of their creation. Returns at once.
     ///
     /// # Safety
     /// The segments are mapped until the end is freed, and nobody has a reference to them that excludes others.
@@ -80,7 +80,7 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// Whether both ends are there, and this one was not disconnected.
+    /// Returns whether both ends are there, and this one was not disconnected.
     ///
     /// # Errors
     /// As [`connect_buffer`](Channels::connect_buffer).
@@ -88,8 +88,8 @@ impl<'w> Channels<'w> {
         self.is(id, |buffer, _| buffer.is_connected())
     }
 
-    /// An answer about an end, for programs that ask until it is yes: the others go on meanwhile, since the peer may wait for one of
-    /// them.
+    /// An answer about an end, for programs that ask until it is yes: the others go on meanwhile, since the peer may
+    /// wait for one of them.
     fn is(&self, id: Id, mut ask: impl FnMut(&mut Segments<'w>, &'w World) -> Result<bool>) -> Result<bool> {
         self.with(|state| {
             let mut yes = state.buffer(self.world, id, |buffer, with| ask(buffer, with.world))?;
@@ -109,7 +109,8 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// The source's: pushes the segment at the tail, which is there before its count is. It waits only where eight are under way.
+    /// The source's: pushes the segment at the tail, which is there before its count is. It waits only where eight are
+    /// under way.
     ///
     /// # Errors
     /// Refused: all are pushed; this is no connected end of a source.
@@ -125,7 +126,7 @@ impl<'w> Channels<'w> {
         self.buffer(id, |buffer, with| buffer.give_back(with.world))
     }
 
-    /// Whether a segment is free, as far as this rank knows.
+    /// Returns whether a segment is free, as far as this rank knows.
     ///
     /// # Errors
     /// Refused: this is no connected end.
@@ -133,7 +134,7 @@ impl<'w> Channels<'w> {
         self.is(id, Segments::is_ready)
     }
 
-    /// Whether a segment is pushed and was not given back, as far as this rank knows.
+    /// Returns whether a segment is pushed and was not given back, as far as this rank knows.
     ///
     /// # Errors
     /// Refused: this is no connected end.
@@ -141,7 +142,8 @@ impl<'w> Channels<'w> {
         self.is(id, Segments::is_pushed)
     }
 
-    /// How many segments were given back, were pushed, and of the source how many have arrived; each modulo how many there are.
+    /// The numbers of segments that were given back, that were pushed, and, at the source, that have arrived; each
+    /// modulo the number of segments.
     ///
     /// # Errors
     /// Refused: this is no connected end.

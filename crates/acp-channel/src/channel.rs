@@ -1,12 +1,13 @@
 //! The two ends of a channel, as machines that go on when somebody calls.
 //!
-//! The receiving end has a node and the ring, the sending end the other side of the ring. The receiver pushes its node when it is
-//! created; the sender, once it has something to send and has read the node, puts a record there that has the address of its own
-//! words, and others behind it. So no end waits for more than that the other one was created, and a message that fits the ring is sent
-//! while its receiver does something else.
+//! The receiving end has a node and the ring, the sending end the other side of the ring. The receiver pushes its node
+//! when it is created; the sender, once it has something to send and has read the node, puts a record there that has
+//! the address of its own words, and others behind it. So no end waits for more than that the other one was created,
+//! and a message that fits the ring is sent while its receiver does something else.
 //!
-//! A message of more than [`OFFERED`] bytes is registered for the time and offered, and the receiver fetches it: a registration at
-//! each end, no copy. Where there is no registration left, and for shorter ones that no record holds, it goes through the ring in parts.
+//! A message of more than [`OFFERED`] bytes is registered for the time and offered, and the receiver fetches it: a
+//! registration at each end, no copy. Where there is no registration left, and for shorter ones that no record holds,
+//! it goes through the ring in parts.
 
 mod receive;
 mod send;
@@ -24,8 +25,9 @@ use crate::slab::{Id, Slab};
 use self::receive::ReceiveSide;
 use self::send::SendSide;
 
-/// A longer message is offered, so that the receiver fetches it. Registering at both ends, and a rank's sleep while the other one copies,
-/// take about 100 µs: 256 KiB took 100 µs so and 30 in parts, 1 MiB 138 and 110 to 135, 4 MiB 250 and 550.
+/// A longer message is offered, so that the receiver fetches it. Registering at both ends, and a rank's sleep while the
+/// other one copies, take about 100 µs: 256 KiB took 100 µs so and 30 in parts, 1 MiB 138 and 110 to 135, 4 MiB 250 and
+/// 550.
 pub(crate) const OFFERED: usize = 1 << 20;
 /// Offers of a channel that are not taken yet.
 const OFFERS: usize = 4;
@@ -39,9 +41,9 @@ const BLOCK: usize = FRONT + ring::WORDS;
 mod receiver {
     /// The sender sleeps, or is about to.
     pub const WAKE: usize = 5;
-    /// What pushing finds.
+    /// The words that pushing has found.
     pub const FOUND: usize = 6;
-    /// What is put to the sender's words of the same meaning.
+    /// The words that are put to the sender's words of the same meaning.
     pub const READ: usize = 7;
     pub const TAKEN: usize = 8;
     pub const ONE: usize = 9;
@@ -57,11 +59,11 @@ mod sender {
     pub const BYE: usize = 2;
     /// It sleeps, or is about to.
     pub const WAKE: usize = 3;
-    /// What is put to the receiver's words.
+    /// The words that are put to the receiver's words.
     pub const ONE: usize = 4;
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     Send(Foreign),
@@ -69,17 +71,17 @@ pub(crate) enum What {
     Free,
 }
 
-/// What became of a request: bytes, or why it cannot be.
+/// The result of a request: bytes, or the reason why it is impossible.
 pub(crate) type Outcome = Result<usize, String>;
 
 pub(crate) struct Request {
     pub end: Id,
     pub outcome: Option<Outcome>,
-    /// Nobody waits for it: it goes when it is over.
+    /// True if its result is not waited for: it goes when it is over.
     pub is_detached: bool,
 }
 
-/// What an end goes on with.
+/// The context in which an end goes on.
 pub(crate) struct With<'a, 'w> {
     pub world: &'w World,
     pub arena: &'a mut Arena<'w>,
@@ -98,7 +100,7 @@ impl With<'_, '_> {
             if request.is_detached {
                 self.requests.remove(id);
             }
-            // Nobody else does so: whoever has these has the lock.
+            // A plain store: only the holder of the lock has these.
             self.finished.store(self.finished.load(Ordering::Relaxed) + 1, Ordering::Release);
         }
     }
@@ -119,7 +121,8 @@ pub(crate) struct End<'w> {
 }
 
 enum Side<'w> {
-    /// A sender that has nothing to send yet, or does not know of its receiver, and its words: later there might be none.
+    /// A sender that has nothing to send yet, or does not know of its receiver, and its words: later there might be
+    /// none.
     Meet(Piece<'w>),
     Send(SendSide<'w>),
     Receive(ReceiveSide<'w>),
@@ -128,7 +131,7 @@ enum Side<'w> {
 /// Wakes the peer if it has asked for that.
 #[inline]
 fn wake_if(world: &World, peer: u32, asked: &AtomicU64) -> Result<()> {
-    // What was put before is in the peer's memory, if that is near, before the word is looked at.
+    // If the peer's memory is near, earlier puts must be in it before the word is looked at.
     fence(Ordering::SeqCst);
     // An asker that comes in between is woken now, or asks for the next time.
     if asked.load(Ordering::Relaxed) != 0 && asked.swap(0, Ordering::AcqRel) != 0 {
@@ -177,7 +180,7 @@ impl<'w> End<'w> {
         Err(Error::refused(wrong))
     }
 
-    /// Whether there is something that it can go on with only later.
+    /// Returns true if there is something that it can go on with only later.
     #[inline]
     pub fn is_busy(&self) -> bool {
         let more = match &self.side {
@@ -203,7 +206,7 @@ impl<'w> End<'w> {
             return Ok(());
         }
         let (to, one) = match &self.side {
-            // What comes behind the record of the end finds nobody.
+            // Records behind that of the end have no reader.
             Side::Send(side) if !side.has_said_free => {
                 (side.there.add((receiver::WAKE * WORD) as u64), side.block.address(sender::ONE))
             }

@@ -28,7 +28,7 @@ pub use crate::slab::Id;
 pub use crate::typed::{Receiver, Sender};
 pub use crate::workspace::{Block, Workspace};
 
-/// How long a thread looks by itself; then [`World::wait_until`] looks for another moment, and sleeps.
+/// Time for which a thread looks by itself; then [`World::wait_until`] looks for another moment, and sleeps.
 const LOOK: Duration = Duration::from_micros(20);
 /// The first time that it sleeps, if nobody wakes it, and the longest.
 const NAP: Duration = Duration::from_millis(1);
@@ -42,7 +42,7 @@ pub struct Channels<'w> {
     state: Mutex<Option<State<'w>>>,
     /// Changes when a request is over, which another thread may wait for.
     finished: Arc<AtomicU64>,
-    /// Where the next workspace begins, and the bytes of its blocks.
+    /// The begin of the next workspace, and the bytes of its blocks.
     pub(crate) workspaces: Mutex<(u32, usize)>,
 }
 
@@ -54,7 +54,7 @@ struct State<'w> {
     /// Ends that have something to go on with.
     active: Vec<Id>,
     buffers: Slab<Segments<'w>>,
-    /// As of ends.
+    /// The same for ends of buffers.
     active_buffers: Vec<Id>,
     finished: Arc<AtomicU64>,
     /// Changes when something has come from a peer.
@@ -134,7 +134,7 @@ impl<'w> State<'w> {
         Ok(())
     }
 
-    /// What came of a request, once it is over: then it is gone.
+    /// The result of a request that is over, which goes with it; None while it goes on.
     #[inline]
     fn outcome(&mut self, world: &'w World, request: Id) -> Result<Option<usize>> {
         let Some(found) = self.requests.get(request) else {
@@ -153,7 +153,7 @@ impl<'w> State<'w> {
 }
 
 impl<'w> Channels<'w> {
-    /// None are open.
+    /// Channels without any open end.
     pub fn new(world: &'w World) -> Self {
         Self { world, state: Mutex::new(None), finished: Arc::default(), workspaces: Mutex::new((0, workspace::BLOCK)) }
     }
@@ -176,9 +176,9 @@ impl<'w> Channels<'w> {
         }
     }
 
-    /// Creates this rank's end of a channel from rank `sender` to rank `receiver`, which creates the other end; of several of the same
-    /// two ranks in the same direction, the first goes with the first, and so on. Returns at once. Each end has 16.1 KiB of
-    /// memory, which a sender's end touches with its first message.
+    /// Creates this rank's end of a channel from rank `sender` to rank `receiver`, which creates the other end; of
+    /// several of the same two ranks in the same direction, the first goes with the first, and so on. Returns at once.
+    /// Each end has 16.1 KiB of memory, which a sender's end touches with its first message.
     ///
     /// # Errors
     /// Refused: the ranks are the same, neither is this one, or there is no such rank; no memory.
@@ -221,8 +221,8 @@ impl<'w> Channels<'w> {
     /// Begins to send `len` bytes. Messages arrive in the order in which they were begun.
     ///
     /// # Safety
-    /// The bytes are mapped until the request was [waited](Channels::wait) for, and nobody stores there or has a reference to them that
-    /// excludes others.
+    /// The bytes are mapped until the request was [waited](Channels::wait) for, and nobody stores there or has a
+    /// reference to them that excludes others.
     ///
     /// # Errors
     /// Refused: there is no such channel, this rank is not its sender, or it was freed; bytes at null.
@@ -284,8 +284,8 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// Begins to free an end: it is over when the other end is freed too. Messages that were begun before are sent; what was sent and
-    /// not received is lost. The end takes no requests any more.
+    /// Begins to free an end: it is over when the other end is freed too. Messages that were begun before are sent;
+    /// what was sent and not received is lost. The end takes no requests any more.
     ///
     /// # Errors
     /// Refused: there is no such channel, or it was freed.
@@ -308,7 +308,8 @@ impl<'w> Channels<'w> {
     /// Waits for a request, which is gone then, and returns the bytes that were received; 0 for others.
     ///
     /// # Errors
-    /// Refused: there is no such request; the sender has freed the channel before there was a message. Else the job is broken.
+    /// Refused: there is no such request; the sender has freed the channel before there was a message. Else the job is
+    /// broken.
     #[inline]
     pub fn wait(&self, request: Id) -> Result<usize> {
         self.wait_for(|state, world| state.outcome(world, request))
@@ -358,7 +359,8 @@ impl<'w> Channels<'w> {
                     end.ask_to_be_woken(self.world)?;
                 }
             }
-            // What is watched is as it was seen here, and what has come before is gone on with after that.
+            // The watched words must have the values that were seen here. Records that came before are handled after
+            // that.
             let mut watched = vec![];
             let mut note = |word: &'w AtomicU64| watched.push((word, word.load(Ordering::Acquire)));
             note(state.mail.watched());
@@ -378,7 +380,7 @@ impl<'w> Channels<'w> {
             }
             Ok((watched, handle))
         })?;
-        // What is over already is gone on with by now. One that stays under way for long keeps nobody from what comes meanwhile.
+        // Accesses that are over have been handled by now. One that takes long keeps no later record waiting.
         let handle = handle.filter(|_| self.awaits(handle));
         let began = Instant::now();
         self.world.wait_until(most, handle, || {
@@ -388,7 +390,7 @@ impl<'w> Channels<'w> {
         })
     }
 
-    /// Whether it is not over, so far as that can be told.
+    /// Returns true if it is not over, so far as that can be told.
     fn awaits(&self, handle: Option<Handle>) -> bool {
         handle.is_some_and(|handle| matches!(self.world.is_complete(handle), Ok(false)))
     }

@@ -1,7 +1,7 @@
-//! How the two ends of a connection find each other. The end that others store to has a node in memory of its own, and pushes it on a
-//! list that begins in the first word of the other rank's starter memory: by compare and swap, until nobody has come between. The other
-//! rank takes the whole list by one swap, whenever it looks, and reads the nodes. So the list needs 8 bytes however many push, nobody
-//! waits for one who has stopped, and nothing is ever full.
+//! How the two ends of a connection find each other. The end that others store to has a node in memory of its own, and
+//! pushes it on a list that begins in the first word of the other rank's starter memory: by compare and swap, until
+//! nobody has come between. The other rank takes the whole list by one swap, whenever it looks, and reads the nodes. So
+//! the list needs 8 bytes however many push, nobody waits for one who has stopped, and nothing is ever full.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +12,9 @@ use crate::memory::{self, Arena, Piece};
 
 /// Words of a node: the next one's address, kind and number, and what the kind of end wants to tell.
 pub(crate) const NODE: usize = 5;
-/// What no atomic finds.
+/// A value that no atomic finds.
 const NOTHING: u64 = u64::MAX;
-/// How far a peer may be ahead with creating ends.
+/// Limit of how far a peer may be ahead with creating ends.
 const AHEAD: u32 = 1 << 20;
 
 /// The kinds of ends.
@@ -35,7 +35,7 @@ pub(crate) struct Name {
 /// The node of an end of a peer's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hello {
-    /// Where it lies.
+    /// Its address.
     pub node: GlobalAddress,
     pub told: [u64; 3],
 }
@@ -44,9 +44,9 @@ pub(crate) struct Hello {
 pub(crate) struct Push<'w> {
     to: u32,
     node: Piece<'w>,
-    /// What the list's first word was when it was last seen.
+    /// The first word of the list at the last look.
     expected: u64,
-    /// Where the atomic stores what it has found.
+    /// The place where the atomic stores the word that it has found.
     found: usize,
     is_under_way: bool,
     is_over: bool,
@@ -62,7 +62,7 @@ impl<'w> Push<'w> {
         Ok(push)
     }
 
-    /// Whether it is over.
+    /// Returns whether it is over.
     pub fn go_on(&mut self, world: &World) -> Result<bool> {
         while !self.is_over {
             if self.is_under_way {
@@ -93,7 +93,7 @@ impl<'w> Push<'w> {
         self.is_over
     }
 
-    /// What changes when its atomic is done.
+    /// The word that changes when its atomic is done.
     pub fn watched(&self) -> &'w AtomicU64 {
         self.node.word(self.found)
     }
@@ -145,7 +145,7 @@ impl<'w> Mail<'w> {
         self.first
     }
 
-    /// What is being read.
+    /// The handle of the read in progress.
     pub fn handle(&self) -> Option<Handle> {
         self.reading.map(|(_, handle)| handle)
     }

@@ -56,15 +56,15 @@ impl<'w> Piece<'w> {
     }
 }
 
-/// Where pieces come from, and go to when nobody stores to them any more.
+/// The source of pieces; they return to it when nothing is stored to them any more.
 pub(crate) struct Arena<'w> {
     world: &'w World,
-    /// What of the last registration nobody has had.
+    /// The unused rest of the last registration.
     rest: Option<Piece<'w>>,
     next: usize,
-    /// What was given back, by length: there are few.
+    /// Pieces that were given back, by length: there are few lengths.
     free: HashMap<usize, Vec<Piece<'w>>>,
-    /// None while somebody has it.
+    /// None while it is in use.
     reserve: Option<Piece<'w>>,
 }
 
@@ -93,8 +93,8 @@ impl<'w> Arena<'w> {
         Ok(Piece { words, address: rest.address })
     }
 
-    /// As [`take`](Arena::take), or where that cannot be the reserve. None while somebody has it, who goes on by itself; what is in it
-    /// is not zero.
+    /// As [`take`](Arena::take); if that is impossible, the reserve. None while that is in use, by an operation that
+    /// goes on by itself. The reserve is not zeroed.
     pub fn take_or_reserve(&mut self, count: usize) -> Result<Option<Piece<'w>>> {
         match self.take(count) {
             Ok(piece) => Ok(Some(piece)),
@@ -131,8 +131,8 @@ pub(crate) fn first_word(world: &World) -> Result<&AtomicU64> {
     let place = place.filter(|place| place.cast::<AtomicU64>().is_aligned());
     let place =
         place.ok_or_else(|| Error::refused("no starter memory (ACP_STARTER_MEMORY_CL) is there for messages"))?;
-    // SAFETY: aligned, in starter memory, which stays mapped as long as the world is neither dropped nor reset; it is reached by
-    // atomics and by devices.
+    // SAFETY: aligned, in starter memory, which stays mapped as long as the world is neither dropped nor reset; it is
+    // reached by atomics and by devices.
     Ok(unsafe { AtomicU64::from_ptr(place.cast()) })
 }
 

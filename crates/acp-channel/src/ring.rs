@@ -1,17 +1,20 @@
-//! The ring of a channel: records that the sender puts into memory of the receiver, which finds them by looking at its memory.
+//! The ring of a channel: records that the sender puts into memory of the receiver, which finds them by looking at its
+//! memory.
 //!
-//! A put stores each aligned word of 8 bytes at once, in whatever order. So a record is there when each of its words says so: a short
-//! one has 4 bytes of data in a word, and above them a mark that is not zero. A long one's bytes are as they are: its head, one word, is
-//! put behind them. The receiver makes zero what it has read before the sender may use it again, so that what is not zero is new: a
-//! quarter of the ring at a time, for the line of a message that has just come is the sender's too, and a store there waits for it.
+//! A put stores each aligned word of 8 bytes at once, in whatever order. So a record is there when each of its words
+//! says so: a short one has 4 bytes of data in a word, and above them a mark that is not zero. A long one's bytes are
+//! as they are: its head, one word, is put behind them. The receiver makes zero what it has read before the sender may
+//! use it again, so that what is not zero is new: a quarter of the ring at a time, for the line of a message that has
+//! just come is the sender's too, and a store there waits for it.
 //!
 //! | head, from the lowest bit | |
 //! |---|---|
 //! | 32 bits | bytes of data |
 //! | 32 bits | the kind of record |
 //!
-//! A record lies in one piece; where that does not fit before the end, one of kind Skip says to go on at the beginning. The receiver
-//! returns room a quarter of the ring at a time, and no record is longer than that: so the longest one always finds room at last.
+//! A record lies in one piece; where that does not fit before the end, one of kind Skip says to go on at the beginning.
+//! The receiver returns room a quarter of the ring at a time, and no record is longer than that: so the longest one
+//! always finds room at last.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +34,7 @@ pub(crate) const LONG: usize = (QUARTER - 1) * WORD;
 /// The mark of a word of data.
 const DATA: u32 = 15;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A message; the words have marks.
@@ -44,11 +47,11 @@ pub(crate) enum Kind {
     Part = 4,
     /// The address and the length of a message, which the receiver fetches; the words have marks.
     Offer = 5,
-    /// Nothing up to the end of the ring.
+    /// Empty up to the end of the ring.
     Skip = 6,
     /// The sender has freed the channel.
     Free = 7,
-    /// Where the sender's words are: the first record; the words have marks.
+    /// The place of the sender's words: the first record; the words have marks.
     Hello = 8,
 }
 
@@ -74,7 +77,8 @@ fn words_of(kind: Kind, len: usize) -> usize {
 
 /// How records get to the receiver.
 pub(crate) trait Wire {
-    /// Puts these words of the sender's side to the same ones of the ring; if `behind`, not before those of the put just before.
+    /// Puts these words of the sender's side to the same ones of the ring; if `behind`, not before those of the put
+    /// just before.
     fn put(&mut self, words: Range<usize>, behind: bool) -> Result<()>;
 }
 
@@ -105,8 +109,8 @@ impl<'w> Out<'w> {
         Ok(())
     }
 
-    /// A place for so many words; None where there is none yet. What the receiver has read was carried out: its words of this side may
-    /// be written anew, whether or not the puts are known to be over.
+    /// A place for this number of words; None if there is none yet. Puts that the receiver has read were carried out:
+    /// their words on this side may be written anew, even if the puts are not known to be over.
     #[inline]
     fn place(&mut self, words: usize, wire: &mut impl Wire) -> Result<Option<usize>> {
         let room = WORDS - (self.written - self.read) as usize;
@@ -126,7 +130,7 @@ impl<'w> Out<'w> {
         Ok(Some(start))
     }
 
-    /// Whether there is room for a short record.
+    /// Returns true if there is room for a short record.
     pub fn has_room(&self) -> bool {
         // At worst it begins anew, behind as many words.
         WORDS - (self.written - self.read) as usize >= 2 * words_of(Kind::Short, SHORT)
@@ -158,7 +162,7 @@ impl<'w> Out<'w> {
         let words = words_of(kind, len);
         let Some(at) = self.place(words, wire)? else { return Ok(false) };
         let data = &self.side[at + 1..at + words];
-        // What is behind the last byte goes with it.
+        // The rest of the last word goes with its last byte.
         data[data.len() - 1].store(0, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { memory::copy_in(from, data, len) };
@@ -192,7 +196,7 @@ impl<'w> In<'w> {
         Self { ring, read: 0, returned: 0 }
     }
 
-    /// Where the head of the next record will be: zero until then.
+    /// The place of the next record's head: zero until it comes.
     #[inline]
     pub fn next(&self) -> &'w AtomicU64 {
         &self.ring[(self.read % WORDS as u64) as usize]
@@ -220,10 +224,10 @@ impl<'w> In<'w> {
         }
     }
 
-    /// The data of a record whose words have marks; None while not all are there.
+    /// The data of a record whose words have marks; None until all are there.
     ///
     /// # Errors
-    /// What is there is no data.
+    /// The words there are no data.
     #[inline]
     pub fn short(&self, record: &Record) -> Result<Option<[u8; SHORT]>> {
         let mut bytes = [0; SHORT];
@@ -258,7 +262,7 @@ impl<'w> In<'w> {
         self.read += words_of(record.kind, record.len) as u64;
     }
 
-    /// How many words were read, if the sender has to be told.
+    /// The number of words read, if it is time to report it to the sender.
     #[inline]
     pub fn take_room(&mut self) -> Option<u64> {
         if self.read - self.returned < QUARTER as u64 {
@@ -279,7 +283,7 @@ impl<'w> In<'w> {
 }
 
 impl Record {
-    /// Whether a sender makes such.
+    /// Returns true if a sender makes such.
     fn is_sound(&self) -> bool {
         let fits = match self.kind {
             Kind::Short => self.len <= SHORT,

@@ -1,7 +1,9 @@
-//! Segmented buffers: as many segments of the same size at two ranks; those of the source become those of the destination, in turns.
+//! Segmented buffers: as many segments of the same size at two ranks; those of the source become those of the
+//! destination, in turns.
 //!
-//! The source pushes the segment at its tail: it puts it, and its new count of pushed segments behind it. The destination gives the one
-//! at its head back: it puts its count. The ends find each other as those of channels do, the destination being the one that pushes.
+//! The source pushes the segment at its tail: it puts it, and its new count of pushed segments behind it. The
+//! destination gives the one at its head back: it puts its count. The ends find each other as those of channels do, the
+//! destination being the one that pushes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +26,7 @@ mod destination {
     pub const TAIL: usize = 8;
     pub const BYE: usize = 9;
     pub const FOUND: usize = 10;
-    /// What is put.
+    /// The words that are put.
     pub const HEAD: usize = 11;
     pub const ONE: usize = 12;
 }
@@ -33,7 +35,7 @@ mod destination {
 mod source {
     pub const HEAD: usize = 0;
     pub const BYE: usize = 1;
-    /// What is put.
+    /// The words that are put.
     pub const SIZE: usize = 2;
     pub const SELF: usize = 4;
     pub const ONE: usize = 5;
@@ -51,7 +53,7 @@ pub(crate) struct Segments<'w> {
     count: u64,
     key: Key,
     block: Piece<'w>,
-    /// Of the destination, which pushes.
+    /// The push, at the destination.
     push: Option<Push<'w>>,
     /// The peer's words, once it is connected, and of the source where the destination's segments are.
     there: Option<GlobalAddress>,
@@ -183,7 +185,7 @@ impl<'w> Segments<'w> {
         Ok(())
     }
 
-    /// Whether there is something that it goes on with by itself.
+    /// Returns true if there is something that it goes on with by itself.
     pub fn is_busy(&self) -> bool {
         self.there.is_none() || (self.wants_to_leave && !self.peer_has_left())
     }
@@ -202,7 +204,7 @@ impl<'w> Segments<'w> {
         }
     }
 
-    /// Whether it is connected, and not disconnected by this rank.
+    /// Returns whether it is connected, and not disconnected by this rank.
     ///
     /// # Errors
     /// Refused: the ends have different sizes.
@@ -213,7 +215,7 @@ impl<'w> Segments<'w> {
         }
     }
 
-    /// Whether this rank has disconnected it.
+    /// Returns true if this rank has disconnected it.
     pub fn is_left(&self) -> bool {
         self.wants_to_leave
     }
@@ -270,7 +272,8 @@ impl<'w> Segments<'w> {
         let segment = world.copy(self.segments.add(offset), from, self.size, Order::Now)?;
         self.puts.push_back(segment);
         self.tail += 1;
-        // Not as a continuation: another thread's access may come between, and the next count must not overtake this one.
+        // Not as a continuation: another thread's access may come between, and the next count must not overtake this
+        // one.
         let order = Order::After(segment);
         self.tell(world, there, source::TAILS + slot, self.tail, destination::TAIL, order)?;
         self.tails[slot] = self.last;
@@ -306,14 +309,14 @@ impl<'w> Segments<'w> {
         Ok(())
     }
 
-    /// Whether not all segments are pushed.
+    /// Returns whether not all segments are pushed.
     pub fn is_ready(&mut self, world: &World) -> Result<bool> {
         self.connected()?;
         self.look(world)?;
         Ok(self.tail - self.head < self.count)
     }
 
-    /// Whether there are pushed ones.
+    /// Returns whether there are pushed ones.
     pub fn is_pushed(&mut self, world: &World) -> Result<bool> {
         self.connected()?;
         self.look(world)?;
@@ -327,7 +330,7 @@ impl<'w> Segments<'w> {
         Ok([self.head % self.count, self.tail % self.count, self.sent % self.count])
     }
 
-    /// The peer is told as soon as it is connected.
+    /// The peer learns of it as soon as it is connected.
     pub fn leave(&mut self) -> Result<()> {
         if self.wants_to_leave {
             return Err(Error::refused("the segmented buffer was disconnected"));

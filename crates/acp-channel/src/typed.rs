@@ -25,7 +25,8 @@ struct End<'c, 'w> {
 }
 
 impl End<'_, '_> {
-    /// What came of a request, whose memory nobody uses any more. In a broken job somebody may: there is no way back.
+    /// The result of a request whose memory is not in use any more. In a broken job it may be in use: there is no way
+    /// back.
     fn over<U>(&self, outcome: Result<U>) -> Result<U> {
         if let Err(error) = &outcome
             && !error.is_refused()
@@ -44,7 +45,7 @@ impl End<'_, '_> {
 
 impl Drop for End<'_, '_> {
     fn drop(&mut self) {
-        // What fails here breaks the next call too.
+        // A failure here breaks the next call too.
         let _ = self.channels.free_later(self.id);
     }
 }
@@ -60,7 +61,7 @@ impl<'w> Channels<'w> {
     /// This rank's end of a channel to rank `to`; as [`create`](Channels::create).
     ///
     /// # Errors
-    /// As there; a type without bytes.
+    /// Those of [`create`](Channels::create); a type without bytes.
     pub fn sender<T: Pod>(&self, to: u32) -> Result<Sender<'_, 'w, T>> {
         has_size::<T>()?;
         let id = self.create(self.world().rank(), to)?;
@@ -70,7 +71,7 @@ impl<'w> Channels<'w> {
     /// This rank's end of a channel from rank `from`; as [`create`](Channels::create).
     ///
     /// # Errors
-    /// As there; a type without bytes.
+    /// Those of [`create`](Channels::create); a type without bytes.
     pub fn receiver<T: Pod>(&self, from: u32) -> Result<Receiver<'_, 'w, T>> {
         has_size::<T>()?;
         let id = self.create(from, self.world().rank())?;
@@ -99,7 +100,8 @@ impl<T: Pod> Sender<'_, '_, T> {
 }
 
 impl<T: Pod> Receiver<'_, '_, T> {
-    /// Waits for a message and returns how many values of it are stored: those that do not fit are lost. A broken job ends.
+    /// Waits for a message and returns how many values of it are stored: those that do not fit are lost. A broken job
+    /// ends.
     ///
     /// # Errors
     /// Refused: the sender has freed the channel; the message ends within a value.

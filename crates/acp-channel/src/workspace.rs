@@ -8,13 +8,14 @@ use vervain_acp::{Error, GlobalAddress, GlobalPtr, Library, Order, Region, Resul
 use crate::Channels;
 use crate::memory::WORD;
 
-/// Bytes of a block, unless [`Channels::set_workspaces`] says otherwise. It is the original's, whose hexadecimal number was to be 2^20.
+/// Bytes of a block, unless [`Channels::set_workspaces`] says otherwise. It is the original's, whose hexadecimal number
+/// was to be 2^20.
 pub(crate) const BLOCK: usize = 0x1048576;
 /// The most: sizes of blocks are told as `int`.
 const MOST: usize = i32::MAX as usize;
-/// Words that each rank tells: of its block the address, and all that it was called with.
+/// Words that each rank announces: the address of its block, and all arguments of the call.
 const TOLD: usize = 4;
-/// Where they are in the starter memory for communication.
+/// Their place in the starter memory for communication.
 const PLACE: u64 = 8;
 
 /// A block of a workspace.
@@ -28,19 +29,20 @@ pub struct Block {
     pub size: usize,
 }
 
-/// Memory in blocks of the same size, the last one perhaps shorter, each of another rank's. While one is there it is registered; one that
-/// is dropped and not [destroyed](Workspace::destroy) stays so until this rank leaves the job.
+/// Memory in blocks of the same size, the last one perhaps shorter, each of another rank's. While one is there it is
+/// registered; one that is dropped and not [destroyed](Workspace::destroy) stays so until this rank leaves the job.
 pub struct Workspace<'w> {
     world: &'w World,
     size: usize,
     block: usize,
     blocks: Vec<Block>,
-    /// That of this rank.
+    /// The region of this rank.
     own: ManuallyDrop<Option<Region<'w>>>,
 }
 
 impl<'w> Channels<'w> {
-    /// Has the next workspace begin at rank `start`, with blocks of `block` bytes, at most 2^31 - 1. All ranks say the same.
+    /// Has the next workspace begin at rank `start`, with blocks of `block` bytes, at most 2^31 - 1. All ranks say the
+    /// same.
     ///
     /// # Errors
     /// Refused: there is no such rank, or no such block.
@@ -55,12 +57,13 @@ impl<'w> Channels<'w> {
         Ok(())
     }
 
-    /// Creates a workspace of `size` bytes, zero at first, in blocks of as many consecutive ranks as it needs; the next one begins behind
-    /// them. All ranks call it, with the same size, and it returns once all have. Two barriers and a round trip.
+    /// Creates a workspace of `size` bytes, zero at first, in blocks of as many consecutive ranks as it needs; the next
+    /// one begins behind them. All ranks call it, with the same size, and it returns once all have. Two barriers and a
+    /// round trip.
     ///
     /// # Errors
-    /// Refused, at all ranks: no bytes, not enough ranks, no memory somewhere. Else the job is broken, also where ranks say different
-    /// things.
+    /// Refused, at all ranks: no bytes, not enough ranks, no memory somewhere. Else the job is broken, also where ranks
+    /// say different things.
     pub fn create_workspace(&self, size: usize) -> Result<Workspace<'w>> {
         let world = self.world;
         let mut next = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,8 +98,8 @@ impl<'w> Channels<'w> {
         let mut blocks = Vec::with_capacity(count);
         let mut missing = None;
         let owners: Vec<u32> = (start..end).collect();
-        // What others have told lands in starter memory too: there might be no registration left, and to be refused alone would leave
-        // this rank one barrier behind.
+        // The words of others land in starter memory too: there might be no registration left, and a refusal of this
+        // rank alone would leave it one barrier behind.
         let own = place(rank)?;
         let landing = |i: usize| own.add(((i + 1) * TOLD * WORD) as u64);
         for some in owners.chunks(together) {
@@ -122,7 +125,7 @@ impl<'w> Channels<'w> {
                 blocks.push(block);
             }
         }
-        // Nobody tells the next ones before all have read these.
+        // The next words must not come before all ranks have read these.
         world.sync()?;
         if let Some(block) = missing {
             return Err(Error::refused(format!("rank {} has no memory for {} B", block.rank, block.size)));
@@ -148,7 +151,8 @@ impl<'w> Workspace<'w> {
         &self.blocks
     }
 
-    /// Copies `size` bytes from `offset` of the workspace to `to`, and waits: a round trip, however many blocks they are in.
+    /// Copies `size` bytes from `offset` of the workspace to `to`, and waits: a round trip, however many blocks they
+    /// are in.
     ///
     /// # Errors
     /// Refused: they are not inside, or `to` cannot be. Else the job is broken.
@@ -159,7 +163,7 @@ impl<'w> Workspace<'w> {
     /// Copies `size` bytes from `from` to `offset` of the workspace, and waits; as [`read`](Workspace::read).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`read`](Workspace::read).
     pub fn write(&self, from: GlobalAddress, size: usize, offset: usize) -> Result<()> {
         self.parts(size, offset, |block, done| (block, from.add(done)))
     }

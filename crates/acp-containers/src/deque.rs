@@ -8,8 +8,8 @@ use vervain_acp_heap::Heap;
 use crate::ring::{Kind, Ring, sequence};
 use crate::source::{Element, Source};
 
-/// A deque of bytes in global memory (`acp_deque_t`): the address of its header, in the heap of the rank that it was made on, where
-/// its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
+/// A deque of bytes in global memory (`acp_deque_t`): the address of its header, in the heap of the rank that it was
+/// made on, where its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Deque {
     address: GlobalAddress,
@@ -18,7 +18,8 @@ pub struct Deque {
 sequence!(Deque, Kind::Deque);
 
 impl Deque {
-    /// Makes one without bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two allocations.
+    /// Makes one without bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two
+    /// allocations.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank, or no memory left there. Else the job is broken.
@@ -29,7 +30,7 @@ impl Deque {
     /// Adds bytes at the front, which keep their order. Round trips as of [`push_back`](Self::push_back).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`push_back`](Self::push_back).
     pub fn push_front(self, heap: &Heap<'_>, source: Source<'_>) -> Result<()> {
         self.insert(heap, 0, source)
     }
@@ -42,16 +43,16 @@ impl Deque {
         self.erase(heap, 0..count)
     }
 
-    /// Where the byte at `index` lies, until the deque is changed. One round trip.
+    /// The address of the byte at `index`, until the deque is changed. One round trip.
     ///
     /// # Errors
-    /// As of [`destroy`](Self::destroy); refused also where there is none at this index.
+    /// As of [`destroy`](Self::destroy); refused also if there is none at this index.
     pub fn at(self, heap: &Heap<'_>, index: usize) -> Result<GlobalAddress> {
         Ok(self.extents(heap, index, 1)?[0].address)
     }
 
-    /// Where up to `count` bytes from `index` on lie, as many as there are, until the deque is changed: in two parts where they pass
-    /// the end of the block; else the second one is null and of size 0. One round trip.
+    /// The places of up to `count` bytes from `index` on, as many as there are, until the deque is changed: two parts
+    /// if they pass the end of the block; else the second one is null and of size 0. One round trip.
     ///
     /// # Errors
     /// As of [`at`](Self::at).

@@ -21,7 +21,7 @@ impl<K: Pod, V: Pod> GMap<'_, K, V> {
     /// Inserts a key with its value, if the key is not there; whether it was not. [`Container::insert`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::insert`].
     pub fn insert(&self, key: &K, value: &V) -> Result<bool> {
         self.core.insert(Bytes::Here(bytemuck::bytes_of(key)), Bytes::Here(bytemuck::bytes_of(value)))
     }
@@ -29,7 +29,8 @@ impl<K: Pod, V: Pod> GMap<'_, K, V> {
     /// The value of a key. [`Container::retrieve`].
     ///
     /// # Errors
-    /// As there; [refused](vervain_acp::Error::is_refused) too: the value was inserted as one of another size.
+    /// Those of [`Container::retrieve`]; [refused](vervain_acp::Error::is_refused) too: the value was inserted as one
+    /// of another size.
     pub fn get(&self, key: &K) -> Result<Option<V>> {
         let mut value = V::zeroed();
         let room = bytemuck::bytes_of_mut(&mut value);
@@ -43,10 +44,10 @@ impl<K: Pod, V: Pod> GMap<'_, K, V> {
         }
     }
 
-    /// Removes a key; whether it was there. [`Container::remove`].
+    /// Removes a key. Returns true if it was there. [`Container::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::remove`].
     pub fn remove(&self, key: &K) -> Result<bool> {
         self.core.remove(Bytes::Here(bytemuck::bytes_of(key)), 1)
     }
@@ -54,7 +55,7 @@ impl<K: Pod, V: Pod> GMap<'_, K, V> {
     /// All keys with their values; [`Container::iter`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::iter`].
     pub fn iter(&self, extent: Extent) -> Result<impl Iterator<Item = Result<(K, V)>> + '_> {
         Ok(self.core.iter(extent)?.map(|item| key_and(item, |item| value_of(&item.value))))
     }

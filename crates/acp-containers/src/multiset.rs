@@ -21,7 +21,7 @@ impl<K: Pod> GMultiset<'_, K> {
     /// Inserts a key once more. [`Container::insert`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::insert`].
     pub fn insert(&self, key: &K) -> Result<()> {
         self.core.insert(Bytes::Here(bytemuck::bytes_of(key)), Bytes::Here(&[]))?;
         Ok(())
@@ -30,15 +30,15 @@ impl<K: Pod> GMultiset<'_, K> {
     /// How often it has a key. [`Container::count`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::count`].
     pub fn count(&self, key: &K) -> Result<u64> {
         self.core.count(Bytes::Here(bytemuck::bytes_of(key)))
     }
 
-    /// Removes a key once; whether it was there. [`Container::remove`].
+    /// Removes a key once. Returns true if it was there. [`Container::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::remove`].
     pub fn remove(&self, key: &K) -> Result<bool> {
         self.core.remove(Bytes::Here(bytemuck::bytes_of(key)), 1)
     }
@@ -46,7 +46,7 @@ impl<K: Pod> GMultiset<'_, K> {
     /// Removes a key as often as it is there; whether it was. [`Container::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::remove`].
     pub fn remove_all(&self, key: &K) -> Result<bool> {
         self.core.remove(Bytes::Here(bytemuck::bytes_of(key)), u64::MAX)
     }
@@ -54,7 +54,7 @@ impl<K: Pod> GMultiset<'_, K> {
     /// All keys, each with how often it is there; [`Container::iter`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::iter`].
     pub fn iter(&self, extent: Extent) -> Result<impl Iterator<Item = Result<(K, u64)>> + '_> {
         Ok(self.core.iter(extent)?.map(|item| key_and(item, |item| Ok(item.count))))
     }

@@ -8,8 +8,8 @@ use vervain_acp::Result;
 
 use crate::hashed::{Bytes, Container, Extent, Hashed, Item, Kind, Name};
 
-/// A set of `K` in the memory of several ranks, for all ranks and threads at once. All of `K` is its value: types with padding are
-/// no `Pod`.
+/// A set of `K` in the memory of several ranks, for all ranks and threads at once. All of `K` is its value: types with
+/// padding are no `Pod`.
 ///
 /// It is a name: dropping it does nothing, and [`destroy`](GSet::destroy) frees it.
 pub struct GSet<'a, K> {
@@ -23,7 +23,8 @@ macro_rules! common {
             /// Makes an empty one: its directory in the memory of `rank`, `slots` slots in that of each of `ranks`.
             ///
             /// # Errors
-            /// [Refused](vervain_acp::Error::is_refused): no ranks or slots, a rank that is none, no memory. Else the job is broken.
+            /// [Refused](vervain_acp::Error::is_refused): no ranks or slots, a rank that is none, no memory. Else the
+            /// job is broken.
             pub fn create(hashed: Hashed<'a>, ranks: &[u32], slots: u64, rank: u32) -> Result<Self> {
                 Ok(Self { core: hashed.create(Kind::$kind, ranks, slots, rank)?, of: PhantomData })
             }
@@ -33,12 +34,13 @@ macro_rules! common {
                 Self { core: Container::of(hashed, Kind::$kind, name), of: PhantomData }
             }
 
-            /// What names it in the job.
+            /// Its name in the job.
             pub fn name(&self) -> Name {
                 self.core.name()
             }
 
-            /// Whether it has the key. The round trips are one, and one for each element of the key's slot up to it.
+            /// Returns whether it has the key. The round trips are one, and one for each element of the key's slot up
+            /// to it.
             ///
             /// # Errors
             /// [Refused](vervain_acp::Error::is_refused): it was destroyed. Else the job is broken.
@@ -46,7 +48,7 @@ macro_rules! common {
                 Ok(self.core.count(Bytes::Here(bytemuck::bytes_of(key)))? > 0)
             }
 
-            /// How many different keys it has; [`Container::len`].
+            /// The number of its different keys; [`Container::len`].
             ///
             /// # Errors
             /// As [`contains`](Self::contains).
@@ -54,7 +56,7 @@ macro_rules! common {
                 self.core.len(extent)
             }
 
-            /// Whether it has none; [`Container::is_empty`].
+            /// Returns whether it has none; [`Container::is_empty`].
             ///
             /// # Errors
             /// As [`contains`](Self::contains).
@@ -73,7 +75,7 @@ macro_rules! common {
             /// Inserts copies of what `other` has; [`Container::merge`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::merge`].
             pub fn merge(&self, other: &Self, extent: Extent) -> Result<()> {
                 self.core.merge(&other.core, extent)
             }
@@ -81,7 +83,7 @@ macro_rules! common {
             /// Moves what `other` has here; [`Container::take_from`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::take_from`].
             pub fn take_from(&self, other: &Self, extent: Extent) -> Result<()> {
                 self.core.take_from(&other.core, extent)
             }
@@ -89,7 +91,7 @@ macro_rules! common {
             /// Becomes a copy of `other`; [`Container::assign`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::assign`].
             pub fn assign(&self, other: &Self, extent: Extent) -> Result<()> {
                 self.core.assign(&other.core, extent)
             }
@@ -97,7 +99,7 @@ macro_rules! common {
             /// Exchanges the elements of both; [`Container::swap`].
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`Container::swap`].
             pub fn swap(&self, other: &Self) -> Result<()> {
                 self.core.swap(&other.core)
             }
@@ -127,15 +129,15 @@ impl<K: Pod> GSet<'_, K> {
     /// Inserts a key; whether it was not there. [`Container::insert`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::insert`].
     pub fn insert(&self, key: &K) -> Result<bool> {
         self.core.insert(Bytes::Here(bytemuck::bytes_of(key)), Bytes::Here(&[]))
     }
 
-    /// Removes a key; whether it was there. [`Container::remove`].
+    /// Removes a key. Returns true if it was there. [`Container::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::remove`].
     pub fn remove(&self, key: &K) -> Result<bool> {
         self.core.remove(Bytes::Here(bytemuck::bytes_of(key)), 1)
     }
@@ -143,7 +145,7 @@ impl<K: Pod> GSet<'_, K> {
     /// All keys; [`Container::iter`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Container::iter`].
     pub fn iter(&self, extent: Extent) -> Result<impl Iterator<Item = Result<K>> + '_> {
         Ok(self.core.iter(extent)?.map(|item| value_of(&item?.key)))
     }

@@ -1,4 +1,4 @@
-//! Where the bytes come from that a program puts into a container, and where those that are in it lie.
+//! The sources of bytes that a program puts into a container, and the places of those that are in it.
 
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Result, World};
 use vervain_acp_heap::Heap;
@@ -16,7 +16,7 @@ pub(crate) type Span = (GlobalAddress, usize);
 pub struct Element {
     /// The first one.
     pub address: GlobalAddress,
-    /// How many.
+    /// Their number.
     pub size: usize,
 }
 
@@ -30,7 +30,7 @@ pub enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// How many.
+    /// Their number.
     pub fn len(&self) -> usize {
         match self {
             Self::At(_, len) => *len,
@@ -38,12 +38,12 @@ impl Source<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether they can be read, as far as this rank knows, so that nothing is refused in the midst of a change.
+    /// Checks that they can be read, as far as this rank knows, so that nothing is refused in the midst of a change.
     pub(crate) fn check(&self, world: &World) -> Result<()> {
         match *self {
             Self::At(address, len) if len > 0 => check(world, address, len),
@@ -60,7 +60,8 @@ impl Source<'_> {
     }
 }
 
-/// Whether `len` bytes at `address` can be accessed, as far as this rank knows: of others' memory only that there is such a rank.
+/// Checks that `len` bytes at `address` can be accessed, as far as this rank knows: for others' memory it knows only
+/// that there is such a rank.
 pub(crate) fn check(world: &World, address: GlobalAddress, len: usize) -> Result<()> {
     let Some(rank) = world.rank_of(address) else {
         return Err(Error::refused(format!("{address} is the global address of no rank")));
@@ -93,7 +94,7 @@ pub(crate) fn put(batch: &mut Batch<'_>, to: GlobalAddress, bytes: &[u8], order:
 pub(crate) fn or_free(heap: &Heap<'_>, batch: &mut Batch<'_>, block: GlobalAddress, done: Result<()>) -> Result<()> {
     let done = done.and_then(|()| batch.wait());
     if done.as_ref().is_err_and(Error::is_refused) {
-        // What is on its way there must not come to who has the block next.
+        // Bytes that are on their way there must not reach the next owner of the block.
         batch.wait()?;
         heap.free(block)?;
     }

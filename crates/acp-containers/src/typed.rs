@@ -24,8 +24,8 @@ fn bytes<T>(count: usize) -> Result<usize> {
 macro_rules! values {
     ($name:ident, $inner:ident, $what:literal) => {
         impl<'h, 'w, T: Pod> $name<'h, 'w, T> {
-            /// The one that another rank has made, of this type. Any bytes are values of it; what is no container is found when it is
-            /// used.
+            /// The one that another rank has made, of this type. Any bytes are values of it; what is no container is
+            /// found when it is used.
             ///
             /// # Panics
             /// Values of the type have no bytes.
@@ -55,7 +55,7 @@ macro_rules! values {
                 Ok(self.inner.len(self.heap)? / size_of::<T>())
             }
 
-            /// Whether it has none. One round trip.
+            /// Returns whether it has none. One round trip.
             ///
             /// # Errors
             /// The job is broken.
@@ -92,7 +92,7 @@ macro_rules! values {
             /// Adds a value at the end: as [`extend`](Self::extend).
             ///
             /// # Errors
-            /// As there.
+            /// Those of [`extend`](Self::extend).
             pub fn push_back(&self, value: T) -> Result<()> {
                 self.extend(&[value])
             }
@@ -108,8 +108,8 @@ macro_rules! values {
                 Ok(Some(value))
             }
 
-            /// Inserts values before that at `index`, or at the end. Two round trips where there is room, and one for each 256 KiB that
-            /// have to move.
+            /// Inserts values before that at `index`, or at the end. Two round trips where there is room, and one for
+            /// each 256 KiB that have to move.
             ///
             /// # Errors
             /// As of [`extend`](Self::extend); refused also where the index is behind the end.
@@ -125,7 +125,8 @@ macro_rules! values {
                 self.inner.erase(self.heap, bytes::<T>(range.start)?..bytes::<T>(range.end)?)
             }
 
-            /// All values in turn. They are got 16 KiB at a time, in two round trips; what others add meanwhile is not among them.
+            /// All values in turn. They are got 16 KiB at a time, in two round trips; what others add meanwhile is not
+            /// among them.
             ///
             /// # Errors
             /// The job is broken; so may what the iterator yields, which then is its last.
@@ -154,7 +155,7 @@ macro_rules! values {
     };
 }
 
-/// What `get` finds, until it finds no more, or has failed.
+/// The values that `get` finds, until it finds no more, or has failed.
 fn until_error<T>(mut get: impl FnMut() -> Result<Option<T>>) -> impl Iterator<Item = Result<T>> {
     let mut is_over = false;
     std::iter::from_fn(move || {
@@ -167,7 +168,8 @@ fn until_error<T>(mut get: impl FnMut() -> Result<Option<T>>) -> impl Iterator<I
     })
 }
 
-/// A vector of values in global memory, over a [`Vector`] of their bytes. It is not freed by being dropped: other ranks may use it.
+/// A vector of values in global memory, over a [`Vector`] of their bytes. It is not freed by being dropped: other ranks
+/// may use it.
 pub struct GVec<'h, 'w, T> {
     heap: &'h Heap<'w>,
     inner: Vector,
@@ -189,7 +191,8 @@ impl<'h, 'w, T: Pod> GVec<'h, 'w, T> {
     }
 }
 
-/// A deque of values in global memory, over a [`Deque`] of their bytes. It is not freed by being dropped: other ranks may use it.
+/// A deque of values in global memory, over a [`Deque`] of their bytes. It is not freed by being dropped: other ranks
+/// may use it.
 pub struct GDeque<'h, 'w, T> {
     heap: &'h Heap<'w>,
     inner: Deque,
@@ -232,7 +235,8 @@ impl<'h, 'w, T: Pod> GDeque<'h, 'w, T> {
     }
 }
 
-/// A list of values in global memory, over a [`List`] of their bytes. It is not freed by being dropped: other ranks may use it.
+/// A list of values in global memory, over a [`List`] of their bytes. It is not freed by being dropped: other ranks may
+/// use it.
 ///
 /// Positions are [`Cursor`]s, with which the methods of [`List`] go too.
 pub struct GList<'h, 'w, T> {
@@ -276,7 +280,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
         self.inner.len(self.heap)
     }
 
-    /// Whether it has none. One round trip.
+    /// Returns whether it has none. One round trip.
     ///
     /// # Errors
     /// The job is broken.
@@ -287,7 +291,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
     /// Adds a value at the end, in the heap of `rank`. As [`List::push_back`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`List::push_back`].
     pub fn push_back(&self, value: T, rank: u32) -> Result<Cursor> {
         self.inner.push_back(self.heap, Source::Here(bytemuck::bytes_of(&value)), rank)
     }
@@ -295,7 +299,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
     /// Adds a value at the front, in the heap of `rank`. As [`List::push_front`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`List::push_front`].
     pub fn push_front(&self, value: T, rank: u32) -> Result<Cursor> {
         self.inner.push_front(self.heap, Source::Here(bytemuck::bytes_of(&value)), rank)
     }
@@ -303,7 +307,8 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
     /// The value at a position. Two round trips.
     ///
     /// # Errors
-    /// [Refused](Error::is_refused): the position is the end, or the value there is of another size. Else the job is broken.
+    /// [Refused](Error::is_refused): the position is the end, or the value there is of another size. Else the job is
+    /// broken.
     pub fn get(&self, at: Cursor) -> Result<T> {
         let element = at.value(self.heap)?;
         self.load(element)
@@ -345,8 +350,8 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
         Ok(Some(value))
     }
 
-    /// Sorts the values by `compare`, equal ones in the order that they have. One round trip for each, two, and one for each 16 KiB of
-    /// values.
+    /// Sorts the values by `compare`, equal ones in the order that they have. One round trip for each, two, and one for
+    /// each 16 KiB of values.
     ///
     /// # Errors
     /// As of [`get`](Self::get).
@@ -382,7 +387,7 @@ impl<'h, 'w, T: Pod> GList<'h, 'w, T> {
         Ok(until_error(get))
     }
 
-    /// Where a value of the type lies.
+    /// The address of a value of the type.
     fn sized(element: Element) -> Result<GlobalAddress> {
         if element.size == size_of::<T>() {
             return Ok(element.address);

@@ -8,8 +8,8 @@ use vervain_acp_heap::Heap;
 use crate::ring::{Kind, Ring, sequence};
 use crate::source::Source;
 
-/// A vector of bytes in global memory (`acp_vector_t`): the address of its header, in the heap of the rank that it was made on, where
-/// its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
+/// A vector of bytes in global memory (`acp_vector_t`): the address of its header, in the heap of the rank that it was
+/// made on, where its bytes are too. Any rank works on it by that; several at a time may read it, or one may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Vector {
     address: GlobalAddress,
@@ -26,10 +26,11 @@ impl Vector {
         Ok(Self { address: Ring::create(heap, Kind::Vector, size, size, rank)? })
     }
 
-    /// Where the byte at `index` lies, and those up to the end behind it, until the vector is changed. One round trip.
+    /// The address of the byte at `index`, behind which those up to the end lie, until the vector is changed. One round
+    /// trip.
     ///
     /// # Errors
-    /// As of [`destroy`](Self::destroy); refused also where there is none at this index.
+    /// As of [`destroy`](Self::destroy); refused also if there is none at this index.
     pub fn at(self, heap: &Heap<'_>, index: usize) -> Result<GlobalAddress> {
         let ring = self.ring(&mut heap.world().batch(), heap)?;
         if index >= ring.size {

@@ -17,7 +17,7 @@ const FIRST: u32 = 19;
 /// log2 of the bytes up to which a heap doubles with each segment. Above, it grows by an eighth.
 const DOUBLES: u32 = 24;
 
-/// What a directory says.
+/// The contents of a directory.
 pub struct Directory {
     /// Segments for all that were made.
     made: u64,
@@ -70,8 +70,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Has the rank make a segment that has room for the shape, as large as becomes the heap or else as small as it may be. What the
-    /// directory says when there is one more, this or others'; None if there is no memory.
+    /// Has the rank make a segment that has room for the shape, as large as becomes the heap or else as small as it may
+    /// be. Returns the directory once it has one more segment, this or another rank's; None if there is no memory.
     pub fn grow(&self, world: &World, rank: u32, shape: Shape) -> Result<Option<Self>> {
         let bytes: u64 = self.segments.iter().map(|segment| 1 << segment.geometry.log()).sum();
         let becomes = becoming(bytes);
@@ -88,7 +88,7 @@ impl Directory {
                 _ => larger.made != self.made,
             };
             if !is_there {
-                // Whoever goes on with it asks for segments for ever.
+                // A caller that went on with it would ask for segments for ever.
                 return Err(Error::from(format!(
                     "the heap of rank {rank} is broken: its directory has not the segment that was made last"
                 )));

@@ -1,4 +1,4 @@
-//! Where the words of a segment's tree lie, and which units of memory they are about.
+//! The places of the words of a segment's tree, and the units of memory that they are about.
 
 use crate::word::{self, UNITS, Unit, Word};
 
@@ -24,8 +24,8 @@ fn span_log(level: usize) -> u32 {
     unit_log(level) + FANOUT
 }
 
-/// What a block of so many bytes is: units of the lowest level at which one word has enough, but no more of small ones than leave a
-/// word for two: rather one unit of the level above, in a word for 32.
+/// The units of a block: of the lowest level at which one word has enough of them. A block does not take so many small
+/// units that a second one has no room in the word; it rather takes one unit of the level above, in a word for 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub level: usize,
@@ -50,9 +50,10 @@ impl Shape {
     }
 }
 
-/// The tree of a segment of 2^log bytes. The words come first, the root foremost, then each level in turn; what they are about is the
-/// whole segment. Units that the words themselves lie in, and in a root those behind the segment's end, are taken for good; one that
-/// they lie in a part of is divided for good, and the word that says into what is always open.
+/// The tree of a segment of 2^log bytes. The words come first, the root foremost, then each level in turn; what they
+/// are about is the whole segment. Units that the words themselves lie in, and in a root those behind the segment's
+/// end, are taken for good; one that they lie in a part of is divided for good, and the word that says into what is
+/// always open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     log: u32,
@@ -63,7 +64,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Of 2^log bytes; None for those of no segment.
+    /// A segment of 2^log bytes; None if there is none of that size.
     pub fn new(log: u32) -> Option<Self> {
         let top = log.checked_sub(span_log(0))?.div_ceil(FANOUT) as usize;
         let mut geometry = Self { log, top, words: 0 };
@@ -114,12 +115,12 @@ impl Geometry {
         self.parent(offset >> unit_log(level))
     }
 
-    /// Whether the byte is the first of a unit.
+    /// Returns true if the byte is the first of a unit.
     pub fn is_first(&self, level: usize, offset: u64) -> bool {
         offset.trailing_zeros() >= unit_log(level)
     }
 
-    /// Whether the offset is of memory for blocks.
+    /// Returns true if the offset is of memory for blocks.
     pub fn has(&self, offset: u64) -> bool {
         (self.words..1 << self.log).contains(&offset)
     }
@@ -130,12 +131,12 @@ impl Geometry {
         (!self.words.is_multiple_of(unit)).then_some(self.words / unit)
     }
 
-    /// Whether a unit is divided for good.
+    /// Returns true if a unit is divided for good.
     pub fn is_boundary(&self, level: usize, unit: u64) -> bool {
         self.boundary(level) == Some(unit)
     }
 
-    /// Whether a word is always open: the root, and that of a unit that is divided for good.
+    /// Returns true if a word is always open: the root, and that of a unit that is divided for good.
     pub fn is_permanent(&self, level: usize, index: u64) -> bool {
         level == self.top || self.is_boundary(level + 1, index)
     }
@@ -147,10 +148,10 @@ impl Geometry {
         word::units(from, of(1 << (self.log - unit_log(level))))
     }
 
-    /// What a word in memory says; None if it is closed: its unit of the level above is not divided.
+    /// Reads a word in memory; None if it is closed: its unit of the level above is not divided.
     ///
-    /// A closed word is zero, so that a new segment needs no preparation. So in words that can be closed the lowest bit is turned: what
-    /// would have been zero then begins with the continuation of a block.
+    /// A closed word is zero, so that a new segment needs no preparation. So in words that can be closed the lowest bit
+    /// is turned: what would have been zero then begins with the continuation of a block.
     pub fn read(&self, level: usize, index: u64, stored: u64) -> Option<Word> {
         if self.is_permanent(level, index) {
             return Some(Word(stored));
@@ -163,19 +164,19 @@ impl Geometry {
         if self.is_permanent(level, index) { word.0 } else { word.0 ^ 1 }
     }
 
-    /// Whether a block begins at this offset, in this word.
+    /// Returns true if a block begins at this offset, in this word.
     pub fn has_block(&self, level: usize, index: u64, stored: u64, offset: u64) -> bool {
         let (at, unit) = self.find(level, offset);
         let is_first = |word: Word| matches!(word.unit(unit), Unit::First(_));
         at == index && self.is_first(level, offset) && self.read(level, index, stored).is_some_and(is_first)
     }
 
-    /// Where there is room for a shape in a word; None also if it is closed.
+    /// The place in a word with room for a shape; None also if the word is closed.
     pub fn room(&self, shape: Shape, index: u64, stored: u64) -> Option<u32> {
         self.read(shape.level, index, stored)?.room(shape.units, self.available(shape.level, index))
     }
 
-    /// Whether a segment in which nothing is allocated has room for a shape.
+    /// Returns true if a segment in which nothing is allocated has room for a shape.
     pub fn fits(&self, shape: Shape) -> bool {
         if shape.level > self.top {
             return false;
@@ -215,8 +216,8 @@ mod tests {
         assert_eq!(Shape::of(u64::MAX), None);
     }
 
-    /// Each byte behind the words is in exactly one available unit of a permanent word, or in none below but one above, and none in
-    /// front of their end is.
+    /// Each byte behind the words is in exactly one available unit of a permanent word, or in none below but one above,
+    /// and none in front of their end is.
     #[test]
     fn what_is_available_covers_all_behind_the_words() {
         for log in SMALLEST..=LARGEST {

@@ -1,5 +1,5 @@
-//! What this rank remembers of others' heaps, in a size that does not depend on how many ranks there are: it is only where to look
-//! first.
+//! Hints of this rank about others' heaps, in a size that does not depend on the number of ranks: they only say where
+//! to look first.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ pub struct Segment {
     pub geometry: Geometry,
 }
 
-/// What is remembered of one rank's heap.
+/// The hints about one rank's heap.
 #[derive(Debug, Clone, Copy)]
 pub struct Hints {
     rank: u32,

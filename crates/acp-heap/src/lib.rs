@@ -1,28 +1,30 @@
 //! ACP's global heap (`acp_malloc`, `acp_free`): any rank allocates memory of any rank's, and any rank frees it.
 //!
-//! All is done by who asks, one-sided, by compare and swap in the memory of the rank whose heap it is; that rank may sleep. There are no
-//! locks, so nobody waits for a rank that is slow or was killed: at most what that one was just taking is lost. Only to map and
-//! register more memory the owner has to act, which its thread does.
+//! The asking rank does all of it, one-sided, by compare and swap in the memory of the rank whose heap it is; that rank
+//! may sleep. There are no locks, so no rank waits for one that is slow or was killed: at most the block that that one
+//! was just taking is lost. The owner has to act only to map and register more memory, which its thread does.
 //!
-//! A heap's memory is in *segments*, which the owner makes when somebody misses memory: none at all before the first block, then one of
-//! 512 KiB, after that as much as there is already up to 16 MiB, and above 128 MiB an eighth of it; the owner makes it longer where its
-//! heap has a limit, for memory of two segments is never one block. They stay until the end of the job, since others may be reading
-//! them. A directory in the owner's starter memory has them all.
+//! A heap's memory is in *segments*, which the owner makes when somebody misses memory: none at all before the first
+//! block, then one of 512 KiB, after that as much as there is already up to 16 MiB, and above 128 MiB an eighth of it;
+//! the owner makes it longer where its heap has a limit, for memory of two segments is never one block. They stay until
+//! the end of the job, since others may be reading them. A directory in the owner's starter memory has them all.
 //!
-//! In a segment a tree of words says what is free, two bits for a unit: units of 16 bytes, 32 of which are a unit of 512 bytes,
-//! 32 of which are one of 16 KiB, and so on. A block is a run of units in one word, so that one compare and swap takes it, and
-//! another one frees it; its length is read from there, and nothing lies in front of it. So freeing what is no block
-//! is found out, and a program that writes behind its block's end does not destroy the heap. `tree.rs` says why it is safe.
-//! A block of 257 B takes 512 B, one of 513 B takes 1 KiB, one of 16 KiB + 1 B takes 32 KiB: between half of what a block takes and all of it is the program's.
+//! In a segment a tree of words says what is free, two bits for a unit: units of 16 bytes, 32 of which are a unit of
+//! 512 bytes, 32 of which are one of 16 KiB, and so on. A block is a run of units in one word, so that one compare and
+//! swap takes it, and another one frees it; its length is read from there, and nothing lies in front of it. So freeing
+//! what is no block is found out, and a program that writes behind its block's end does not destroy the heap. `tree.rs`
+//! says why it is safe. A block of 257 B takes 512 B, one of 513 B takes 1 KiB, one of 16 KiB + 1 B takes 32 KiB:
+//! between half of what a block takes and all of it is the program's.
 //!
-//! A unit is divided when smaller blocks need it, and made whole again when larger ones miss memory, not before, so that a
-//! program that allocates and frees in turn does not divide and unite units all the time. Memory of small blocks that
-//! were freed so becomes memory of large ones before the heap grows.
+//! A unit is divided when smaller blocks need it, and made whole again when larger ones miss memory, not before, so
+//! that a program that allocates and frees in turn does not divide and unite units all the time. Memory of small blocks
+//! that were freed so becomes memory of large ones before the heap grows.
 //!
-//! Blocks above 4 MiB have a segment of their own as long as the directory has places for it, which is given back when they are freed.
+//! Blocks above 4 MiB have a segment of their own as long as the directory has places for it, which is given back when
+//! they are freed.
 //!
-//! One way serves the own heap and others': a local allocator's state could not be changed by others one-sidedly. What a rank remembers
-//! of heaps is where to look first, in a cache of fixed size: nothing that others need.
+//! One way serves the own heap and others': a local allocator's state could not be changed by others one-sidedly. What
+//! a rank remembers of heaps is where to look first, in a cache of fixed size: nothing that others need.
 
 #![forbid(unsafe_code)]
 
@@ -48,10 +50,12 @@ use crate::tree::{Outcome, Taken, Tree, search};
 
 /// Blocks of more bytes have a segment of their own.
 const LARGE: usize = 4 << 20;
-/// Blocks of at least so many bytes may have a segment of their own, which is unmapped when they are freed: where a tree's segment does
-/// not fit below the heap's limit any more. Shorter ones stay mapped, so that who still reads them finds any bytes there.
+/// Blocks of at least so many bytes may have a segment of their own, which is unmapped when they are freed: where a
+/// tree's segment does not fit below the heap's limit any more. Shorter ones stay mapped, so that who still reads them
+/// finds any bytes there.
 pub const MAY_BE_UNMAPPED: usize = 16 << 10;
-/// How often, and a millisecond apart, a heap that cannot grow is searched again while others have some of its memory in hand.
+/// How often, and a millisecond apart, a heap that cannot grow is searched again while others have some of its memory
+/// in hand.
 const WAITS: u32 = 16;
 /// Segments of one block are whole pages.
 const PAGE: u64 = 4096;
@@ -63,7 +67,7 @@ pub struct Heap<'w> {
 }
 
 impl<'w> Heap<'w> {
-    /// Nothing is allocated by it.
+    /// A heap handle; it allocates nothing.
     pub fn new(world: &'w World) -> Self {
         Self { world, hints: AllHints::new(world.rank()) }
     }
@@ -73,11 +77,12 @@ impl<'w> Heap<'w> {
         self.world
     }
 
-    /// Allocates `size` bytes of memory of `rank`, aligned to 16 bytes, from 512 bytes on to 512. None if `size` is 0 or there is no
-    /// memory left. It is not cleared.
+    /// Allocates `size` bytes of memory of `rank`, aligned to 16 bytes, from 512 bytes on to 512. None if `size` is 0
+    /// or there is no memory left. It is not cleared.
     ///
-    /// Most often one round trip; three for the first of up to 32 blocks that share a word. In the own heap there are none. A segment
-    /// more, which few need, is about six, with one in which `rank` has to act, and a block above 4 MiB is that one.
+    /// Most often one round trip; three for the first of up to 32 blocks that share a word. In the own heap there are
+    /// none. A segment more, which few need, is about six, with one in which `rank` has to act, and a block above 4 MiB
+    /// is that one.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
@@ -196,7 +201,7 @@ impl<'w> Heap<'w> {
         })
     }
 
-    /// Whether others are dividing units or making them whole.
+    /// Returns whether others are dividing units or making them whole.
     fn is_in_hand(&self, rank: u32, directory: &Directory) -> Result<bool> {
         for segment in &directory.segments {
             if Tree::new(&segment.geometry, &self.words(rank, *segment)).is_in_hand()? {
@@ -208,11 +213,12 @@ impl<'w> Heap<'w> {
 
     /// Frees what [`allocate`](Heap::allocate) has given, by whatever rank. Null is left alone.
     ///
-    /// One round trip or two; one in which its rank has to act for a block above 4 MiB. One or two more the first time in a segment.
+    /// One round trip or two; one in which its rank has to act for a block above 4 MiB. One or two more the first time
+    /// in a segment.
     ///
     /// # Errors
-    /// [Refused](Error::is_refused): it is no allocated block, which a program that frees twice finds most often. Else the job is
-    /// broken.
+    /// [Refused](Error::is_refused): it is no allocated block, which a program that frees twice finds most often. Else
+    /// the job is broken.
     pub fn free(&self, block: GlobalAddress) -> Result<()> {
         if block.is_null() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The tree against a model of it, without a network: one rank, several at once in any order of steps, and memory full of nonsense.
+//! The tree against a model of it, without a network: one rank, several at once in any order of steps, and memory full
+//! of nonsense.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use crate::geometry::{Geometry, Shape, unit_log};
 use crate::tree::{self, Outcome, Spot, Swap, Taken, Tree, Words};
 
-/// Why an operation has not come to its end.
+/// The reason why an operation has not come to its end.
 #[derive(Debug, PartialEq, Eq)]
 enum Stop {
     /// Its rank was killed.
@@ -40,7 +41,7 @@ impl Memory {
 
     fn read(&self, at: u64) -> Result<u64, Stop> {
         let word = &self.words[at as usize / 8];
-        // That a word is zero still is what most of them say to those who search: no step, so that steps are where something is.
+        // Most words are zero in a search: such a look is no step, so that steps are at words that are used.
         if word.load(SeqCst) != 0 {
             (self.step)()?;
         }
@@ -99,10 +100,11 @@ fn search(tree: &Tree<'_, Memory>, shape: Shape) -> Result<Option<Taken>, Stop> 
     })
 }
 
-/// Memory of which all that somebody has read is changed by others before it is swapped: they allocate and free in turn, for ever.
+/// Memory of which all that somebody has read is changed by others before it is swapped: they allocate and free in
+/// turn, for ever.
 struct Restless {
     memory: Memory,
-    /// What others have changed: so often a search has failed.
+    /// The number of failed attempts, caused by changes of others.
     changes: Cell<u32>,
 }
 
@@ -163,7 +165,7 @@ fn what_somebody_has_in_hand_is_seen() {
         let Outcome::Done(block) = tree.open_any(shape(16)).unwrap() else { panic!("no block") };
         assert!(!tree.is_in_hand().unwrap());
         tree.release(block.offset, None).unwrap();
-        // Who makes all whole is killed after so many steps: what was divided is free again, or in hand.
+        // The rank that makes all whole is killed after this number of steps: divided units are free again, or in hand.
         left.set(steps);
         let killed = tree.close_empty(2).is_err();
         left.set(u32::MAX);
@@ -174,7 +176,7 @@ fn what_somebody_has_in_hand_is_seen() {
     assert!(seen > 0 && not > 0, "{seen} seen and {not} not");
 }
 
-/// What is allocated, in units of 16 bytes.
+/// The allocated blocks, in units of 16 bytes.
 struct Model {
     units: Vec<bool>,
 }
@@ -342,7 +344,7 @@ fn a_segment_is_used_up_and_refilled() {
                 blocks.push(taken.offset);
             }
             counts.push(blocks.len() as u64);
-            // What does not fill words, and what the words lie in a part of, stays.
+            // Units that do not fill a word stay free, and so do those of which the words take a part.
             let most = ((1 << log) - count(log) * 8) / size;
             let words = (size * 32).min(1 << log) / size;
             assert!(blocks.len() as u64 + words > most * 3 / 4, "{} of {most} blocks of {bytes} B", blocks.len());
@@ -380,7 +382,7 @@ fn freed_small_blocks_are_large_ones_again() {
         assert!(fill(small) > 256, "{small} B");
         assert_eq!(large.map(fill), [3, 3, 1], "after blocks of {small} B");
     }
-    // Nothing is divided any more but what the words themselves lie in.
+    // Only the units that the words themselves lie in are still divided.
     tree.close_empty(geometry.top()).unwrap();
     assert!(memory.is_zero());
 }
@@ -410,7 +412,7 @@ fn check(runs: usize, model: fn(u64)) {
     }
 }
 
-/// What ranks that go on side by side share.
+/// The state that ranks running side by side share.
 struct Shared {
     log: u32,
     words: Arc<Vec<AtomicU64>>,
@@ -419,8 +421,8 @@ struct Shared {
     given: Mutex<Vec<(u64, Shape)>>,
 }
 
-/// One rank: it allocates, frees what it has and what others have given to it, and begins with what it has seen long ago. It is
-/// killed after some steps, if it has a number of them. Returns what it has at the end.
+/// One rank: it allocates, frees what it has and what others have given to it, and begins with what it has seen long
+/// ago. It is killed after some steps, if it has a number of them. Returns what it has at the end.
 fn rank(shared: &Shared, seed: u64, life: Option<u32>) -> Vec<(u64, Shape)> {
     let geometry = geometry(shared.log);
     let left = Cell::new(life);

@@ -2,9 +2,10 @@
 //!
 //! Two rules make it safe whatever the others do, and however late they do it:
 //!
-//! * A word that is not closed has all units above it divided. Only who has divided a unit opens the word below it, and only who has
-//!   closed a word makes the unit above it free again; in between nobody else can change either. So a compare and swap of a word
-//!   that is not closed has succeeded in memory that may be taken, though the words above were read long before, or never.
+//! * A word that is not closed has all units above it divided. Only who has divided a unit opens the word below it, and
+//!   only who has closed a word makes the unit above it free again; in between nobody else can change either. So a
+//!   compare and swap of a word that is not closed has succeeded in memory that may be taken, though the words above
+//!   were read long before, or never.
 //! * A word says all about its units. If it is again what somebody has once read, what follows from that holds again.
 //!
 //! Who is killed in between leaves a divided unit with a closed word: nobody has it any more, and nobody waits for it.
@@ -12,9 +13,10 @@
 use crate::geometry::{CLOSED, Geometry, LEVELS, Shape};
 use crate::word::{UNITS, Unit, Word};
 
-/// The words of a segment, in memory that others change. A loop over one of these functions ends unless others succeed over and over.
+/// The words of a segment, in memory that others change. A loop over one of these functions ends unless others succeed
+/// over and over.
 pub trait Words {
-    /// Why a word cannot be reached, or is none of a tree.
+    /// The reason why a word cannot be reached, or is none of a tree.
     type Error;
 
     /// Reads words that lie behind each other, the first of them at this offset.
@@ -23,10 +25,11 @@ pub trait Words {
     /// Reads words that lie anywhere.
     fn load_each<const N: usize>(&self, at: [u64; N], count: usize) -> Result<[u64; N], Self::Error>;
 
-    /// Compares and swaps each of the words, one after the other if `in_turn`, whether or not they succeed. Else in any order.
+    /// Compares and swaps each of the words, one after the other if `in_turn`, whether or not they succeed. Else in any
+    /// order.
     fn swap(&self, swaps: &mut [Swap], in_turn: bool) -> Result<(), Self::Error>;
 
-    /// What a word has that no word can have.
+    /// The error for a value that no word can have.
     fn broken(&self, at: u64, value: u64) -> Self::Error;
 }
 
@@ -37,12 +40,12 @@ pub struct Swap {
     pub at: u64,
     pub expected: u64,
     pub new: u64,
-    /// What was there before, after it.
+    /// The word that the swap has found; set by it.
     pub found: u64,
 }
 
 impl Swap {
-    /// Whether it has happened.
+    /// Returns true if it has happened.
     pub fn done(&self) -> bool {
         self.found == self.expected
     }
@@ -55,7 +58,7 @@ pub struct Spot {
     pub stored: u64,
 }
 
-/// What has come of an attempt.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<T> {
     Done(T),
@@ -76,8 +79,8 @@ pub struct Taken {
 const TRIES: u32 = 3;
 /// More failures than any number of others can cause: the word does not keep what is stored to it.
 const ENDLESS: u32 = 1 << 24;
-/// How often all is looked through again because something has changed meanwhile, before the heap grows: others that allocate and free
-/// in turn change something for ever.
+/// How often all is looked through again because something has changed meanwhile, before the heap grows: others that
+/// allocate and free in turn change something for ever.
 const SEARCHES: u32 = 8;
 /// Words that are read together by a thorough search.
 const CHUNK: usize = 512;
@@ -132,8 +135,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Ok(Outcome::Contended)
     }
 
-    /// Takes a block in a word that it opens, by dividing a unit of the word of a spot, of a higher level: two round trips if the spot
-    /// is true.
+    /// Takes a block in a word that it opens, by dividing a unit of the word of a spot, of a higher level: two round
+    /// trips if the spot is true.
     pub fn open(&self, shape: Shape, level: usize, mut spot: Spot) -> Result<Outcome<Taken>, W::Error> {
         let divided = self.try_in(Shape::unit(level), &mut spot, Word::divide)?;
         let offset = match divided {
@@ -141,8 +144,8 @@ impl<'a, W: Words> Tree<'a, W> {
             Outcome::Full => return Ok(Outcome::Full),
             Outcome::Contended => return Ok(Outcome::Contended),
         };
-        // Those between have their first unit divided. None is open yet, and only this rank can open them, the upper ones first: what
-        // others take in the last one they find again.
+        // The words in between have their first unit divided. None is open yet, and only this rank can open them, the
+        // upper ones first: units that others take in the last one are found again.
         let mut spots = [None; LEVELS];
         spots[level] = Some(spot);
         let mut swaps = [Swap { at: 0, expected: CLOSED, new: 0, found: 0 }; LEVELS];
@@ -233,8 +236,9 @@ impl<'a, W: Words> Tree<'a, W> {
         })
     }
 
-    /// Frees the block at this offset: two round trips, or one if it is in the word of a spot, which is true. Where it was, and what the
-    /// word has then; None if there is no such block. The offset is of what the spot's word is about.
+    /// Frees the block at this offset: two round trips, or one if it is in the word of a spot that is up to date.
+    /// Returns its place and the word afterwards; None if there is no such block. The offset lies in the units of the
+    /// spot's word.
     pub fn release(&self, offset: u64, spot: Option<(usize, Spot)>) -> Result<Option<(usize, Spot)>, W::Error> {
         if !self.geometry.has(offset) {
             return Ok(None);
@@ -288,7 +292,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Err(self.words.broken(self.geometry.word(level, spot.index), spot.stored))
     }
 
-    /// Closes all words below a level in which nothing is allocated, so that the units above are whole again. Whether there were any.
+    /// Closes all words below a level in which nothing is allocated, so that the units above are whole again. Returns
+    /// true if there were any.
     pub fn close_empty(&self, level: usize) -> Result<bool, W::Error> {
         let mut any = false;
         for level in 0..level.min(self.geometry.top()) {
@@ -301,7 +306,7 @@ impl<'a, W: Words> Tree<'a, W> {
                 let empty: Vec<u64> = (first..first + words.1 as u64).filter(is_empty).collect();
                 let (Some(least), Some(last)) = (empty.first(), empty.last()) else { continue };
                 let (above, parents) = self.parents(level, *least, *last)?;
-                // Unit by unit, so that whoever is killed in between has not much in hand.
+                // Unit by unit, so that a rank that is killed in between has few in hand.
                 for siblings in empty.chunk_by(|a, b| self.geometry.parent(*a).0 == self.geometry.parent(*b).0) {
                     let index = self.geometry.parent(siblings[0]).0;
                     any |= self.close(level, siblings, Spot { index, stored: parents[(index - above) as usize] })?;
@@ -320,7 +325,8 @@ impl<'a, W: Words> Tree<'a, W> {
         Ok((above, parents))
     }
 
-    /// Whether somebody has a unit in hand: it is divided, and the word below is closed. Soon there is room, unless that one was killed.
+    /// Returns whether somebody has a unit in hand: it is divided, and the word below is closed. Soon there is room,
+    /// unless that one was killed.
     pub fn is_in_hand(&self) -> Result<bool, W::Error> {
         for level in 0..self.geometry.top() {
             for chunk in self.chunks(level, 0) {
@@ -355,7 +361,7 @@ impl<'a, W: Words> Tree<'a, W> {
         if units().next().is_none() {
             return Ok(false);
         }
-        // What was read of it may be older than the words' having been opened.
+        // The value that was read may be older than the opening of the words.
         let mut is_old = true;
         for _ in 0..ENDLESS {
             let word = self.geometry.read(level + 1, parent.index, parent.stored);
@@ -374,8 +380,9 @@ impl<'a, W: Words> Tree<'a, W> {
     }
 }
 
-/// Looks everywhere: first where words are open, then for the smallest unit that can be divided, then again when words in which
-/// nothing is allocated any more are closed. Done with the tree it was in, contended if others were at it until the last.
+/// Looks everywhere: first where words are open, then for the smallest unit that can be divided, then again when words
+/// in which nothing is allocated any more are closed. Done with the tree it was in, contended if others were at it
+/// until the last.
 pub fn search<W: Words>(trees: &[Tree<'_, W>], shape: Shape, index: u64) -> Result<Outcome<(usize, Taken)>, W::Error> {
     let mut contended = true;
     for _ in 0..SEARCHES {
@@ -392,7 +399,7 @@ pub fn search<W: Words>(trees: &[Tree<'_, W>], shape: Shape, index: u64) -> Resu
         for tree in trees {
             contended |= tree.close_empty(shape.level)?;
         }
-        // Where it was others' luck each time, there was room.
+        // If others were faster each time, there was room.
         if !contended {
             break;
         }

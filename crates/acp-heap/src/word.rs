@@ -19,7 +19,7 @@ const MORE: u64 = 0b01;
 const FIRST: u64 = 0b10;
 const DIVIDED: u64 = 0b11;
 
-/// What a unit is.
+/// The state of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Free,
@@ -45,7 +45,7 @@ impl Word {
         Self(self.0 & !(0b11 << (2 * unit)) | bits << (2 * unit))
     }
 
-    /// What this unit is.
+    /// The state of this unit.
     pub fn unit(self, unit: u32) -> Unit {
         match self.bits(unit) {
             FREE => Unit::Free,
@@ -55,7 +55,8 @@ impl Word {
         }
     }
 
-    /// The first of `units` free ones in a row, all of `available`, which has the lower bit of each unit that may be taken.
+    /// The first of `units` free ones in a row, all of `available`, which has the lower bit of each unit that may be
+    /// taken.
     pub fn room(self, units: u32, available: u64) -> Option<u32> {
         let mut runs = !(self.0 | self.0 >> 1) & LOW & available;
         // After each step a bit says that so many units from its own on are free.

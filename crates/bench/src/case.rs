@@ -1,5 +1,5 @@
-//! What one measurement is: an operation at a size, how it is driven, and what runs beside it. A plan unfolds into a list
-//! of these, workers carry them out, results name them.
+//! One measurement: an operation at a size, the way it is driven, and the stream that runs beside it. A plan unfolds
+//! into a list of these, workers carry them out, results name them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// What is measured through: the programming interface, and for MPI what carries its messages.
+    /// The interface that is measured: the programming interface, and for MPI the carrier of its messages.
     Interface {
         /// The public verbs API.
         Verbs = "verbs",
@@ -62,7 +62,7 @@ words! {
 }
 
 words! {
-    /// What is posted, or called.
+    /// The operation that is posted, or called.
     Operation {
         /// Send into a receive of the peer; of PM a message, one after the other.
         Send = "send",
@@ -90,11 +90,11 @@ words! {
         RawPut = "raw-put",
         /// MPI: a step of a Jacobi kernel, on a grid of ranks that have a block each.
         Jacobi = "jacobi",
-        /// Of such a step, the calculation.
+        /// Part of such a step: the calculation.
         JacobiCalculation = "jacobi-calculation",
-        /// Of such a step, the exchange of halos with the neighbours.
+        /// Part of such a step: the exchange of halos with the neighbours.
         JacobiExchange = "jacobi-exchange",
-        /// Of such a step, the sum of the residuals of all ranks (MPI_Allreduce).
+        /// Part of such a step: the sum of the residuals of all ranks (MPI_Allreduce).
         JacobiAllreduce = "jacobi-allreduce",
     }
 }
@@ -112,18 +112,20 @@ words! {
 }
 
 words! {
-    /// What is measured.
+    /// The quantity that is measured.
     Measure {
-        /// The time of one message at a time: half the round trip for Send, Write, ping-pong and raw put, whose answer is the same
-        /// operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for ACP's copies.
+        /// The time of one message at a time: half the round trip for Send, Write, ping-pong and raw put, whose answer
+        /// is the same operation the other way; the whole for Read and atomics, as perftest and P1 have it, and for
+        /// ACP's copies.
         Latency = "latency",
-        /// Bytes and messages per second with [`Case::depth`] requests under way; of PM as many as it has room for, until all are done.
+        /// Bytes and messages per second with [`Case::depth`] requests under way; of PM as many as it has room for,
+        /// until all are done.
         Bandwidth = "bandwidth",
     }
 }
 
 words! {
-    /// Where the responder is.
+    /// The place of the responder.
     Placement {
         /// In another process of the same host.
         Loopback = "loopback",
@@ -133,7 +135,7 @@ words! {
 }
 
 words! {
-    /// Whose memory the messages lie in, at both ends.
+    /// The owner of the memory in which messages lie, at both ends.
     Memory {
         /// The host's.
         Host = "host",
@@ -143,12 +145,13 @@ words! {
 }
 
 impl Interface {
-    /// Whether ranks of a job carry it out, which a launcher starts, and not a pair of processes with a QP each.
+    /// Returns true if ranks of a job carry it out, which a launcher starts, and not a pair of processes with a QP
+    /// each.
     pub fn has_ranks(self) -> bool {
         !matches!(self, Self::Verbs | Self::Window)
     }
 
-    /// As figures and sentences call it.
+    /// Its name in figures and sentences.
     pub fn name(self) -> &'static str {
         match self {
             Self::Verbs => "verbs",
@@ -164,7 +167,7 @@ impl Interface {
 }
 
 impl Default for Interface {
-    /// What runs of earlier versions measured, whose files do not say.
+    /// The interface of runs of earlier versions, whose files do not name one.
     fn default() -> Self {
         Self::Verbs
     }
@@ -183,38 +186,38 @@ impl Operation {
         }
     }
 
-    /// Whether it is of 8 bytes always.
+    /// Returns true if it is of 8 bytes always.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether it is a step of the Jacobi kernel, or part of one.
+    /// Returns true if it is a step of the Jacobi kernel, or part of one.
     pub fn is_jacobi(self) -> bool {
         matches!(self, Self::Jacobi | Self::JacobiCalculation | Self::JacobiExchange | Self::JacobiAllreduce)
     }
 
-    /// Whether it is what ranks of a kernel do with each other, which one alone does not.
+    /// Returns true if it is what ranks of a kernel do with each other, which one alone does not.
     pub fn is_between_ranks(self) -> bool {
         matches!(self, Self::JacobiExchange | Self::JacobiAllreduce)
     }
 
-    /// What is measured of it through PM: the time of a message and its answer, else how much goes through.
+    /// The quantity that is measured through PM: the time of a message and its answer, else the bandwidth.
     pub fn measure_of_pm(self) -> Measure {
         if self == Self::PingPong { Measure::Latency } else { Measure::Bandwidth }
     }
 
-    /// Whether each message takes a receive of the peer.
+    /// Returns true if each message takes a receive of the peer.
     pub fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
     }
 
-    /// Whether its latency is half a round trip: the answer is the same operation the other way.
+    /// Returns true if its latency is half a round trip: the answer is the same operation the other way.
     pub fn is_answered(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::Write | Self::WriteImm | Self::PingPong | Self::RawPut)
     }
 
-    /// Whether QPs of this service carry it; IBA volume 1, table 38 (9.4.1). What is no operation of verbs goes over RC where it
-    /// goes over QPs.
+    /// Returns true if QPs of this service carry it; IBA volume 1, table 38 (9.4.1). An operation that is none of verbs
+    /// goes over RC if it goes over QPs.
     pub fn is_of(self, service: Service) -> bool {
         match service {
             Service::Rc => true,
@@ -236,7 +239,7 @@ impl Grid {
     /// Ranks of one dimension at most.
     pub const MOST: u8 = 16;
 
-    /// How many ranks.
+    /// The number of ranks.
     pub fn ranks(self) -> u32 {
         u32::from(self.0) * u32::from(self.1)
     }
@@ -279,7 +282,7 @@ impl TryFrom<String> for Grid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Interference {
-    /// What it posts.
+    /// The operation that it posts.
     pub operation: Operation,
     /// Bytes of each message; 8 for atomics.
     pub size: u64,
@@ -295,9 +298,9 @@ impl fmt::Display for Interference {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Case {
-    /// What is measured.
+    /// The quantity that is measured.
     pub measure: Measure,
-    /// What is posted.
+    /// The operation that is posted.
     pub operation: Operation,
     /// The service of the QPs; RC for ranks of jobs, whose libraries choose for themselves, and for windows.
     pub service: Service,
@@ -307,27 +310,27 @@ pub struct Case {
     pub depth: u32,
     /// QPs that post in turn, from one thread; 1 for latency and for PM.
     pub qps: u32,
-    /// Where the responder is.
+    /// The place of the responder.
     pub placement: Placement,
-    /// What runs beside; its memory is the host's.
+    /// The stream that runs beside; its memory is the host's.
     pub interference: Option<Interference>,
-    /// Whose memory the messages lie in.
+    /// The owner of the memory in which messages lie.
     pub memory: Memory,
-    /// What it is measured through.
+    /// The interface that is measured.
     #[serde(default)]
     pub interface: Interface,
     /// The environment of the plan that its processes run in; None: the usual one.
     #[serde(default)]
     pub environment: Option<EnvironmentName>,
-    /// The ranks of a Jacobi kernel; None for all else.
+    /// The ranks of a Jacobi kernel; None for any other operation.
     #[serde(default)]
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub grid: Option<Grid>,
 }
 
 impl Case {
-    /// How many ranks carry it out, where those of a job do: at least two, of which one may have nothing to do; a third one for copies of
-    /// ACP between two others.
+    /// The number of ranks that carry it out, for operations of the ranks of a job: at least two, of which one may have
+    /// nothing to do; a third one for copies of ACP between two others.
     pub fn ranks(&self) -> u32 {
         match (self.interface, self.grid) {
             (interface, _) if !interface.has_ranks() => 0,
@@ -344,8 +347,8 @@ impl Case {
 }
 
 impl fmt::Display for Case {
-    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback"; either in an
-    /// environment: "8 B send RC latency, loopback, in board".
+    /// "64 KiB write RC bandwidth, depth 128, loopback, beside 8 B read"; "8 B put latency by ACP, loopback"; either in
+    /// an environment: "8 B send RC latency, loopback, in board".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_environment = self.environment.map_or_else(String::new, |name| format!(", in {name}"));
         if self.interface != Interface::Verbs {

@@ -19,12 +19,12 @@ use ratio::Ratio;
 /// Against what the corrected chance is held.
 const SIGNIFICANT: f64 = 0.05;
 
-/// What two results say of each other.
+/// The comparison of two results.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// Which they are: plan, device and time of each.
     pub names: [String; 2],
-    /// Why the comparison may not be one of like with like.
+    /// The reasons why the comparison may not be one of like with like.
     pub warnings: Vec<String>,
     /// Cases with a value in both, in the order of the first.
     pub pairs: Vec<Pair>,
@@ -37,20 +37,19 @@ pub struct Comparison {
 /// A case that both measured.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// What was measured.
+    /// The case.
     pub case: Case,
     /// Both values, in ns or bytes per second.
     pub values: [f64; 2],
     /// The second as a multiple of the first.
     pub ratio: Ratio,
-    /// How likely a difference like this is by chance, after Holm's correction over all pairs; None where that cannot
-    /// be told.
+    /// Probability of such a difference by chance, after Holm's correction over all pairs; None if it is unknown.
     pub chance: Option<f64>,
-    /// What it means.
+    /// The meaning of the difference.
     pub verdict: Verdict,
 }
 
-/// What the difference of a case means.
+/// The meaning of the difference of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The second is faster: the corrected chance is below 5 %, and the interval of the ratio is without 1.
@@ -83,7 +82,7 @@ impl Verdict {
         }
     }
 
-    /// Whether nothing can be said.
+    /// Returns true if nothing can be said.
     pub fn is_silent(self) -> bool {
         matches!(self, Self::FewRuns | Self::Noisy | Self::Unproven | Self::ClockStep)
     }
@@ -204,12 +203,12 @@ fn warnings(first: &Results, second: &Results) -> Vec<String> {
 }
 
 impl Comparison {
-    /// How many pairs have this verdict.
+    /// The number of pairs with this verdict.
     fn count(&self, of: impl Fn(Verdict) -> bool) -> usize {
         self.pairs.iter().filter(|p| of(p.verdict)).count()
     }
 
-    /// What was compared and what came of it, in one line.
+    /// The compared results and the outcome, in one line.
     pub fn summary(&self) -> String {
         self.sentences().join(" ")
     }

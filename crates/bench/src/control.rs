@@ -1,6 +1,6 @@
 //! The line between the coordinator and one worker: JSON lines over a connected socket, the same for a worker that was
-//! started here (a socket pair) and for one behind `vervain bench serve` (TCP). A thread reads, so that whoever measures
-//! need not.
+//! started here (a socket pair) and for one behind `vervain bench serve` (TCP). A thread reads, so that the measuring
+//! one need not.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ pub struct Control<I> {
     incoming: Receiver<io::Result<I>>,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug)]
 pub enum Silence {
     /// The time was over.
@@ -31,8 +31,8 @@ pub enum Silence {
 }
 
 impl<I: DeserializeOwned + Send + 'static> Control<I> {
-    /// Takes over a connected socket. `urgent` sees each message first, on the reading thread, and keeps those for which
-    /// it says so; `None` is the end of the line.
+    /// Takes over a connected socket. `urgent` sees each message first, on the reading thread, and keeps those for
+    /// which it says so; `None` is the end of the line.
     ///
     /// # Errors
     /// No descriptor or no thread left.

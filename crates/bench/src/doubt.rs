@@ -1,4 +1,4 @@
-//! What is said of a run if most of its values are doubtful, and what its user can do about it.
+//! The sentences about a run most of whose values are doubtful, and the remedies.
 
 use crate::results::{Flag, Results};
 
@@ -8,9 +8,9 @@ const GOOD_ROUNDS: u32 = 5;
 /// A sentence, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Banner {
-    /// How many values are doubtful, and why.
+    /// The number of doubtful values, and the reasons.
     pub sentence: String,
-    /// What to do, a sentence each.
+    /// The remedies, a sentence each.
     pub remedies: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ fn remedies_for(flag: Flag, results: &Results) -> Vec<String> {
         }
         Flag::Noisy | Flag::Drifting | Flag::InterferencePaused => {
             say("Measure on a quiet machine: stop what else runs there.");
-            // That the interfering processes share a CPU disturbs nobody else.
+            // Interfering processes that share a CPU with each other disturb no other process.
             let is_why = |note: &&String| {
                 note.contains("share CPU") && (flag == Flag::InterferencePaused || note.starts_with("all processes"))
             };

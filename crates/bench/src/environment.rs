@@ -1,5 +1,5 @@
-//! Environments: variables that a plan has its workers run with, so that one run holds devices against each other that are chosen
-//! by variables, or one device with parts of it left out.
+//! Environments: variables that a plan has its workers run with, so that one run holds devices against each other that
+//! are chosen by variables, or one device with parts of it left out.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,9 +11,10 @@ use tempfile::TempDir;
 
 use crate::case::words;
 
-/// What stands in a value for a file that those who carry out cases together share, and nobody else.
+/// The word in a value for a file that only the processes that carry out cases together share.
 const FILE: &str = "{file}";
-/// Where such a file is made if the host has it: it may be memory that processes share, which is not to be written to a disk.
+/// The folder of such a file if the host has it: the file may be memory that processes share, which is not to be
+/// written to a disk.
 const MEMORY: &str = "/dev/shm";
 
 words! {
@@ -25,21 +26,21 @@ words! {
         Gpu = "tca-gpu",
         /// PEACH2 boards, whose descriptors lie in the memory of the host.
         HostDescriptors = "tca-host",
-        /// What the boards were compared with: InfiniBand.
+        /// The adapter that the boards were compared with: InfiniBand.
         Other = "tca-other",
     }
 }
 
-/// What workers run in, besides their usual environment.
+/// The environment of workers, besides their usual one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Environment {
-    /// Variables. `{file}` in a value is the path of a file that does not exist yet, another one for each pair of workers and each
-    /// job.
+    /// Variables. `{file}` in a value is the path of a file that does not exist yet, another one for each pair of
+    /// workers and each job.
     pub variables: BTreeMap<String, String>,
-    /// What it is, in one line.
+    /// Its description, in one line.
     pub note: Option<String>,
-    /// Whose values of TCA Verbs belong beside those in it.
+    /// The device of TCA Verbs whose values belong beside those in it.
     pub paper: Option<PaperDevice>,
 }
 
@@ -59,7 +60,8 @@ impl Environment {
     }
 }
 
-/// The variables of some workers. Their file is taken away with this: who has it open keeps it, and who is killed leaves nothing.
+/// The variables of some workers. Their file is taken away with this: who has it open keeps it, and who is killed
+/// leaves nothing.
 #[derive(Debug, Default)]
 pub struct Prepared {
     /// With the file's path in them.

@@ -2,11 +2,10 @@
 //!
 //! A plan ([`plan`]) unfolds into cases ([`case`]). The coordinator ([`run`]) starts worker processes ([`worker`]) here
 //! and, through `vervain bench serve`, on the far host, has them measure one case at a time in interleaved rounds, and
-//! keeps each measurement in a journal at once. What the runs of a case say together is [`stats`]' business;
-//! [`results`] is the file that comes out, [`report`] the page that shows it, [`compare`] what two files say of each
-//! other.
+//! keeps each measurement in a journal at once. The summary of the runs of a case is [`stats`]' business; [`results`]
+//! is the file that comes out, [`report`] the page that shows it, [`compare`] what two files say of each other.
 
-// What PM needs to be measured has some, in a module of its own (`worker`).
+// The unsafe code that PM needs to be measured is in a module of its own (`worker`).
 #![deny(unsafe_code)]
 
 pub mod case;

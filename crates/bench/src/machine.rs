@@ -1,5 +1,5 @@
-//! What a machine and its device are: the part of the results that says what the numbers are of. Read from the kernel's
-//! own files, without other programs; what a machine does not say is "unknown" or 0, never an error.
+//! Facts about a machine and its device: the part of the results that names the origin of the numbers. Read from the
+//! kernel's own files, without other programs. A fact that a machine does not give is "unknown" or 0, never an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use vervain_rdma::{Context, DeviceAttr, LinkLayer, Mtu, PortAttr};
 use crate::results::{DeviceFacts, Host};
 use crate::topology::Topology;
 
-/// What is said where a machine does not say.
+/// The value of a fact that a machine does not give.
 const UNKNOWN: &str = "unknown";
 
 /// This host with that device and those workers. To be called after libibverbs was loaded, which it names.
@@ -45,10 +45,10 @@ pub fn boot() -> String {
     read(Path::new("/"), "proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// What `context` says of itself and of `port` (from 1); `mtu` is that of the paths which the measurement uses.
+/// Facts about `context` and its `port` (from 1); `mtu` is that of the paths which the measurement uses.
 ///
 /// # Errors
-/// Where the device or the port cannot be queried.
+/// The device or the port cannot be queried.
 pub fn device(context: &Context, port: u8, mtu: Mtu) -> vervain_rdma::Result<DeviceFacts> {
     Ok(describe(context.name(), context.numa_node(), port, mtu, &context.attr()?, &context.port(port)?))
 }

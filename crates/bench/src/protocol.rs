@@ -1,5 +1,5 @@
-//! What the coordinator orders and what a worker answers. Each order but [`Order::Stop`] has one answer, after
-//! [`Answer::Listening`] where a responder first says that it is ready.
+//! The orders of the coordinator and the answers of a worker. Each order but [`Order::Stop`] has one answer, after
+//! [`Answer::Listening`] if a responder first reports that it is ready.
 
 use serde::{Deserialize, Serialize};
 use vervain_rdma::Endpoint;
@@ -29,11 +29,11 @@ pub enum Order {
     },
     /// Pins the process and makes its memory. [`Answer::Settled`].
     Settle {
-        /// None: left to the scheduler.
+        /// None: the scheduler chooses.
         cpu: Option<u32>,
-        /// What is measured through: for a window, that is opened.
+        /// The interface that is measured: a window must be opened.
         interface: Interface,
-        /// Whose memory.
+        /// The owner of the memory.
         memory: Memory,
         /// NUMA node of the host's memory; None: that of the CPU.
         node: Option<u32>,
@@ -54,7 +54,8 @@ pub enum Order {
     },
     /// Ends what `Start` began: at once, or when all that is under way has come. No answer of its own.
     Stop,
-    /// Destroys the QPs. [`Answer::Released`], with the same number: what was answered before it is about earlier orders.
+    /// Destroys the QPs. [`Answer::Released`], with the same number: what was answered before it is about earlier
+    /// orders.
     Release(u64),
     /// Measures the machine itself. [`Answer::Raw`].
     Raw {
@@ -68,9 +69,9 @@ pub enum Order {
 /// A case from the view of one worker.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Spec {
-    /// Whether it posts, or is posted to.
+    /// Its side: the one that posts, or the one that is posted to.
     pub side: Side,
-    /// What is carried out; where it is the interference, with nothing beside it.
+    /// The case; for the interference its own operation, with no stream beside it.
     pub case: Case,
     /// Bytes of payload in a packet.
     pub mtu: u32,
@@ -80,8 +81,8 @@ pub struct Spec {
     pub signal_every: u32,
     /// Goes on until it is stopped: interference.
     pub endless: bool,
-    /// Operations of a `Start` before those that are measured; 0 but for ranks of a job, whose first operations after a barrier
-    /// are those.
+    /// Operations of a `Start` before those that are measured; 0 but for ranks of a job, whose first operations after a
+    /// barrier are those.
     pub warm_up: u64,
 }
 
@@ -94,14 +95,14 @@ pub enum Side {
     Responder,
 }
 
-/// What a worker has made for the other one to reach.
+/// The resources that a worker has made for the other one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Ends {
     /// One endpoint for each QP, with the memory that it may use; none of ranks, who find each other.
     Qps(Vec<Endpoint>),
     /// Memory of a window.
     Place {
-        /// Whose.
+        /// The node that they belong to.
         node: u32,
         /// From the beginning of the node's region.
         at: u64,
@@ -115,7 +116,7 @@ pub enum Answer {
     Joined(Joined),
     /// The device is open.
     Opened(Box<Opened>),
-    /// What was ordered is done.
+    /// The order was carried out.
     Done,
     /// The memory is there.
     Settled {
@@ -126,14 +127,14 @@ pub enum Answer {
     Prepared(Ends),
     /// The responder has posted its receives and watches its memory.
     Listening,
-    /// What the requester measured.
+    /// The measurement of the requester.
     Run(Measured),
-    /// How many messages the responder has got.
+    /// The number of messages that the responder has got.
     Served {
         /// Without those of which it is not told: RDMA Writes, Reads, atomics.
         received: u64,
     },
-    /// What an interfering requester did.
+    /// The work of an interfering requester.
     Stream(Stream),
     /// The QPs are gone; the order's number.
     Released(u64),
@@ -143,7 +144,7 @@ pub enum Answer {
     Failed(String),
 }
 
-/// Who a worker is.
+/// The identity of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Opened {
     /// The machine and the device, with nothing pinned.
@@ -152,7 +153,8 @@ pub struct Opened {
     pub cpus: Vec<u32>,
     /// The process.
     pub pid: u32,
-    /// The kernel's boot id: network namespaces and containers are hosts to the network, and share the CPUs of one machine.
+    /// The kernel's boot id: network namespaces and containers are hosts to the network, and share the CPUs of one
+    /// machine.
     pub boot: String,
 }
 
@@ -163,7 +165,7 @@ pub struct Joined {
     pub version: u32,
     /// Its number, from 0: the requester, the responder, and a third one.
     pub rank: u32,
-    /// How many there are.
+    /// Their number.
     pub ranks: u32,
 }
 
@@ -182,7 +184,7 @@ pub struct Measured {
     pub histogram: Vec<(u64, u64)>,
 }
 
-/// What an interfering requester did, on the clock of [`Measured::between`].
+/// The work of an interfering requester, on the clock of [`Measured::between`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Stream {
     /// When the first slice begins, in ns.

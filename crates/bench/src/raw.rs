@@ -1,6 +1,6 @@
-//! What the machine does without the device, taken in each round beside the cases: a latency means little without the
-//! time that a cache line takes between the same two CPUs, a bandwidth little without that of memcpy. A worker calls
-//! this while the others are idle.
+//! The machine's own figures without the device, taken in each round beside the cases: a latency means little without
+//! the time that a cache line takes between the same two CPUs, a bandwidth little without that of memcpy. A worker
+//! calls this while the others are idle.
 
 use std::hint::black_box;
 use std::panic::resume_unwind;
@@ -16,14 +16,13 @@ use crate::topology::pin;
 /// Bytes of the blocks that are copied: about the first cache, the second, the last, and memory.
 const BLOCKS: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
-/// What copying blocks of one size may take, and takes at least.
+/// The times that copying blocks of one size may take at most and takes at least.
 const COPYING: (Duration, Duration) = (Duration::from_millis(3), Duration::from_millis(10));
 
 /// Batches of round trips, and round trips of each.
 const TRIPS: (usize, u64) = (50, 100);
 
-/// How long to wait for the other CPU: where it does something else, or is not really there, round trips take time
-/// slices.
+/// Time to wait for the other CPU: if it does something else, or is not really there, round trips take time slices.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Takes the figures of `round` on the CPUs of requester and responder (None: not pinned) in some 30 ms, or 200 ms more
@@ -52,11 +51,11 @@ struct Line(AtomicU64);
 /// Says that there is nothing more to come.
 const STOP: u64 = u64::MAX;
 
-/// Half the round trip in ns of a store between the CPU of the calling thread, which is pinned, and `there`; None where
+/// Half the round trip in ns of a store between the CPU of the calling thread, which is pinned, and `there`; None if
 /// that CPU cannot be had.
 ///
-/// Both wait by plain loads, as those who poll for a completion do: a pause instruction takes up to 140 cycles on some
-/// CPUs, and in virtual machines may hand the CPU to the host.
+/// Both wait by plain loads, as programs that poll for a completion do: a pause instruction takes up to 140 cycles on
+/// some CPUs, and in virtual machines may hand the CPU to the host.
 fn cross_core(there: u32) -> Option<f64> {
     let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let respond = || {
@@ -133,7 +132,7 @@ fn copy_rate(from: &[u8], to: &mut [u8]) -> f64 {
     }
 }
 
-/// What [`Clock::raw`] takes, in ns.
+/// The time of [`Clock::raw`], in ns.
 fn clock_ns(clock: &Clock) -> f64 {
     const READS: u32 = 1000;
     let batch = || {

@@ -18,23 +18,23 @@ pub const SCHEMA: u32 = 1;
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What is the same for all cases.
+    /// The facts that are the same for all cases.
     pub header: Header,
     /// When the last measurement ended; RFC 3339, UTC.
     pub ended: String,
-    /// Whether every case of the plan was measured as often as the plan says, or failed.
+    /// True if every case of the plan was measured as often as the plan says, or failed.
     pub complete: bool,
-    /// Why it is not complete, in one sentence.
+    /// The reason why it is not complete, in one sentence.
     pub interrupted: Option<String>,
     /// The machine's own figures, each round.
     pub raw: Vec<RawFigures>,
-    /// What was measured, in the plan's order.
+    /// The measurements, in the plan's order.
     pub cases: Vec<CaseResult>,
-    /// What the plan asks for and this device or this set-up cannot do.
+    /// Cases of the plan that this device or this set-up cannot carry out.
     pub skipped: Vec<Skipped>,
 }
 
-/// What a run is made of; written before the first measurement.
+/// The conditions of a run; written before the first measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Header {
@@ -53,11 +53,11 @@ pub struct Header {
     pub environments: BTreeMap<String, Environment>,
     /// The host of the requester.
     pub host: Host,
-    /// The host of the responder of [`Placement::Peer`](crate::case::Placement::Peer); None where there is none.
+    /// The host of the responder of [`Placement::Peer`](crate::case::Placement::Peer); None if there is none.
     pub peer: Option<Host>,
-    /// What `peer` placement means where there is no other host: "RoCE packets over this host's own network".
+    /// The meaning of `peer` placement if there is no other host: "RoCE packets over this host's own network".
     pub peer_note: Option<String>,
-    /// What is worth knowing when reading the numbers: CPUs shared by processes that both spin, and the like.
+    /// Facts to know when reading the numbers: CPUs shared by processes that both spin, and the like.
     pub notes: Vec<String>,
 }
 
@@ -89,19 +89,19 @@ pub struct Host {
     pub memory: u64,
     /// The kernel's release.
     pub kernel: String,
-    /// Frequency governor; None where the kernel shows none (virtual machines).
+    /// Frequency governor; None if the kernel shows none (virtual machines).
     pub governor: Option<String>,
     /// The file of the libibverbs that served.
     pub library: String,
     /// The device.
     pub device: DeviceFacts,
-    /// The GPU whose memory was measured, by its number and name; None where none was.
+    /// The GPU whose memory was measured, by its number and name; None if none was.
     pub gpu: Option<String>,
     /// Which CPU each worker was pinned to, by its role; None: not pinned.
     pub pinned: BTreeMap<String, Option<u32>>,
 }
 
-/// What the device says of itself.
+/// The device's facts about itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceFacts {
@@ -123,22 +123,21 @@ pub struct DeviceFacts {
     pub mtu: u32,
     /// Reads and atomics that a QP can have under way.
     pub max_rd_atomic: u8,
-    /// NUMA node; None where it has none.
+    /// NUMA node; None if it has none.
     pub node: Option<u32>,
 }
 
-/// What the machine does without the device, measured in one round between the CPUs of requester and responder.
+/// The machine's own figures without the device, measured in one round between the CPUs of requester and responder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RawFigures {
     /// Which round, from 0.
     pub round: u32,
-    /// One way for a cache line between the two CPUs, in ns: half the round trip of a store; None where both run on
-    /// one.
+    /// One way for a cache line between the two CPUs, in ns: half the round trip of a store; None if both run on one.
     pub cross_core_ns: Option<f64>,
     /// memcpy by one CPU of blocks of this many bytes, in bytes per second.
     pub memcpy: Vec<(u64, f64)>,
-    /// What reading the clock costs, in ns; it is part of every latency.
+    /// The time of reading the clock, in ns; it is part of every latency.
     pub clock_ns: f64,
 }
 
@@ -146,7 +145,7 @@ pub struct RawFigures {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CaseResult {
-    /// What was measured.
+    /// The case.
     pub case: Case,
     /// Iterations that each run was to make.
     pub iterations: u64,
@@ -154,11 +153,11 @@ pub struct CaseResult {
     pub runs: Vec<Run>,
     /// Runs that came to nothing.
     pub failures: Vec<Failure>,
-    /// What the runs say together; None without a run.
+    /// The summary of the runs; None without a run.
     pub summary: Option<Summary>,
 }
 
-/// Why a run came to nothing.
+/// The reason why a run has no value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Failure {
@@ -184,20 +183,20 @@ pub struct Run {
     /// spread.
     pub segments: Vec<(u64, f64)>,
     /// Latency only: values in picoseconds and how often each came, ascending; buckets of an HDR histogram of three
-    /// digits. Halved already where the latency is half a round trip. By ranks of a job a value is the mean of 20 iterations, and of
-    /// one from 64 KiB on.
+    /// digits. Halved already where the latency is half a round trip. By ranks of a job a value is the mean of 20
+    /// iterations, and of one from 64 KiB on.
     pub histogram: Vec<(u64, u64)>,
     /// Messages that were sent and did not come; UC and UD.
     pub lost: u64,
-    /// What ran beside, where something should have.
+    /// The stream that ran beside, if there was to be one.
     pub interference: Option<InterferenceProof>,
 }
 
-/// That the interfering stream ran throughout.
+/// The proof that the interfering stream ran throughout.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InterferenceProof {
-    /// What it posted.
+    /// The operation that it posted.
     pub stream: Interference,
     /// Operations that it completed between the first and the last moment of the measurement.
     pub operations: u64,
@@ -209,12 +208,12 @@ pub struct InterferenceProof {
     pub slice_ms: f64,
     /// The longest time within the measurement without a completion of the stream, in ms.
     pub longest_pause_ms: f64,
-    /// Whether it ran throughout: from before the first post, with no pause longer than a scheduler explains (a tenth of
-    /// the measurement, or 20 ms, whichever is more).
+    /// True if it ran throughout: from before the first post, with no pause longer than a scheduler explains (a tenth
+    /// of the measurement, or 20 ms, whichever is more).
     pub throughout: bool,
 }
 
-/// What the runs of a case say together. Latencies in ns, bandwidths in bytes per second.
+/// The summary of the runs of a case. Latencies in ns, bandwidths in bytes per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Summary {
@@ -238,17 +237,17 @@ pub struct Summary {
     pub rate: Option<f64>,
     /// The largest value of a run less the smallest, as a share of `value`.
     pub spread: f64,
-    /// How much the value changed from the first third of the runs to the last, as a share of `value`, negative where
-    /// it fell; 0 with fewer than three.
+    /// The change of the value from the first third of the runs to the last, as a share of `value`, negative if it
+    /// fell; 0 with fewer than three.
     pub drift: f64,
-    /// How much slower the first segment of the runs was than the others, as a share: what warming up left. Negative
-    /// where it was faster.
+    /// The excess time of the first segment of the runs over the others, as a share: the rest of warming up. Negative
+    /// if it was faster.
     pub warm_up: f64,
-    /// What makes the value doubtful.
+    /// The reasons why the value is doubtful.
     pub flags: Vec<Flag>,
 }
 
-/// What makes a value doubtful.
+/// A reason why a value is doubtful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -262,7 +261,8 @@ pub enum Flag {
     ColdStart,
     /// Fewer runs than planned.
     Incomplete,
-    /// Fewer than three runs, or an interval that ends above twice the value: it says no more than the order of magnitude.
+    /// Fewer than three runs, or an interval that ends above twice the value: it says no more than the order of
+    /// magnitude.
     TooFewRounds,
     /// The interfering stream paused in at least one run.
     InterferencePaused,
@@ -288,9 +288,9 @@ impl fmt::Display for Flag {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Skipped {
-    /// What the plan asked for.
+    /// The case that the plan asked for.
     pub case: Case,
-    /// Why it cannot be, in a sentence.
+    /// The reason why it is impossible, in a sentence.
     pub why: String,
 }
 

@@ -22,7 +22,8 @@ const MOST: usize = 32;
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Serves coordinators at `address`, or at port 4790 of all addresses, until SIGINT or SIGTERM; `worker` makes the
-/// command of a worker, which finds the connection as its standard input. `say` is told who comes and goes.
+/// command of a worker, which finds the connection as its standard input. `say` gets a sentence for each coordinator
+/// that comes or goes.
 ///
 /// # Errors
 /// The address cannot be listened at.

@@ -13,14 +13,14 @@ pub(crate) enum Kind {
     Number,
 }
 
-/// Whose width counts.
+/// The screen whose width counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Screen {
     /// The terminal at standard output; without limit if there is none.
     Out,
     /// The terminal at standard error; without limit if there is none.
     Error,
-    /// So many columns.
+    /// This number of columns.
     #[cfg(test)]
     Columns(u16),
 }

@@ -71,7 +71,7 @@ impl Topology {
         self.nodes.keys().copied().collect()
     }
 
-    /// The node of a CPU; None where this process may not use it.
+    /// The node of a CPU; None if this process may not use it.
     pub fn node_of(&self, cpu: u32) -> Option<u32> {
         self.nodes.iter().find(|(_, cpus)| cpus.contains(&cpu)).map(|(node, _)| *node)
     }
@@ -117,7 +117,7 @@ impl Topology {
     /// kernel's own (`set_mempolicy(2)`, numactl): see numa(7).
     ///
     /// # Errors
-    /// Where there is no such node, or none of its CPUs may be used; with the nodes that can be named.
+    /// There is no such node, or none of its CPUs may be used; the error lists the nodes that can be named.
     pub fn on_node<T>(&self, node: u32, f: impl FnOnce() -> T) -> io::Result<T> {
         /// Moves the thread back when it goes, also when `f` panics.
         struct Back(CpuSet);
@@ -156,13 +156,13 @@ fn move_to(cpus: &[u32]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
         let cpu = usize::try_from(cpu).ok().filter(|cpu| *cpu < CpuSet::MAX_CPU);
-        // What the kernel says of a CPU that it does not have.
+        // The kernel's error for a CPU that it does not have.
         set.set(cpu.ok_or(rustix::io::Errno::INVAL)?);
     }
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Who runs where; None where there is no CPU to hand out.
+/// The CPU of each process; None if there is no CPU to hand out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Assignment {
     /// The measured requester.

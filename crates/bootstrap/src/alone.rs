@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Error, Exchange, Joined, Result};
 
-/// What was put, and what the fences have committed.
+/// The values that were put, and those that fences have committed.
 #[derive(Default)]
 struct Store(Mutex<Values>);
 

@@ -15,7 +15,7 @@ use crate::environment::Seat;
 use crate::protocol::{Inbox, Reply, Request, VERSION};
 use crate::{Error, Exchange, Joined, Result};
 
-/// How long the launcher may take for what it answers at once: it has that long to be scheduled.
+/// Time for the launcher to give an answer that needs no waiting: it must be scheduled within it.
 const PROMPT: Duration = Duration::from_secs(60);
 
 /// Two locks, so that a rank can abort while another of its threads waits in a fence.
@@ -29,7 +29,8 @@ struct Client {
 struct Answers {
     stream: UnixStream,
     inbox: Inbox,
-    /// Why there is no use in asking again: the launcher has gone, or an answer is outstanding that nobody waits for.
+    /// The reason why it makes no sense to ask again: the launcher has gone, or an answer is outstanding that is not
+    /// waited for.
     lost: Option<Error>,
 }
 
@@ -43,8 +44,8 @@ pub fn join(seat: Seat) -> Result<Joined> {
 
 /// The connection in the descriptor `fd`, from now on for this process only.
 fn connection(fd: i32) -> Result<UnixStream> {
-    // A process that a rank has started after it joined has the variables too, but not the descriptor, whose number may be that
-    // of another file by then.
+    // A process that a rank has started after it joined has the variables too, but not the descriptor, whose number may
+    // be that of another file by then.
     let not = |why: &str| {
         Error::new(format!(
             "{} is {fd}, and descriptor {fd} {why}: only the process that `vervain launch` has started can join, and only once",
@@ -56,7 +57,8 @@ fn connection(fd: i32) -> Result<UnixStream> {
     if flags < 0 {
         return Err(not("is closed"));
     }
-    // The launcher has it inherited, and whoever joins first ends that: this crate, or another copy of it in this process.
+    // The launcher lets it be inherited, and the first one that joins ends that: this crate, or another copy of it in
+    // this process.
     if flags & libc::FD_CLOEXEC != 0 {
         return Err(not("is in use by this process already"));
     }
@@ -67,8 +69,8 @@ fn connection(fd: i32) -> Result<UnixStream> {
         return Err(not("is another file"));
     }
     rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(|e| not(&format!("cannot be kept: {e}")))?;
-    // SAFETY: `vervain launch` gave this process the descriptor for this crate, and no other copy of it has taken it, so nobody
-    // else closes it.
+    // SAFETY: `vervain launch` gave this process the descriptor for this crate, and no other copy of it has taken it,
+    // so nobody else closes it.
     Ok(UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 

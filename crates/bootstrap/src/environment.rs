@@ -1,8 +1,8 @@
-//! Who has started this process, from the variables that launchers set.
+//! The launcher of this process, from the variables that launchers set.
 //!
-//! The launcher that started a process last is the one that counts. A launcher passes on the variables of the one around it, so
-//! `vervain launch` removes from its ranks' environment what [`is_of_a_launcher`] names: where such a variable stands beside its
-//! own, the other launcher runs inside.
+//! The launcher that started a process last is the one that counts. A launcher passes on the variables of the one
+//! around it, so `vervain launch` removes the variables of [`is_of_a_launcher`] from its ranks' environment: if such a
+//! variable stands beside its own, the other launcher runs inside.
 
 use std::ffi::OsString;
 
@@ -17,14 +17,14 @@ const HOW: &str = "start the program with `vervain launch -n N`, Open MPI's mpir
 const PMIX: [&str; 2] = ["PMIX_RANK", "PMIX_NAMESPACE"];
 /// Variables of launchers with PMI-1 or PMI-2: the rank, the descriptor, or the address of the launcher.
 const PMI: [&str; 5] = ["PMI_RANK", "PMI_FD", "PMI_PORT", "PMI_ID", "PMI_SIZE"];
-/// Numbers of ranks: above 1, this process is one of several. Slurm's is that of a step, for within an allocation the number
-/// of its tasks says nothing about this process.
+/// Numbers of ranks: above 1, this process is one of several. Slurm's is that of a step, for within an allocation the
+/// number of its tasks says nothing about this process.
 const SIZES: [&str; 4] = ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE"];
 
-/// Who has started this process.
+/// The launcher of this process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nobody.
+    /// No launcher.
     Alone,
     /// `vervain launch`.
     Launch(Seat),
@@ -32,7 +32,7 @@ pub(crate) enum Found {
     Pmix,
 }
 
-/// What `vervain launch` says of a rank in its environment.
+/// The variables of `vervain launch` about a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seat {
     /// Number of the descriptor of the connection to the launcher.
@@ -42,14 +42,14 @@ pub(crate) struct Seat {
     pub id: String,
 }
 
-/// Whether `name` is a variable by which a launcher tells a process its place in a job: what `vervain launch` removes from its
-/// ranks' environment. Settings that a user makes for PMIx itself (PMIX_MCA_…) are none.
+/// Returns true if `name` is a variable by which a launcher gives a process its place in a job. `vervain launch`
+/// removes these from its ranks' environment. Settings that a user makes for PMIx itself (PMIX_MCA_…) are none.
 pub fn is_of_a_launcher(name: &str) -> bool {
     let begins = |prefix: &str| name.starts_with(prefix);
     (begins("PMIX_") && !begins("PMIX_MCA_")) || begins("PMI_") || begins("OMPI_COMM_WORLD_") || SIZES.contains(&name)
 }
 
-/// Who has started a process whose variables `get` returns.
+/// The launcher of a process whose variables `get` returns.
 pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<Found> {
     let get = |name: &str| get(name).filter(|value| !value.is_empty()).map(|v| v.to_string_lossy().into_owned());
     if PMIX.iter().any(|name| get(name).is_some()) {
@@ -62,7 +62,7 @@ pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> Result<Found> {
         )));
     }
     for name in SIZES {
-        // What is no number says of no other ranks.
+        // A value that is no number does not show other ranks.
         if let Some(size) = get(name).and_then(|value| value.trim().parse::<u64>().ok()).filter(|size| *size > 1) {
             return Err(Error::new(format!(
                 "{name} is {size}, so this process is one of {size}, but its launcher offers no PMIx (PMIX_RANK is not set); {HOW}"

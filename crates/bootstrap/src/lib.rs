@@ -1,9 +1,10 @@
-//! Who am I, how many are we: the ranks of a parallel job, and the key-value store by which they tell each other their
+//! The ranks of a parallel job: the own number, the number of all, and the key-value store by which they exchange
 //! addresses.
 //!
-//! [`Job::join`] asks the environment who has started this process: a launcher that speaks PMIx (Open MPI's `mpirun`, `prterun`,
-//! `srun --mpi=pmix`), `vervain launch`, or nobody. The words are those of the PMIx standard: a rank puts values under keys, a
-//! fence of all ranks commits them, then each rank gets what it needs from the rank that has put it.
+//! [`Job::join`] finds the launcher of this process in the environment: one that speaks PMIx (Open MPI's `mpirun`,
+//! `prterun`, `srun --mpi=pmix`), `vervain launch`, or none. The words are those of the PMIx standard: a rank puts
+//! values under keys, a fence of all ranks commits them, then each rank gets what it needs from the rank that has put
+//! it.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -38,12 +39,12 @@ pub use protocol::{MAX_KEY, MAX_VALUE};
 
 use environment::Found;
 
-/// What a way to other ranks has to do. Keys and values have been looked at before.
+/// The duties of a way to other ranks. Keys and values have been checked before.
 trait Exchange: Send + Sync {
     fn put(&self, key: &str, value: &[u8]) -> Result<()>;
     fn fence(&self) -> Result<()>;
     fn get(&self, rank: u32, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>>;
-    /// Asks the launcher to end all ranks. Whether it has heard is not told, since the caller ends in any case.
+    /// Asks the launcher to end all ranks. There is no answer, since the caller ends in any case.
     fn abort(&self, status: i32, sentence: &str);
     /// Has the launcher end the other ranks, unless it finds by itself that a process ends without
     /// [`finalize`](Exchange::finalize).
@@ -51,7 +52,7 @@ trait Exchange: Send + Sync {
     fn finalize(&self) -> Result<()>;
 }
 
-/// What a way knows of the job and of this process's place in it.
+/// Facts about the job and this process's place in it.
 struct Joined {
     rank: u32,
     size: u32,
@@ -60,8 +61,8 @@ struct Joined {
     exchange: Box<dyn Exchange>,
 }
 
-/// This process's membership in its job. It may be used by several threads; a fence keeps the others from the store until it is
-/// over.
+/// This process's membership in its job. It may be used by several threads; a fence keeps the others from the store
+/// until it is over.
 #[must_use = "a rank that does not finalize has not left its job in order"]
 pub struct Job {
     joined: Joined,
@@ -72,12 +73,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Joins the job that this process was started in. Without any launcher that is a job of its own, as rank 0 of 1. Under
-    /// `vervain launch` that is possible once in each process.
+    /// Joins the job that this process was started in. Without any launcher that is a job of its own, as rank 0 of 1.
+    /// Under `vervain launch` that is possible once in each process.
     ///
     /// # Errors
-    /// One sentence that says what to do: a launcher that does not speak PMIx has started this process, libpmix is missing, or
-    /// the launcher does not answer. A process is never rank 0 of 1 for such a reason.
+    /// One sentence that says what to do: a launcher that does not speak PMIx has started this process, libpmix is
+    /// missing, or the launcher does not answer. A process is never rank 0 of 1 for such a reason.
     pub fn join() -> Result<Job> {
         let joined = match environment::find(|name| std::env::var_os(name))? {
             Found::Alone => alone::join()?,
@@ -97,25 +98,27 @@ impl Job {
         self.joined.size
     }
 
-    /// The job's name, which its ranks share and no other job of this launcher has: PMIx's namespace; under `vervain launch` 32
-    /// random hexadecimal digits. It is no secret: a PMIx namespace can be guessed.
+    /// The job's name, which its ranks share and no other job of this launcher has: PMIx's namespace; under `vervain
+    /// launch` 32 random hexadecimal digits. It is no secret: a PMIx namespace can be guessed.
     pub fn id(&self) -> &str {
         &self.joined.id
     }
 
-    /// The ranks on this host, in ascending order, this one among them (PMIx: PMIX_LOCAL_PEERS). None if the launcher does not say.
+    /// The ranks on this host, in ascending order, this one among them (PMIx: PMIX_LOCAL_PEERS). None if the launcher
+    /// does not list them.
     pub fn local_ranks(&self) -> Option<&[u32]> {
         self.joined.local.as_deref()
     }
 
-    /// Puts a value under a key of this rank's, once for each key. Others see it after the next [`fence`](Job::fence) of all ranks.
+    /// Puts a value under a key of this rank's, once for each key. Others see it after the next [`fence`](Job::fence)
+    /// of all ranks.
     ///
-    /// Ranks keep what they have fetched, so a second value would reach some of them only. Under Open MPI 4.1 with PMIx 4.2 it
-    /// also had other keys, put beside it, vanish.
+    /// Ranks keep what they have fetched, so a second value would reach some of them only. Under Open MPI 4.1 with PMIx
+    /// 4.2 it also had other keys, put beside it, vanish.
     ///
     /// # Errors
-    /// A key was put before, is empty, has a NUL or more than [`MAX_KEY`] bytes; a value is empty or has more than [`MAX_VALUE`]
-    /// bytes; the launcher is gone or refuses it.
+    /// A key was put before, is empty, has a NUL or more than [`MAX_KEY`] bytes; a value is empty or has more than
+    /// [`MAX_VALUE`] bytes; the launcher is gone or refuses it.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
         self.check(key)?;
         if value.is_empty() || value.len() > MAX_VALUE {
@@ -130,24 +133,27 @@ impl Job {
         self.joined.exchange.put(key, value)
     }
 
-    /// Waits until all ranks have called it, and commits what this one has put: PMIx_Commit, then PMIx_Fence without collection
-    /// of data. Each value is fetched when it is first asked for, so that nothing grows with the number of ranks. Also the
-    /// barrier of the job.
+    /// Waits until all ranks have called it, and commits what this one has put: PMIx_Commit, then PMIx_Fence without
+    /// collection of data. Each value is fetched when it is first asked for, so that nothing grows with the number of
+    /// ranks. Also the barrier of the job.
     ///
     /// # Errors
-    /// The launcher is gone; under `vervain launch` also: a rank has ended or left the job, so the fence would never be over.
+    /// The launcher is gone; under `vervain launch` also: a rank has ended or left the job, so the fence would never be
+    /// over.
     pub fn fence(&self) -> Result<()> {
         self.check_process()?;
         self.joined.exchange.fence()
     }
 
-    /// The value that `rank` has put under `key` before its last fence; None if there is none. `vervain launch` answers that at
-    /// once, PMIx may need up to `timeout` to tell.
+    /// The value that `rank` has put under `key` before its last fence; None if there is none. `vervain launch` answers
+    /// None at once, PMIx may need up to `timeout`.
     ///
-    /// Between the two a fence is needed: without it some PMIx servers answer at once that there is none (Open MPI 4.1).
+    /// Between the two a fence is needed: without it some PMIx servers answer at once that there is none (Open MPI
+    /// 4.1).
     ///
     /// # Errors
-    /// There is no such rank, the key is none that can be put, or the launcher is gone or does not answer within `timeout`.
+    /// There is no such rank, the key is none that can be put, or the launcher is gone or does not answer within
+    /// `timeout`.
     pub fn get(&self, rank: u32, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>> {
         self.check(key)?;
         if rank >= self.size() {
@@ -156,8 +162,9 @@ impl Job {
         self.joined.exchange.get(rank, key, timeout)
     }
 
-    /// Ends all ranks of the job, with `sentence` as the reason; a status of 0 counts as 1, and of others the low 8 bits count
-    /// (PMIx_Abort). Handlers of atexit(3) do not run, for threads of the program may be in the midst of anything.
+    /// Ends all ranks of the job, with `sentence` as the reason; a status of 0 counts as 1, and of others the low 8
+    /// bits count (PMIx_Abort). Handlers of atexit(3) do not run, for threads of the program may be in the midst of
+    /// anything.
     pub fn abort(&self, status: i32, sentence: &str) -> ! {
         let status = match status & 0xff {
             0 => 1,
@@ -171,10 +178,10 @@ impl Job {
         unsafe { libc::_exit(status) }
     }
 
-    /// For a process that is about to end, by exit(3), without [`finalize`](Job::finalize): the other ranks would wait for it, so
-    /// the job ends, with `sentence` as the reason. `vervain launch` finds that by itself once the process has ended, in whatever
-    /// way. A launcher with PMIx is asked to abort the job with status 1, and may end this process before the function returns.
-    /// In a child made by fork(2) it does nothing.
+    /// For a process that is about to end, by exit(3), without [`finalize`](Job::finalize): the other ranks would wait
+    /// for it, so the job ends, with `sentence` as the reason. `vervain launch` finds that by itself once the process
+    /// has ended, in whatever way. A launcher with PMIx is asked to abort the job with status 1, and may end this
+    /// process before the function returns. In a child made by fork(2) it does nothing.
     ///
     /// It takes no lock of this crate's, for exit(3) may have been called by a handler of a signal.
     pub fn desert(&self, sentence: &str) {

@@ -1,9 +1,11 @@
-//! What a rank and `vervain launch` say to each other: requests and replies, each behind its length. Both ends hold every
-//! length against what is there, for the other end may be a program that has written over its own memory.
+//! The messages between a rank and `vervain launch`: requests and replies, each behind its length. Both ends check
+//! every length against the bytes that are there, for the other end may be a program that has written over its own
+//! memory.
 //!
-//! A frame is the number of the bytes that follow (4 bytes), a kind (1 byte) and the fields of that kind. Numbers are little
-//! endian; a text or a value stands behind its length (4 bytes). Each request but an abort has one reply, which for a fence comes
-//! when the last rank has asked, and a rank waits for it before it sends another request; it may abort at any time.
+//! A frame is the number of the bytes that follow (4 bytes), a kind (1 byte) and the fields of that kind. Numbers are
+//! little endian; a text or a value stands behind its length (4 bytes). Each request but an abort has one reply, which
+//! for a fence comes when the last rank has asked, and a rank waits for it before it sends another request; it may
+//! abort at any time.
 
 use std::fmt;
 
@@ -20,7 +22,7 @@ const MAX_FRAME: usize = 1 + 4 + MAX_KEY + 4 + MAX_VALUE;
 /// The longest name of a job.
 const MAX_ID: usize = 64;
 
-/// What a rank asks.
+/// A request of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// I am the rank that this connection was made for, of the job `id`.
@@ -29,7 +31,7 @@ pub enum Request {
     Put { key: String, value: Vec<u8> },
     /// Commit what I have put, and answer when all ranks are here.
     Fence,
-    /// What has `rank` committed under `key`?
+    /// Asks for the value that `rank` has committed under `key`.
     Get { rank: u32, key: String },
     /// End all ranks. No reply.
     Abort { status: i32, sentence: String },
@@ -37,18 +39,18 @@ pub enum Request {
     Finalize,
 }
 
-/// What the launcher answers.
+/// A reply of the launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// It is done.
     Done,
-    /// What a get has asked for.
+    /// The value that a get has asked for.
     Value(Option<Vec<u8>>),
     /// It cannot be done: why.
     Refused(String),
 }
 
-/// What the other end sent is no frame of this protocol.
+/// The bytes of the other end are no frame of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 

@@ -1,7 +1,7 @@
 //! The launcher's end: one socket pair for each rank, without a name or a port, and the store behind them.
 //!
 //! [`Server`] neither waits nor starts threads. The launcher polls the descriptors of [`Server::interest`], calls
-//! [`Server::serve`] for those that are ready, and tells by [`Server::ended`] which processes have ended.
+//! [`Server::serve`] for those that are ready, and reports processes that have ended by [`Server::ended`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,7 +13,8 @@ use vervain_config::{JOB_FD, JOB_ID, JOB_RANK, JOB_SIZE};
 use crate::alone;
 use crate::protocol::{Inbox, Reply, Request, VERSION};
 
-/// Bytes of keys and values that a rank may have in the store: the limit on what a program can do to its launcher's memory.
+/// Bytes of keys and values that a rank may have in the store: the limit on what a program can do to its launcher's
+/// memory.
 pub const MAX_STORED: usize = 64 << 20;
 
 /// The store of one job, with the connections to its ranks.
@@ -27,20 +28,20 @@ pub struct Server {
     missing: Option<String>,
 }
 
-/// What the launcher holds for a rank.
+/// The launcher's state of a rank.
 struct Rank {
     /// None after its end.
     stream: Option<UnixStream>,
     inbox: Inbox,
-    /// What the socket has not taken yet. As long as there is any, nothing more is read.
+    /// Bytes that the socket has not taken yet. As long as there are any, nothing more is read.
     outbox: Vec<u8>,
     joined: bool,
-    /// What its next fence commits.
+    /// Values that its next fence commits.
     put: HashMap<String, Vec<u8>>,
     stored: usize,
 }
 
-/// What a rank has done that the launcher must act upon: all ranks end.
+/// A demand of a rank on which the launcher must act: all ranks end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Demand {
     /// It aborts the job.
@@ -50,7 +51,7 @@ pub enum Demand {
         /// Its reason.
         sentence: String,
     },
-    /// What it has sent makes no sense: why.
+    /// Its message makes no sense; the reason.
     Broken(String),
 }
 
@@ -90,13 +91,13 @@ impl Server {
         Ok((Server { id, ranks, values: HashMap::new(), fenced: BTreeSet::new(), missing: None }, seats))
     }
 
-    /// The connection to a rank, and whether it is to be polled for room (else for what the rank sends); None after its end.
+    /// The connection to a rank, and true if it is to be polled for room, false if for input; None after its end.
     pub fn interest(&self, rank: u32) -> Option<(BorrowedFd<'_>, bool)> {
         let rank = self.rank(rank)?;
         Some((rank.stream.as_ref()?.as_fd(), !rank.outbox.is_empty()))
     }
 
-    /// Serves what a rank has sent until now, without waiting. What it returns ends the job.
+    /// Serves the requests that a rank has sent until now, without waiting. A returned demand ends the job.
     pub fn serve(&mut self, rank: u32) -> Option<Demand> {
         // A rank that sends without end must not keep the launcher from the others.
         for _ in 0..256 {
@@ -120,7 +121,7 @@ impl Server {
                     let mut piece = [0; 16 << 10];
                     match seat.stream.as_mut()?.read(&mut piece) {
                         Ok(0) => {
-                            // All processes that had it have closed it; their end is told elsewhere.
+                            // All processes that had it have closed it; their end is reported by [`Server::ended`].
                             seat.stream = None;
                             return None;
                         }
@@ -138,13 +139,14 @@ impl Server {
         None
     }
 
-    /// Whether a rank has joined the job and not left it. One whose process ends so has failed, whatever its exit status: the
-    /// others wait for it.
+    /// Returns true if a rank has joined the job and not left it. One whose process ends so has failed, whatever its
+    /// exit status: the others wait for it.
     pub fn is_member(&self, rank: u32) -> bool {
         self.rank(rank).is_some_and(|rank| rank.joined)
     }
 
-    /// That the process of a rank has ended: fences will not be over any more, and those who wait in one are told.
+    /// The process of a rank has ended: fences will not complete any more, and the ranks that wait in one get an
+    /// answer.
     pub fn ended(&mut self, rank: u32) {
         if let Some(seat) = self.rank_mut(rank) {
             seat.stream = None;
@@ -243,7 +245,7 @@ impl Server {
                 Ok(length) => _ = seat.outbox.drain(..length),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // It has ended; that is told elsewhere.
+                // The process has ended; that is reported by [`Server::ended`].
                 Err(_) => seat.stream = None,
             }
         }

@@ -11,8 +11,8 @@ use crate::settings::Settings;
 
 /// Version and build of this command: what `vervain --version` prints behind the name.
 ///
-/// The commit of the sources ("unknown" where they come without git), with "+dirty" if tracked files differed from it when the
-/// command was compiled; the target; the features of the CPU that the compiler took for granted.
+/// The commit of the sources ("unknown" where they come without git), with "+dirty" if tracked files differed from it
+/// when the command was compiled; the target; the features of the CPU that the compiler took for granted.
 pub const BUILD: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (build ",
@@ -48,17 +48,18 @@ pub enum Command {
     /// Run a program on Vervain's devices
     ///
     /// Sets the environment (library path, preload, device options) and executes the program in this very process, so
-    /// its pid, its exit status and its signals are its own. Exit status if the program does not start: 2 for a mistake in
-    /// an option or a variable, 125 if Vervain itself fails, 126 if the program cannot be executed, 127 if it is not
+    /// its pid, its exit status and its signals are its own. Exit status if the program does not start: 2 for a mistake
+    /// in an option or a variable, 125 if Vervain itself fails, 126 if the program cannot be executed, 127 if it is not
     /// found.
     #[command(after_help = RUN_EXAMPLES, override_usage = "vervain run [OPTIONS] [--] PROGRAM [ARGS]...")]
     Run(RunArgs),
     /// Run a program as the ranks of a parallel job on this host
     ///
-    /// Starts N processes on Vervain's devices, which find each other by the launcher, and prints their output line by line, each
-    /// line behind the number of its rank. Standard input is that of rank 0. If a rank ends with another status than 0, by a
-    /// signal, or aborts the job, the others are ended. Exit status: 0 if that of all ranks is, else that of the first that
-    /// failed, 128 and the signal's number for a signal; if the program does not start, as of `vervain run`.
+    /// Starts N processes on Vervain's devices, which find each other by the launcher, and prints their output line by
+    /// line, each line behind the number of its rank. Standard input is that of rank 0. If a rank ends with another
+    /// status than 0, by a signal, or aborts the job, the others are ended. Exit status: 0 if that of all ranks is,
+    /// else that of the first that failed, 128 and the signal's number for a signal; if the program does not start, as
+    /// of `vervain run`.
     #[command(after_help = LAUNCH_EXAMPLES, override_usage = "vervain launch -n N [OPTIONS] [--] PROGRAM [ARGS]...")]
     Launch(LaunchArgs),
     /// Run programs as jobs that can be checkpointed, list them, kill them
@@ -73,16 +74,16 @@ pub enum Command {
     Restart(crate::job::cli::RestartArgs),
     /// Have jobs take turns: one has the CPUs for a while, and the others are stopped
     ///
-    /// Stays in the foreground until the jobs have ended, or it is told to end. Then, or if it is killed, all jobs go on at once.
-    /// Connections of a job that is stopped know of no time. Prints at its end what the switches have cost.
+    /// Stays in the foreground until the jobs have ended, or it is told to end. Then, or if it is killed, all jobs go
+    /// on at once. Connections of a job that is stopped know of no time. Prints at its end what the switches have cost.
     #[command(after_help = crate::job::cli::GANG_EXAMPLES)]
     Gang(crate::job::cli::GangArgs),
     /// List the devices that a program under `vervain run` sees
     Devices(DevicesArgs),
     /// Check this machine for everything that Vervain uses, with cost and remedy of each lack
     ///
-    /// Each check is a trial; one that cannot be made says "not tested". Exit status: 0 if Vervain can run here, even if slower;
-    /// 1 if it cannot.
+    /// Each check is a trial; one that cannot be made says "not tested". Exit status: 0 if Vervain can run here, even
+    /// if slower; 1 if it cannot.
     Doctor(DoctorArgs),
     /// Print the environment variables that `vervain run` sets, for shells, Dockerfiles and CI, or list all variables
     #[command(after_help = ENV_EXAMPLES)]
@@ -150,7 +151,8 @@ pub struct DeviceOptions {
 
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared
+    /// memory
     #[arg(long)]
     pub no_preload: bool,
     /// Print the environment and the libibverbs that the program gets, and, as --log info does, why each call failed
@@ -174,7 +176,8 @@ pub struct LaunchArgs {
     /// The libibverbs of the ranks
     #[arg(long, value_enum, default_value_t = RanksVerbs::Vervain)]
     pub verbs: RanksVerbs,
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared
+    /// memory
     #[arg(long)]
     pub no_preload: bool,
     /// Print the environment and the libibverbs that the ranks get, and, as --log info does, why each call failed
@@ -189,7 +192,8 @@ pub struct LaunchArgs {
     pub device: DeviceOptions,
 }
 
-/// Starter memories of ACP: what each rank has from the beginning, and others reach. Bytes; None: as the rank's environment says.
+/// Starter memories of ACP: what each rank has from the beginning, and others reach. Bytes; None: as the rank's
+/// environment says.
 #[derive(Args, Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[command(next_help_heading = "ACP options")]
 pub struct StarterOptions {
@@ -217,7 +221,7 @@ impl StarterOptions {
 }
 
 fn starter_memory(text: &str) -> Result<u64, String> {
-    // As much as ACP accepts.
+    // ACP's own limit.
     const MOST: u64 = 1 << 40;
     let bytes = vervain_config::bytes(text.as_bytes()).and_then(|bytes| u64::try_from(bytes).ok());
     bytes
@@ -261,13 +265,15 @@ pub struct EnvArgs {
     /// List Vervain's variables with their values, defaults and meaning; --format json has more
     #[arg(long, conflicts_with = "no_preload")]
     pub list: bool,
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared
+    /// memory
     #[arg(long)]
     pub no_preload: bool,
     /// Format of the output
     #[arg(long, value_enum, default_value_t = EnvFormat::Sh)]
     pub format: EnvFormat,
-    /// PREFIX of `make install` inside the image, for --format docker [default: /opt/vervain, as in examples/Dockerfile]
+    /// PREFIX of `make install` inside the image, for --format docker [default: /opt/vervain, as in
+    /// examples/Dockerfile]
     #[arg(long, value_name = "DIR", value_parser = crate::env_format::prefix)]
     pub prefix: Option<String>,
     #[command(flatten)]

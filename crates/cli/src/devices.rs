@@ -31,7 +31,8 @@ pub fn devices(args: &DevicesArgs) -> Result<ExitCode> {
     output::print(&(table(&devices) + &window.unwrap_or_default()))
 }
 
-/// Notes of which node of the window a GID is; a line about a window in a device. One that cannot be opened has been complained of.
+/// Notes of which node of the window a GID is; a line about a window in a device. One that cannot be opened has been
+/// complained of.
 fn name_window(devices: &mut [Device], variables: &Variables) -> Option<String> {
     let value = variables.iter().find(|(name, _)| *name == WINDOW.name()).map(|(_, value)| value);
     let spec = value.and_then(|value| WindowSpec::of(value.as_bytes()))?;
@@ -46,7 +47,7 @@ fn name_window(devices: &mut [Device], variables: &Variables) -> Option<String> 
     about(&spec, facts)
 }
 
-/// What a window in a device is; None for files, which are what their names say.
+/// The description of a window in a device; None for files, whose names say enough.
 fn about(spec: &WindowSpec, facts: &Facts) -> Option<String> {
     let (medium, speed) = (facts.medium, facts.read_speed?);
     let (mib, nodes) = (facts.layout.size() >> 20, facts.layout.nodes());
@@ -54,8 +55,8 @@ fn about(spec: &WindowSpec, facts: &Facts) -> Option<String> {
     Some(format!("window {}: {medium}\n  {mib} MiB, {nodes} nodes, read with {speed} MB/s\n", spec.path.display()))
 }
 
-/// A line for each port, and below it one for each GID: at most 80 columns, since addresses and names of interfaces have
-/// longest lengths.
+/// A line for each port, and below it one for each GID: at most 80 columns, since addresses and names of interfaces
+/// have longest lengths.
 fn table(devices: &[Device]) -> String {
     let mut out = String::new();
     for (device, port) in devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port))) {

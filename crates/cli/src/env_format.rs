@@ -1,5 +1,5 @@
-//! `vervain env`: the variables of `vervain run` in the form of a shell, a Dockerfile, GitHub Actions or JSON; and the list
-//! of all variables.
+//! `vervain env`: the variables of `vervain run` in the form of a shell, a Dockerfile, GitHub Actions or JSON; and the
+//! list of all variables.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use crate::environment::Variables;
 use crate::settings::{self, Settings, WrongSetting};
 use crate::{output, run};
 
-/// Where examples/Dockerfile installs Vervain.
+/// The folder into which examples/Dockerfile installs Vervain.
 const IN_THE_IMAGE: &str = "/opt/vervain";
 
 pub fn env(args: &EnvArgs) -> Result<ExitCode> {
@@ -52,13 +52,13 @@ pub fn env(args: &EnvArgs) -> Result<ExitCode> {
 struct Listed {
     name: &'static str,
     option: Option<String>,
-    /// What it is for a program under `vervain run` with these options.
+    /// Its value for a program under `vervain run` with these options.
     value: Option<String>,
     default: &'static str,
     meaning: &'static str,
-    /// What it can be.
+    /// The values that it can have.
     values: String,
-    /// What each word means, where it is one of some words.
+    /// The meaning of each word, if its values are words.
     words: Vec<(&'static str, &'static str)>,
     read_by: Vec<&'static str>,
 }

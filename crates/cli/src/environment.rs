@@ -11,14 +11,14 @@ use crate::libs;
 /// Names and values in the order in which they are printed.
 pub type Variables = Vec<(&'static str, OsString)>;
 
-/// What makes communication libraries use the device where nobody has told them what to use: they prefer shared memory of
-/// their own inside a host, and to many an adapter that is not Mellanox's is no reason to look for verbs. A variable that is
-/// set, if only to nothing, stays as it is.
+/// Variables that make communication libraries use the device if the user has not chosen another: they prefer shared
+/// memory of their own inside a host, and many look for verbs only if there is an adapter of Mellanox's. A variable
+/// that is set, if only to nothing, stays as it is.
 const DEFAULTS: [(&str, &str); 4] = [
     // UCX: neither its shared memory nor TCP; what is for GPUs stays.
     ("UCX_TLS", "^sm,tcp"),
-    // Open MPI: takes UCX for devices with these drivers. Said by leaving out, for a component that is named must be there:
-    // Debian leaves UCX out; osc/rdma would come before osc/ucx, by shared memory.
+    // Open MPI: takes UCX for devices with these drivers. Said by leaving out, for a component that is named must be
+    // there: Debian leaves UCX out; osc/rdma would come before osc/ucx, by shared memory.
     ("OMPI_MCA_opal_common_ucx_devices", "vervain*,mlx*,hns*"),
     ("OMPI_MCA_pml", "^cm"),
     ("OMPI_MCA_osc", "^rdma"),
@@ -29,9 +29,9 @@ pub fn client_defaults(is_set: impl Fn(&str) -> bool) -> Variables {
     DEFAULTS.into_iter().filter(|(name, _)| !is_set(name)).map(|(name, value)| (name, value.into())).collect()
 }
 
-/// What checkers have to be told, beside what they are told already: a sanitizer's runtime that is linked into the program
-/// asks nobody else (`crates/preload/src/checkers.rs` answers the others), and valgrind reads files. An option that the user
-/// has set stays as it is.
+/// Settings for checkers that they cannot get otherwise: a sanitizer's runtime that is linked into the program reads
+/// nothing but its variable (`crates/preload/src/checkers.rs` serves the others), and valgrind reads files. An option
+/// that the user has set stays as it is.
 pub fn checkers(dir: &Path, current: impl Fn(&str) -> Option<OsString>) -> Variables {
     let mut variables = Variables::new();
     let mut add = |name: &'static str, option: &str, value: &OsStr, separator: u8| {
@@ -88,8 +88,8 @@ pub fn preload(dir: &Path, current: Option<&OsStr>) -> OsString {
     in_front(entry, current.map(others_preloads).as_deref(), b':')
 }
 
-/// LD_PRELOAD and the name of the view's tree as they are without the preload, where a `vervain run` around this one has set
-/// them. What nobody has set is left out; an empty value stands for a variable that is to be unset.
+/// LD_PRELOAD and the name of the view's tree as they are without the preload, if a `vervain run` around this one has
+/// set them. Variables that are not set are left out; an empty value stands for a variable that is to be unset.
 pub fn without_preload(current: impl Fn(&str) -> Option<OsString>) -> Variables {
     let mut variables = Variables::new();
     if let Some(had) = current("LD_PRELOAD") {

@@ -1,5 +1,6 @@
-//! What the verbs library answers about its devices. A child process asks it, since the library reads its configuration
-//! from the environment and must leave no trace in a command that is about to become another program; JSON comes back.
+//! The verbs library's answers about its devices. A child process asks it, since the library reads its configuration
+//! from the environment and must leave no trace in a command that is about to become another program. The child answers
+//! in JSON.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,7 +22,8 @@ use crate::cli::InventoryArgs;
 use crate::environment::Variables;
 use crate::{output, settings};
 
-/// Opening a device takes milliseconds; a library that does nothing for so long never answers. Under valgrind it takes seconds.
+/// Opening a device takes milliseconds; a library that does nothing for so long never answers. Under valgrind it takes
+/// seconds.
 fn patience() -> Duration {
     Duration::from_secs(if vervain_share::checkers::valgrind() { 120 } else { 5 })
 }
@@ -82,11 +84,11 @@ pub struct Gid {
     pub window_node: Option<u32>,
 }
 
-/// Asks `library` in a child process with `variables` set. What the library says on standard error is passed on unless `quiet`;
-/// if it fails, its reason is part of the error.
+/// Asks `library` in a child process with `variables` set. The library's messages on standard error are passed on
+/// unless `quiet`; if it fails, its reason is part of the error.
 pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<Device>> {
     let exe = std::env::current_exe().context("cannot tell where this command lies (is /proc mounted?)")?;
-    // A library that is told to be silent would not give its reason either.
+    // A library with logging off would not give its reason either.
     let silent = |(name, value): &(&str, OsString)| *name == LOG.name() && value.eq_ignore_ascii_case("off");
     let quiet = quiet || variables.iter().any(silent);
     let mut command = Command::new(exe);
@@ -98,7 +100,7 @@ pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<D
         .arg("inventory")
         .arg(library)
         .envs(variables.iter().map(|(n, v)| (*n, v)))
-        // What it says on standard error is then only looked at if it fails, and then that must be there.
+        // The messages on standard error are read only if it fails, and must be there then.
         .envs(quiet.then(|| (LOG.name(), LogLevel::Error.word())))
         // The library asked is the one named; a preload of the user's has no part in it.
         .env_remove("LD_PRELOAD")
@@ -122,7 +124,8 @@ pub fn query(library: &Path, variables: &Variables, quiet: bool) -> Result<Vec<D
     serde_json::from_slice(&json).context("the process that asks the verbs library gave no JSON")
 }
 
-/// Why the child failed: what the library itself says first, for that is the cause of the rest, else the last words.
+/// The reason why the child failed: the library's first message, for that is the cause of the rest, else the last
+/// words.
 fn reason(complaint: &str) -> &str {
     let cause = complaint.lines().find_map(|line| line.strip_prefix("vervain: [ERROR ")?.split_once("] "));
     let last = complaint.lines().last().unwrap_or_default().trim_start_matches("vervain: ");
@@ -130,8 +133,8 @@ fn reason(complaint: &str) -> &str {
     if said.is_empty() { "it gives no reason" } else { said }
 }
 
-/// Both streams of the child, read side by side so that neither blocks it, and by one thread: a second one may not be had where
-/// processes are limited. The child is killed when it is idle for too long.
+/// Both streams of the child, read side by side so that neither blocks it, and by one thread: a second one may not be
+/// had where processes are limited. The child is killed when it is idle for too long.
 fn read_to_end(child: &mut Child) -> Result<(Vec<u8>, String)> {
     let mut streams =
         [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)].map(|s| s.map(File::from));
@@ -172,8 +175,8 @@ fn read_some(streams: &mut [Option<File>; 2], got: &mut [Vec<u8>; 2]) -> io::Res
     Ok(ready.contains(&true))
 }
 
-/// Whether a child still works. On a busy machine what takes milliseconds may take many seconds, but then the child waits for a CPU or
-/// a disk, or has had some of one.
+/// The check that a child still works. On a busy machine a step of milliseconds may take many seconds, but then the
+/// child waits for a CPU or a disk, or has had some of one.
 struct Progress {
     stat: String,
     begun: Instant,
@@ -187,7 +190,8 @@ impl Progress {
         Progress { stat: format!("/proc/{pid}/stat"), begun: now, last: now, seen: None }
     }
 
-    /// How long the child has been waited for, if that is too long; `heard`: it has written something just now.
+    /// The time for which the child has been waited for, if that is too long; `heard`: it has written something since
+    /// the last call.
     fn idle_too_long(&mut self, heard: bool) -> Option<Duration> {
         let (now, patience) = (Instant::now(), patience());
         let seen = std::fs::read_to_string(&self.stat).ok().and_then(|stat| activity(&stat));
@@ -200,7 +204,8 @@ impl Progress {
     }
 }
 
-/// From /proc/PID/stat (proc_pid_stat(5)): whether the process waits for a CPU or a disk, and the CPU time that it has had, in ticks.
+/// From /proc/PID/stat (proc_pid_stat(5)): whether the process waits for a CPU or a disk, and the CPU time that it has
+/// had, in ticks.
 fn activity(stat: &str) -> Option<(bool, [u64; 2])> {
     // The name may have blanks and parentheses.
     let fields: Vec<_> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();

@@ -1,4 +1,4 @@
-//! Where Vervain's libraries are: beside the command. Nothing is searched elsewhere, so that a command never runs with
+//! The place of Vervain's libraries: beside the command. No other place is searched, so that a command never runs with
 //! another version's library.
 
 use std::env;
@@ -52,7 +52,8 @@ fn expressible(dir: PathBuf) -> Result<PathBuf> {
     }
 }
 
-/// The dynamic linker maps libraries executable, which the kernel refuses on a filesystem mounted noexec (mmap(2), EPERM).
+/// The dynamic linker maps libraries executable, which the kernel refuses on a filesystem mounted noexec (mmap(2),
+/// EPERM).
 fn loadable(dir: PathBuf) -> Result<PathBuf> {
     let noexec = statvfs(&dir).is_ok_and(|of| of.f_flag.contains(StatVfsMountFlags::NOEXEC));
     if noexec {

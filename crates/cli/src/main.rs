@@ -1,6 +1,7 @@
-//! The `vervain` command. This file only parses the command line, calls the subcommand and turns what it returns into an
-//! exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line or a wrong variable. `vervain run` becomes the
-//! program it starts, and `vervain launch` ends with the status of its ranks; the errors of both are 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
+//! The `vervain` command. This file only parses the command line, calls the subcommand and turns what it returns into
+//! an exit status: 0 or the subcommand's own, 1 for an error, 2 for a wrong command line or a wrong variable. `vervain
+//! run` becomes the program it starts, and `vervain launch` ends with the status of its ranks; the errors of both are
+//! 125 (Vervain), 126 (not executable) and 127 (not found), as with env(1).
 
 mod acp;
 mod bench;

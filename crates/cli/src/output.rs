@@ -1,4 +1,4 @@
-//! What the subcommands print: whole text at once, wrapped and coloured on a terminal only, and errors as one sentence.
+//! The output of subcommands: whole text at once, wrapped and coloured on a terminal only, and errors as one sentence.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ pub fn print(text: &str) -> Result<ExitCode> {
     write(io::stdout().lock(), text)
 }
 
-/// As [`print()`], but escapes for colours stay only on a terminal, as NO_COLOR and CLICOLOR_FORCE have it.
+/// As [`print()`], but escapes for colours stay only on a terminal, by the rules of NO_COLOR and CLICOLOR_FORCE.
 pub fn print_styled(text: &str) -> Result<ExitCode> {
     write(anstream::stdout().lock(), text)
 }
@@ -22,14 +22,14 @@ fn write(mut out: impl Write, text: &str) -> Result<ExitCode> {
     }
 }
 
-/// Columns of the terminal that standard output is, 80 if it does not tell; None if it is none.
+/// Columns of the terminal that standard output is, 80 if it has no number; None if it is no terminal.
 pub fn columns() -> Option<usize> {
     let size = || terminal_size::terminal_size_of(io::stdout());
     io::stdout().is_terminal().then(|| size().map_or(80, |(width, _)| width.0.into()))
 }
 
-/// `text` behind `prefix`, as a paragraph of whole words whose further lines begin below the first one's text; as one line
-/// without `columns`. A word that is longer than a line, such as a path, stays whole too.
+/// `text` behind `prefix`, as a paragraph of whole words whose further lines begin below the first one's text; as one
+/// line without `columns`. A word that is longer than a line, such as a path, stays whole too.
 pub fn hanging(prefix: &str, text: &str, columns: Option<usize>) -> String {
     let indent = prefix.chars().count();
     let (mut out, mut at) = (prefix.to_owned(), indent);

@@ -14,13 +14,13 @@ use rustix::process::{PTracer, set_ptracer};
 use crate::cli::ProbeArgs;
 use crate::output;
 
-/// What the child must find, and what it must leave.
+/// The bytes that the child must find, and those that it must leave.
 const BEFORE: u64 = 0x7665_7276_6169_6e21;
 const AFTER: u64 = 0x6d65_6d6f_7279_2121;
 
 static TARGET: AtomicU64 = AtomicU64::new(BEFORE);
 
-/// The errno of the two calls in a child that reaches for this process; None where the bytes arrived.
+/// The errno of the two calls in a child that reaches for this process; None if the bytes arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     pub read: Option<Errno>,

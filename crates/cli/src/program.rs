@@ -13,7 +13,7 @@ use vervain_elf as elf;
 
 use crate::libs;
 
-/// Why there is nothing to execute.
+/// The reason why there is nothing to execute.
 #[derive(Debug)]
 pub enum NotRunnable {
     /// Exit status 127.
@@ -71,14 +71,14 @@ fn executable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What the kernel executes in the end.
+/// The file that the kernel executes in the end.
 #[derive(Debug)]
 pub struct Executed {
     pub path: PathBuf,
     pub elf: elf::Elf,
 }
 
-/// Follows `program` through `#!` lines to the ELF file behind it; None where that cannot be told.
+/// Follows `program` through `#!` lines to the ELF file behind it; None if that cannot be found out.
 pub fn executed(program: &Path, path: Option<&OsStr>) -> Option<Executed> {
     let mut file = program.to_owned();
     // Linux follows four nested interpreters; env(1) may add one of ours for each.
@@ -110,7 +110,7 @@ fn interpreter(script: &Path) -> Option<(PathBuf, Option<OsString>)> {
 }
 
 impl Executed {
-    /// Why ld.so will not see LD_LIBRARY_PATH and LD_PRELOAD (AT_SECURE), if so.
+    /// The reason why ld.so will not see LD_LIBRARY_PATH and LD_PRELOAD (AT_SECURE), if so.
     pub fn secure(&self) -> Option<&'static str> {
         let meta = fs::metadata(&self.path).ok()?;
         // Under no_new_privs the kernel ignores all three.
@@ -138,7 +138,7 @@ impl Executed {
         if !self.elf.native {
             return vec![format!("{shown} is built for another machine than Vervain's libraries and cannot load them")];
         }
-        // The dynamic linker has no interpreter either. What it is to load is an argument of its own.
+        // The dynamic linker has no interpreter either. The program that it is to load is one of its arguments.
         if self.is_dynamic_linker() {
             return Vec::new();
         }
@@ -151,7 +151,7 @@ impl Executed {
         self.overriding_rpath(dir).into_iter().collect()
     }
 
-    /// Whether it is the GNU C library's `ld.so`, by the name of its file: ld-linux-x86-64.so.2, or ld-2.31.so.
+    /// Returns true if it is the GNU C library's `ld.so`, by the name of its file: ld-linux-x86-64.so.2, or ld-2.31.so.
     fn is_dynamic_linker(&self) -> bool {
         let file = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let name = file.file_name().unwrap_or_default().to_string_lossy();

@@ -1,5 +1,5 @@
-//! Removes sysfs trees that no run uses any more. Runs of one configuration share a tree and none owns it, so a tree goes
-//! when nobody has asked for it for a week and no process of this user has it in its environment.
+//! Removes sysfs trees that no run uses any more. Runs of one configuration share a tree and none owns it, so a tree
+//! goes when nobody has asked for it for a week and no process of this user has it in its environment.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// A process that cannot be seen from here (another pid namespace with the same directory) is at least left alone this long.
+/// A process that cannot be seen from here (another pid namespace with the same directory) is at least left alone this
+/// long.
 const UNUSED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How long one that makes a tree waits for one that removes others.
+/// Number of tries of a process that makes a tree, while another one removes trees.
 const PATIENCE: u32 = 200;
 
-/// Held while a tree is looked for or made: none is removed meanwhile. None when the directory cannot be locked; then
+/// Held while a tree is looked for or made: none is removed meanwhile. None if the directory cannot be locked; then
 /// only its age protects a tree.
 pub fn hold(dir: &Path) -> Option<File> {
     let file = File::open(dir).ok()?;

@@ -56,7 +56,7 @@ impl Ready {
         preload: bool,
         verbose: bool,
     ) -> Result<Ready, (u8, anyhow::Error)> {
-        // As an option that is wrong: before anything is looked for.
+        // A wrong variable is treated as a wrong option: reported before anything is looked for.
         device.settings.in_force(Variable::value).map_err(|e| (WRONG_SETTING, e))?;
         let mut ready = Ready::as_it_is(words)?;
         let (dir, mut variables) =
@@ -130,13 +130,14 @@ pub fn prepare(options: &DeviceOptions, view: bool) -> Result<(PathBuf, Variable
     let mut variables = options.settings.in_force(Variable::value)?;
     let dir = libs::directory(options.lib_dir.as_deref())?;
     settings::tell_unknown();
-    // Without the view too: a setting that only the library can judge is told before the program starts.
+    // Needed without the view too: a setting that only the library can judge must be reported before the program
+    // starts.
     let devices = match inventory::query(&dir.join(libs::LIBIBVERBS), &variables, true) {
         Err(e) if e.is::<WrongSetting>() => return Err(options.settings.by_option(e)),
         devices => devices,
     };
     if view && dir.join(libs::PRELOAD).is_file() {
-        // A program that only uses libibverbs does not need the view, so its absence is told and borne.
+        // A program that only uses libibverbs does not need the view, so its absence is reported and accepted.
         match devices.and_then(|devices| sysfs::tree(&devices)) {
             Ok(tree) => variables.push((SYSFS.name(), tree.into())),
             Err(e) => output::note(&format!("warning: no view of /sys/class/infiniband: {e:#}")),
@@ -195,7 +196,7 @@ fn explain(program: &Path, executed: Option<&Executed>, dir: &Path, variables: &
 /// Has MPICH take each rank for one on a host of its own.
 const MPICH_WITHOUT_ITS_OWN: &str = "MPIR_CVAR_NOLOCAL";
 
-/// Whether a program is MPICH's launcher, Hydra: another part of it lies beside.
+/// Returns true if a program is MPICH's launcher, Hydra: another part of it lies beside.
 fn starts_ranks_of_mpich(program: &Path) -> bool {
     let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let name = real.file_name().unwrap_or_default().to_string_lossy();

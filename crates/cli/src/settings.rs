@@ -1,4 +1,5 @@
-//! The options that stand for environment variables, as `vervain_config`'s table has them, and what is said of wrong values.
+//! The options that stand for environment variables, as `vervain_config`'s table has them, and what is said of wrong
+//! values.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -47,8 +48,8 @@ pub fn of_option(long: &str) -> Option<&'static Variable> {
     offered().find(|(_, option)| option.long == long).map(|(variable, _)| variable)
 }
 
-/// What is wrong with a value, as a sentence goes on behind the name of the variable or of its option. Only the library can
-/// tell which interfaces there are and whether a file can be written.
+/// The mistake in a value, as the rest of a sentence behind the name of the variable or of its option; None for a good
+/// value. Only the library can find out which interfaces exist and whether a file can be written.
 pub fn mistake(variable: &'static Variable, value: &OsStr) -> Option<String> {
     // An empty value unsets the variable.
     if value.is_empty() {
@@ -111,7 +112,8 @@ impl Settings {
         self.0.first().and_then(|(variable, _)| variable.option).map(|option| option.long)
     }
 
-    /// The value that a variable has for a program: the option's, else the one that it has in the environment (`current`).
+    /// The value that a variable has for a program: the option's, else the one that it has in the environment
+    /// (`current`).
     pub fn value(&self, variable: &Variable, current: impl Fn(&Variable) -> Option<OsString>) -> Option<OsString> {
         self.given(variable).map(OsString::from).or_else(|| current(variable))
     }
@@ -142,8 +144,8 @@ impl Settings {
     }
 }
 
-/// A variable or an option has a value that it cannot have: the command's own sentence, or the library's. The command ends with
-/// status 2.
+/// A variable or an option has a value that it cannot have: the command's own sentence, or the library's. The command
+/// ends with status 2.
 #[derive(Debug)]
 pub struct WrongSetting(pub String);
 

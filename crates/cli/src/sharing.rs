@@ -1,5 +1,5 @@
-//! Whether programs allocate from shared memory, tried in a child process that has the preload: it
-//! allocates, and asks the preload where the memory lies.
+//! The check that programs allocate from shared memory. A child process that has the preload tries: it allocates, and
+//! asks the preload for the place of the memory.
 
 use std::env;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::{environment, libs, output};
 /// Bytes that the child allocates: large enough for any threshold.
 const TRIED: usize = 4 << 20;
 
-/// What a process under the preload finds.
+/// The findings of a process under the preload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
     /// Its large allocations lie in a sealed memfd.
@@ -74,8 +74,8 @@ fn found() -> Serving {
     if symbol.is_null() {
         return Serving::Absent;
     }
-    // SAFETY: the name is this project's own, and stands for a function of this type (`vervain_share::api`); the table that
-    // it returns is null or lives as long as the process.
+    // SAFETY: the name is this project's own, and stands for a function of this type (`vervain_share::api`); the table
+    // that it returns is null or lives as long as the process.
     let api = unsafe {
         let table = std::mem::transmute::<*mut libc::c_void, Entry>(symbol);
         table().as_ref()

@@ -1,11 +1,12 @@
-//! The tree of files that the preload library serves for /sys/class/infiniband, /sys/class/infiniband_verbs, /sys/class/misc/rdma_cm and
-//! /dev/infiniband. It says what the verbs library answered (`inventory`), in the kernel's own spelling, and is laid out
-//! as for the kernel's virtual devices: class entries are links into /sys/devices/virtual.
+//! The tree of files that the preload library serves for /sys/class/infiniband, /sys/class/infiniband_verbs,
+//! /sys/class/misc/rdma_cm and /dev/infiniband. It says what the verbs library answered (`inventory`), in the kernel's
+//! own spelling, and is laid out as for the kernel's virtual devices: class entries are links into
+//! /sys/devices/virtual.
 //!
 //! One tree per configuration, named by a hash of its content, in a private directory of this user: runs share it, and
-//! a later one removes it when nobody uses it any more (`prune`). Device nodes are links to /dev/null, since UCX and Mooncake want a character device there;
-//! that of rdma_cm is one to /dev/full. A librdmacm that is not Vervain's, inside of a program, would write its commands there, and is refused
-//! instead of told that each was carried out.
+//! a later one removes it when nobody uses it any more (`prune`). Device nodes are links to /dev/null, since UCX and
+//! Mooncake want a character device there; that of rdma_cm is one to /dev/full. A librdmacm that is not Vervain's,
+//! inside of a program, would write its commands there, and is refused instead of told that each was carried out.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,8 +27,8 @@ use crate::prune;
 enum Node {
     File(String),
     Link(String),
-    /// A file that the preload library replaces if a program opens it: by the value of the counter that the text names, or, without
-    /// a text, by one whose read fails.
+    /// A file that the preload library replaces if a program opens it: by the value of the counter that the text names,
+    /// or, without a text, by one whose read fails.
     Placeholder(String),
 }
 
@@ -80,7 +81,7 @@ fn plan(devices: &[Device]) -> Plan {
         ] {
             add(format!("{base}/{file}"), Node::File(text + "\n"));
         }
-        // What an adapter hangs on: programs look there for the processors near it, which all are.
+        // The parent of an adapter: programs look there for the processors near it, which all are.
         let parent = format!("{PARENTS}/{}", d.name);
         let to_parent = format!("../../infiniband_parent/{}", d.name);
         add(format!("{base}/device"), Node::Link(to_parent.clone()));
@@ -89,7 +90,8 @@ fn plan(devices: &[Device]) -> Plan {
             ("numa_node", numa_node(&nodes).to_owned()),
             ("local_cpulist", cpus.clone()),
             ("local_cpus", mask(&cpus)),
-            // The numbers of ibv_query_device. The vendor's has more than the 16 bits of PCI's: it is no other vendor's.
+            // The numbers of ibv_query_device. The vendor's has more than the 16 bits of PCI's: it is no other
+            // vendor's.
             ("vendor", format!("{:#08x}", d.vendor_id)),
             ("device", format!("{:#06x}", d.vendor_part_id)),
             // PCI's class of network controllers: Ethernet, InfiniBand.
@@ -149,8 +151,8 @@ fn addresses() -> Vec<(String, Ipv6Addr)> {
     getifaddrs().into_iter().flatten().filter_map(address).collect()
 }
 
-/// The interface that stands behind a port, whose addresses come first in its table. That of a window's node is none: programs ask for the
-/// interface to connect to an address that it has.
+/// The interface that stands behind a port, whose addresses come first in its table. That of a window's node is none:
+/// programs ask for the interface to connect to an address that it has.
 fn interface<'a>(port: &'a Port, addresses: &[(String, Ipv6Addr)]) -> Option<&'a str> {
     port.gids.iter().find_map(|gid| {
         let (name, ip) = (gid.netdev.as_deref()?, gid.gid.parse::<Ipv6Addr>().ok()?);
@@ -168,15 +170,15 @@ fn link_downed(netdev: Option<&str>) -> Node {
     }
 }
 
-/// The NUMA node of the devices, from the list of those that are online: the only one. Memory is near all of several; -1 is
-/// none.
+/// The NUMA node of the devices, from the list of those that are online: the only one. Memory is near all of several;
+/// -1 is none.
 fn numa_node(online: &str) -> &str {
     let online = online.trim();
     if online.parse::<u32>().is_ok() { online } else { "-1" }
 }
 
 const DRIVER: &str = "vervain";
-/// Where the devices' parents are: the kernel has its virtual devices without any, PCI devices elsewhere.
+/// The folder of the devices' parents: the kernel has its virtual devices without any, and PCI devices elsewhere.
 const PARENTS: &str = "sys/devices/virtual/infiniband_parent";
 
 /// A list of processors such as `0-3,8` as a mask, in the kernel's words of 32 bits.
@@ -213,7 +215,8 @@ fn port_files(p: &Port) -> Vec<(String, String)> {
         // No link has symbols or credits here, so that there are no wrong ones and nothing waits for one.
         ("counters/symbol_error", "0".to_owned()),
         ("counters/port_xmit_wait", "0".to_owned()),
-        // The kernel's default, in milliseconds; a card's can be written to. Each read gives the counters of that moment.
+        // The kernel's default, in milliseconds; a card's can be written to. Each read gives the counters of that
+        // moment.
         ("hw_counters/lifespan", "10".to_owned()),
     ]
     .map(|(file, text)| (file.to_owned(), text))
@@ -231,8 +234,8 @@ fn port_files(p: &Port) -> Vec<(String, String)> {
     files
 }
 
-/// The attributes of GIDs for which the kernel has a file, and EINVAL for who reads it: those of empty entries, and interfaces of
-/// entries that have none.
+/// The attributes of GIDs for which the kernel has a file, and EINVAL for who reads it: those of empty entries, and
+/// interfaces of entries that have none.
 fn attributes_without_value(p: &Port) -> impl Iterator<Item = String> {
     (0..p.gid_tbl_len).flat_map(move |i| {
         let gid = p.gids.iter().find(|gid| gid.index == i);
@@ -314,8 +317,8 @@ fn fingerprint(plan: &Plan) -> u64 {
     hash
 }
 
-/// Builds the tree aside and renames it into place, so that nobody sees a half of it. In one that is there, what a cleaner
-/// of /tmp took away is put back.
+/// Builds the tree aside and renames it into place, so that nobody sees a half of it. In one that is there, what a
+/// cleaner of /tmp took away is put back.
 fn ensure_tree(root: &Path, plan: &Plan) -> io::Result<()> {
     if root.is_dir() {
         return complete(root, plan);
@@ -353,7 +356,7 @@ fn complete(root: &Path, plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// As of sysfs's files that can only be read.
+/// The mode of sysfs's files that can only be read.
 const FILE_MODE: u32 = 0o444;
 
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
@@ -361,8 +364,8 @@ fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`, else `/dev/shm/vervain-<uid>`, which a container with a read-only
-/// root has: this user's, and nobody else's.
+/// `$XDG_RUNTIME_DIR/vervain`, else `/tmp/vervain-<uid>`, else `/dev/shm/vervain-<uid>`, which a container with a
+/// read-only root has: this user's, and nobody else's.
 pub fn private_directory() -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|d| d.is_absolute() && is_private(d, uid));
@@ -370,8 +373,8 @@ pub fn private_directory() -> Result<PathBuf> {
     first_private(places.chain(["/tmp", "/dev/shm"].map(|d| PathBuf::from(format!("{d}/vervain-{uid}")))), uid)
 }
 
-/// The first of the directories that can be made or written to; the error of the first where none can. One that is there
-/// and somebody else's is an error, and none is taken in its place.
+/// The first of the directories that can be made or written to; the error of the first where none can. One that is
+/// there and somebody else's is an error, and none is taken in its place.
 fn first_private(places: impl Iterator<Item = PathBuf>, uid: u32) -> Result<PathBuf> {
     let mut refused = None;
     for dir in places {
@@ -391,7 +394,7 @@ fn first_private(places: impl Iterator<Item = PathBuf>, uid: u32) -> Result<Path
     Err(refused.unwrap_or_else(|| anyhow::anyhow!("no directory for it")))
 }
 
-/// Whether files can be made in a directory: not so on a read-only file system.
+/// Returns true if files can be made in a directory: not so on a read-only file system.
 fn is_writable(dir: &Path) -> bool {
     rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }
@@ -452,7 +455,7 @@ mod tests {
         let has = |name: &str, ip: &str| (name.to_owned(), ip.parse().unwrap());
         let port = &device().ports[0];
         assert_eq!(interface(port, &[has("eth0", "fd00::1"), has("lo", "::ffff:127.0.0.1")]), Some("lo"));
-        // As of a window, whose GID goes with the interface that comes first.
+        // The interface of a window's GID is the first one.
         assert_eq!(interface(port, &[has("eth0", "::ffff:127.0.0.1"), has("lo", "::1")]), None);
     }
 

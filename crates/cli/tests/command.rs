@@ -195,8 +195,8 @@ fn an_unknown_option_is_2_and_one_line_with_the_option_that_was_meant() {
     assert_eq!(stdout(&output), "");
 }
 
-/// A value that a variable cannot have, as the command can tell it by itself; None for a text that the library or the machine
-/// judges.
+/// A value that a variable cannot have, if the command can judge it by itself; None for a text that the library or the
+/// machine judges.
 fn wrong_value(variable: &vervain_config::Variable) -> Option<&'static str> {
     use vervain_config::Syntax;
     match variable.syntax {
@@ -445,7 +445,7 @@ fn a_dockerfile_gets_the_path_inside_the_image_and_nothing_of_this_machine() {
     }
 }
 
-/// What a command prints on a terminal of so many columns.
+/// The output of a command on a terminal with this number of columns.
 fn on_terminal(command: &mut Command, columns: u16) -> String {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();

@@ -1,13 +1,14 @@
-//! The InfiniBand connection manager (IBA vol. 1 ch. 12): the state machines of one process for the connections that it asks for and is
-//! asked for, and for service ID resolution (SIDR). Time and management datagrams are passed in; datagrams, events and deadlines are
-//! handed out. No clock, no socket, no thread, so that processes that lose, repeat and forge each other's datagrams run in a
-//! deterministic simulation.
+//! The InfiniBand connection manager (IBA vol. 1 ch. 12): the state machines of one process for the connections that it
+//! asks for and is asked for, and for service ID resolution (SIDR). Time and management datagrams are passed in;
+//! datagrams, events and deadlines are handed out. No clock, no socket, no thread, so that processes that lose, repeat
+//! and forge each other's datagrams run in a deterministic simulation.
 //!
-//! A [`Machine`] is told what the program wants by its methods and what the network brings by [`Machine::receive`]. After any call, the
-//! caller takes all of [`Machine::next_output`] and calls [`Machine::tick`] at [`Machine::next_deadline`].
+//! A [`Machine`] is told what the program wants by its methods and what the network brings by [`Machine::receive`].
+//! After any call, the caller takes all of [`Machine::next_output`] and calls [`Machine::tick`] at
+//! [`Machine::next_deadline`].
 //!
-//! Most peers are the kernel's ib_cm, or Vervain. So where it differs from the specification, it is followed; where it leaves a peer
-//! waiting for a timeout that an answer would spare, an answer is given that it understands:
+//! Most peers are the kernel's ib_cm, or Vervain. So where it differs from the specification, it is followed; where it
+//! leaves a peer waiting for a timeout that an answer would spare, an answer is given that it understands:
 //!
 //! | what | ib_cm | here |
 //! |---|---|---|
@@ -36,30 +37,33 @@ pub use vervain_wire::cm as message;
 
 use message::{Rep, Req, SidrRep, SidrReq};
 
-/// A communication identifier of a [`Machine`]; never 0. Its upper [`vervain_gsi::SLOT_BITS`] bits are the process slot.
+/// A communication identifier of a [`Machine`]; never 0. Its upper [`vervain_gsi::SLOT_BITS`] bits are the process
+/// slot.
 pub type CommId = u32;
 
-/// What a [`Machine`] hands out.
+/// The output of a [`Machine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "is taken out at once")]
 pub enum Output {
-    /// Is to be sent. If nobody is there, [`Machine::refused`] is to hear of it; if it cannot be sent now, it may be dropped.
+    /// Is to be sent. If nobody is there, [`Machine::refused`] is to hear of it; if it cannot be sent now, it may be
+    /// dropped.
     Send {
-        /// To whom.
+        /// Its destination.
         path: Path,
-        /// What.
+        /// The datagram.
         mad: Mad,
     },
     /// The program is to hear of it.
     Event(Event),
 }
 
-/// What has become of an identifier. There are none of those that are destroyed.
+/// An event of an identifier. Destroyed identifiers have none.
 ///
-/// A [`Machine::connect`] ends in one of [`Event::Reply`], [`Event::Rejected`] and [`Event::Unreachable`]; an [`Event::Request`] that is
-/// accepted in one of [`Event::Established`], [`Event::Rejected`] and [`Event::Unreachable`]; a connection that is established in one of
-/// [`Event::DisconnectRequested`], [`Event::Disconnected`] and [`Event::Rejected`]. Behind these [`Event::TimewaitExit`] follows, when the
-/// program has answered.
+/// A [`Machine::connect`] ends in one of [`Event::Reply`], [`Event::Rejected`] and [`Event::Unreachable`]; an
+/// [`Event::Request`] that is accepted in one of [`Event::Established`], [`Event::Rejected`] and
+/// [`Event::Unreachable`]; a connection that is established in one of [`Event::DisconnectRequested`],
+/// [`Event::Disconnected`] and [`Event::Rejected`]. Behind these [`Event::TimewaitExit`] follows, when the program has
+/// answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "is taken out at once")]
 pub enum Event {
@@ -69,35 +73,35 @@ pub enum Event {
         conn: CommId,
         /// The way back to who asks.
         path: Path,
-        /// What is asked.
+        /// The request.
         req: Req,
     },
     /// A REP has come: [`Machine::ready`] is to be called when the QP is, or [`Machine::reject`].
     Reply {
         /// The identifier.
         conn: CommId,
-        /// What was answered.
+        /// The reply.
         rep: Rep,
     },
     /// The connection that was accepted is established.
     Established {
         /// The identifier.
         conn: CommId,
-        /// Of the RTU; zeros if something else has shown it.
+        /// The private data of the RTU; zeros if the connection was established without one.
         private_data: [u8; 224],
     },
-    /// The other end has refused, at whatever point. Of a connection that was established, also its end.
+    /// The other end has refused, at any time; for an established connection this is also its end.
     Rejected {
         /// The identifier.
         conn: CommId,
-        /// Of [`message::reason`].
+        /// A number of [`message::reason`].
         reason: u16,
         /// Additional information.
         ari: Ari,
         /// The program's at the other end.
         private_data: [u8; 148],
     },
-    /// Nobody has answered, however often it was asked.
+    /// No answer has come to any of the tries.
     Unreachable {
         /// The identifier.
         conn: CommId,
@@ -109,11 +113,12 @@ pub enum Event {
         /// The program's at the other end.
         private_data: [u8; 220],
     },
-    /// The connection has ended: by [`Machine::disconnect`] and its answer, or want of it, or because the other end is gone.
+    /// The connection has ended: by [`Machine::disconnect`] and its answer, or want of it, or because the other end is
+    /// gone.
     Disconnected {
         /// The identifier.
         conn: CommId,
-        /// Of the DREP; zeros if there was none.
+        /// The private data of the DREP; zeros if there was none.
         private_data: [u8; 224],
         /// The other end has said so, or is known to have gone; it may well be there otherwise.
         is_certain: bool,
@@ -136,14 +141,14 @@ pub enum Event {
         conn: CommId,
         /// The way back to who asks.
         path: Path,
-        /// What is asked.
+        /// The request.
         req: SidrReq,
     },
     /// A SIDR_REP has come, or nobody serves the service ID on this host (status [`message::sidr::UNSUPPORTED`]).
     SidrReply {
         /// The identifier.
         conn: CommId,
-        /// What was answered.
+        /// The reply.
         rep: SidrRep,
     },
 }
@@ -175,7 +180,7 @@ pub struct Ari {
 }
 
 impl Ari {
-    /// None.
+    /// No information.
     pub const NONE: Ari = Ari { length: 0, bytes: [0; 72] };
 
     /// These bytes; none if there are too many.
@@ -191,7 +196,7 @@ impl Ari {
     }
 }
 
-/// Why a call has changed nothing.
+/// The reason why a call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// There is no such identifier.

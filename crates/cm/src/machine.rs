@@ -1,4 +1,5 @@
-//! The state machines of a process: what the program wants. What the network brings is in `receive.rs`, what time brings in `timers.rs`.
+//! The state machines of a process: the program's calls. Datagrams from the network are in `receive.rs`, deadlines in
+//! `timers.rs`.
 
 mod conn;
 mod receive;
@@ -16,17 +17,19 @@ use conn::{Conn, Remote, State};
 /// Bits of an identifier below the slot.
 const NUMBER_BITS: u32 = u32::BITS - SLOT_BITS;
 
-/// So many refusals and answers are kept to be repeated. Of more, the oldest are forgotten; then what comes again is a new request.
+/// Refusals and answers that are kept to be repeated, at most. The oldest are forgotten; a repeated request of those is
+/// then a new one.
 const RESTING: usize = 4096;
 
-/// How long the answer to a SIDR_REQ is kept, as an exponent: some longer than the kernel waits before it asks again.
+/// Time for which the answer to a SIDR_REQ is kept, as an exponent: somewhat longer than the kernel waits before it
+/// asks again.
 const SIDR_RESPONSE: u8 = 21;
 
 /// An address of a peer, its adapter, and its identifier or QP.
 type RemoteKey = ([u8; 16], u64, u32);
 
-/// The connection manager of a process. See the crate's documentation. `now` is never less than in an earlier call; all calls that may send
-/// have it, whether they set a timer today or not.
+/// The connection manager of a process. See the crate's documentation. `now` is never less than in an earlier call; all
+/// calls that may send have it, whether they set a timer today or not.
 #[derive(Debug)]
 pub struct Machine {
     slot: u32,
@@ -55,8 +58,8 @@ fn padded<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Error> {
 }
 
 impl Machine {
-    /// The connection manager of the process with this slot, from 0 to 1023. Identifiers begin where `seed` says, which should be another
-    /// one for each process that has the slot.
+    /// The connection manager of the process with this slot, from 0 to 1023. Identifiers begin where `seed` says, which
+    /// should be another one for each process that has the slot.
     pub fn new(slot: u32, seed: u64) -> Machine {
         // splitmix64: neighbouring seeds give identifiers that are far from one another.
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -169,8 +172,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Answers an [`Event::Reply`] when the QP is ready to send: an RTU, with at most 224 bytes of private data. The connection is
-    /// established; no event says so.
+    /// Answers an [`Event::Reply`] when the QP is ready to send: an RTU, with at most 224 bytes of private data. The
+    /// connection is established; no event says so.
     ///
     /// # Errors
     /// [`Error::State`] if there is no reply, or it was refused, or answered; [`Error::TooLong`].
@@ -187,8 +190,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Refuses a request or a reply, or takes back what was asked or granted and is not established: a REJ. `reason` is of
-    /// [`crate::message::reason`]; private data are at most 148 bytes, additional information 72.
+    /// Refuses a request or a reply, or takes back what was asked or granted and is not established: a REJ. `reason` is
+    /// of [`crate::message::reason`]; private data are at most 148 bytes, additional information 72.
     ///
     /// # Errors
     /// [`Error::State`] if it is established, or has ended; [`Error::TooLong`].
@@ -209,8 +212,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Has the other end wait for the answer to a request or reply longer, by 4.096 µs · 2^`service_timeout`: an MRA, now and whenever
-    /// the other end asks again. At most 222 bytes of private data.
+    /// Has the other end wait for the answer to a request or reply longer, by 4.096 µs · 2^`service_timeout`: an MRA,
+    /// now and whenever the other end asks again. At most 222 bytes of private data.
     ///
     /// # Errors
     /// [`Error::State`] if there is neither; [`Error::TooLong`].
@@ -220,7 +223,8 @@ impl Machine {
         Ok(())
     }
 
-    /// As [`Machine::mra`], but only when the other end asks again. The kernel's rdma_cm does this for each request and reply, with 24.
+    /// As [`Machine::mra`], but only when the other end asks again. The kernel's rdma_cm does this for each request and
+    /// reply, with 24.
     ///
     /// # Errors
     /// As [`Machine::mra`].
@@ -249,8 +253,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends a connection: a DREQ, with at most 220 bytes of private data, and then [`Event::Disconnected`]; or, where a DREQ has come, a
-    /// DREP with at most 224.
+    /// Ends a connection: a DREQ, with at most 220 bytes of private data, and then [`Event::Disconnected`]; or, where a
+    /// DREQ has come, a DREP with at most 224.
     ///
     /// # Errors
     /// [`Error::State`] if it is not established; [`Error::TooLong`].
@@ -269,7 +273,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The QP has received something (`IBV_EVENT_COMM_EST`), so the other end is ready though no RTU has come: [`Event::Established`].
+    /// The QP has received something (`IBV_EVENT_COMM_EST`), so the other end is ready though no RTU has come:
+    /// [`Event::Established`].
     ///
     /// # Errors
     /// [`Error::Established`] if that is known; [`Error::State`] if it was not granted, or has ended.
@@ -284,8 +289,8 @@ impl Machine {
         }
     }
 
-    /// The program gives the identifier up. What is to be said to the other end is said, and repeated until it is answered, without
-    /// events: there are none of this identifier any more.
+    /// The program gives the identifier up. The messages that this requires are sent to the other end, and repeated
+    /// until they are answered. There are no more events of this identifier.
     ///
     /// # Errors
     /// [`Error::Unknown`].
@@ -345,7 +350,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What is to be sent or told next, in order.
+    /// The next output, in order: a datagram to be sent or an event.
     pub fn next_output(&mut self) -> Option<Output> {
         loop {
             let output = self.outputs.pop_front()?;
@@ -364,7 +369,7 @@ impl Machine {
         self.conns.len()
     }
 
-    /// Whether nothing at all is kept, of no identifier and no peer.
+    /// Returns true if nothing at all is kept, of no identifier and no peer.
     pub fn is_empty(&self) -> bool {
         self.conns.is_empty()
             && self.by_id.is_empty()
@@ -449,7 +454,7 @@ impl Machine {
         self.arm(id, Some(now.saturating_add(time)));
     }
 
-    /// Nothing more comes or goes.
+    /// Ends the identifier: no more datagrams are sent or taken for it.
     fn idle(&mut self, id: CommId) {
         self.arm(id, None);
         let conn = self.conn(id);
@@ -564,7 +569,7 @@ fn forget<K: Ord>(map: &mut BTreeMap<K, CommId>, key: K, id: CommId) {
     }
 }
 
-/// What a REJ of reason timeout has, by which the other end finds the connection.
+/// The information in a REJ of reason timeout, by which the other end finds the connection.
 fn guid_as_ari(guid: u64) -> Ari {
     Ari::new(&guid.to_be_bytes()).unwrap_or(Ari::NONE)
 }

@@ -1,4 +1,4 @@
-//! What the program says of a connection, with the values that the kernel's rdma_cm has where it says nothing.
+//! The program's parameters of a connection, with defaults that are those of the kernel's rdma_cm.
 
 use vervain_wire::cm::{EXTENDED, RC, UC, XRC};
 
@@ -15,7 +15,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// As a REQ has it: the transport service and its extension.
+    /// Its form in a REQ: the transport service and its extension.
     pub fn to_wire(self) -> (u8, u8) {
         match self {
             Service::Rc => (RC, 0),
@@ -35,11 +35,11 @@ impl Service {
     }
 }
 
-/// What a REQ asks, apart from what the path says. The default is what rdma_cm sends over RoCE; `service_id`, `qpn`, `starting_psn` and
-/// `ca_guid` have none.
+/// The parameters of a REQ, apart from those of the path. The default is that of rdma_cm over RoCE; `service_id`,
+/// `qpn`, `starting_psn` and `ca_guid` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReqParams {
-    /// What is asked for: see [`vervain_wire::cm::service_id`].
+    /// The service that is asked for: see [`vervain_wire::cm::service_id`].
     pub service_id: u64,
     /// GUID of this end's adapter.
     pub ca_guid: u64,
@@ -69,13 +69,13 @@ pub struct ReqParams {
     pub sl: u8,
     /// As `enum ibv_rate`; 0: that of the port.
     pub packet_rate: u8,
-    /// How long a packet is under way at most: 4.096 µs · 2^n.
+    /// Longest time that a packet takes: 4.096 µs · 2^n.
     pub packet_life_time: u8,
-    /// In which time a packet is acknowledged: 4.096 µs · 2^n.
+    /// Time in which a packet is acknowledged: 4.096 µs · 2^n.
     pub ack_timeout: u8,
-    /// In which time the other end's connection manager answers, when its MAD has come: 4.096 µs · 2^n.
+    /// Time in which the other end's connection manager answers after it has received a MAD: 4.096 µs · 2^n.
     pub remote_response_timeout: u8,
-    /// In which time this end's does.
+    /// The same for this end's.
     pub local_response_timeout: u8,
     /// How often a message is sent again, up to 15.
     pub max_retries: u8,
@@ -117,7 +117,7 @@ impl Default for ReqParams {
     }
 }
 
-/// What a REP says. `qpn`, `starting_psn` and `ca_guid` have no default.
+/// The parameters of a REP. `qpn`, `starting_psn` and `ca_guid` have no default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepParams {
     /// GUID of this end's adapter.
@@ -130,9 +130,9 @@ pub struct RepParams {
     pub responder_resources: u8,
     /// READs and atomics that this end will have under way.
     pub initiator_depth: u8,
-    /// How long this end's adapter takes to acknowledge: 4.096 µs · 2^n.
+    /// Time that this end's adapter takes to acknowledge: 4.096 µs · 2^n.
     pub target_ack_delay: u8,
-    /// What became of the other path.
+    /// The fate of the other path.
     pub failover_accepted: u8,
     /// This end grants credits.
     pub flow_control: bool,
@@ -171,14 +171,14 @@ impl Default for RepParams {
     }
 }
 
-/// What a SIDR_REQ asks.
+/// The parameters of a SIDR_REQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrReqParams {
-    /// What is asked for: see [`vervain_wire::cm::service_id`].
+    /// The service that is asked for: see [`vervain_wire::cm::service_id`].
     pub service_id: u64,
     /// Partition.
     pub pkey: u16,
-    /// In which time an answer comes: 4.096 µs · 2^n.
+    /// Time in which an answer comes: 4.096 µs · 2^n.
     pub response_timeout: u8,
     /// How often the message is sent again.
     pub max_retries: u8,
@@ -192,16 +192,16 @@ impl Default for SidrReqParams {
     }
 }
 
-/// What a SIDR_REP says.
+/// The parameters of a SIDR_REP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SidrRepParams {
-    /// Of [`vervain_wire::cm::sidr`].
+    /// A number of [`vervain_wire::cm::sidr`].
     pub status: u8,
     /// The QP.
     pub qpn: u32,
     /// Its queue key.
     pub qkey: u32,
-    /// What the status calls for.
+    /// Details that the status calls for.
     pub ari: crate::Ari,
     /// Enhanced connection establishment: vendor's ID.
     pub ece_vendor: u32,

@@ -3,10 +3,11 @@
 /// Time, in ns since whenever.
 pub type Nanos = u64;
 
-/// No exponent counts for more, 69 s, so that no peer has us keep something for hours. The kernel's MRA has this one.
+/// The largest exponent that is obeyed, 69 s, so that no peer can have this end keep something for hours. The kernel's
+/// MRA has this one.
 const LARGEST: u8 = 24;
 
-/// Nothing is repeated faster, in ns: what the kernel does not measure shorter.
+/// The shortest interval between repetitions, in ns: the kernel's clock is no finer.
 const SHORTEST: Nanos = 1_000_000;
 
 /// The time of an exponent of the protocol: 4.096 µs · 2^n, within bounds.
@@ -14,8 +15,9 @@ pub(crate) fn of(exponent: u8) -> Nanos {
     (4096 << exponent.min(LARGEST)).max(SHORTEST)
 }
 
-/// In which time a packet is acknowledged, as an exponent, from the delay of the adapter at the other end and the life time of packets, as
-/// the kernel's ib_cm adds them: one more where the smaller is as large as, or only one less than, the larger.
+/// The time in which a packet is acknowledged, as an exponent, from the delay of the adapter at the other end and the
+/// life time of packets. They are added as in the kernel's ib_cm: one more than the larger if the smaller equals it or
+/// is one less.
 pub(crate) fn ack_timeout(target_ack_delay: u8, packet_life_time: u8) -> u8 {
     let there_and_back = packet_life_time + 1;
     let (larger, smaller) = (there_and_back.max(target_ack_delay), there_and_back.min(target_ack_delay));

@@ -6,11 +6,11 @@ use vervain_cm::{
 };
 
 const SECOND: u64 = 1_000_000_000;
-/// How long the client's messages wait for their answers, by default: 4.096 µs · (2^20 + 2 · 2^18).
+/// Time that the client's messages wait for their answers, by default: 4.096 µs · (2^20 + 2 · 2^18).
 const CLIENT_WAITS: u64 = 4096 * ((1 << 20) + (2 << 18));
-/// How long the server's do.
+/// The same for the server's.
 const SERVER_WAITS: u64 = 4096 << 20;
-/// How long ended connections are kept, by default.
+/// Time for which ended connections are kept, by default.
 const TIMEWAIT: u64 = 4096 << 19;
 
 const CLIENT: [u8; 16] = *b"the client's GID";
@@ -27,7 +27,7 @@ struct Pair {
     server: Machine,
 }
 
-/// Everything that a machine hands out: what it sends, and what it tells.
+/// All output of a machine: datagrams and events.
 fn outputs(machine: &mut Machine) -> (Vec<Message>, Vec<Event>) {
     let (mut sent, mut told) = (Vec::new(), Vec::new());
     while let Some(output) = machine.next_output() {
@@ -491,7 +491,7 @@ fn a_dreq_for_another_qp_is_none() {
 
 #[test]
 fn destruction_says_to_the_other_end_what_its_state_calls_for() {
-    /// What is refused, and why.
+    /// The message that is refused, and the reason.
     type Said = Option<(u8, u16)>;
     let cases: [(Reach, bool, Said); 5] = [
         (until_asked, true, Some((answered::OTHER, reason::TIMEOUT))),
@@ -667,7 +667,7 @@ fn a_reply_of_a_qp_that_is_connected_is_stale_too() {
     pair.end(client, server);
 }
 
-/// Of a process that has come again, and drawn the same one.
+/// A process has come again, and drawn the same identifier.
 #[test]
 fn an_identifier_that_is_used_again_is_of_another_request() {
     let mut pair = Pair::new();
@@ -682,7 +682,7 @@ fn an_identifier_that_is_used_again_is_of_another_request() {
     pair.at_server(&again);
     let Event::Request { conn: second, .. } = told(&mut pair.server) else { panic!() };
     assert_ne!(second, server);
-    // That the first is forgotten does not make the second one unknown.
+    // After the first is forgotten, the second one must still be known.
     pair.now += 100 * SECOND;
     pair.server.tick(pair.now);
     assert_eq!(pair.server.kept(), 1);
@@ -816,7 +816,7 @@ fn connections_with_a_process_that_has_ended_end() {
         }
         pair.end(client, server);
     }
-    // Whom a client waits for it knows by its MRA only.
+    // A client knows the process that it waits for by its MRA only.
     let mut pair = Pair::new();
     let (client, server, _) = pair.requested();
     pair.server.mra(pair.now, server, 24, b"").unwrap();

@@ -1,24 +1,23 @@
-//! What `VERVAIN_WINDOW=peach2:FILE` says of the model of the board.
+//! The options of `VERVAIN_WINDOW=peach2:FILE`: how the model of the board behaves.
 
 use crate::choices::Switch;
 
 /// The model of a PEACH2 board: what of it is to be another way than by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peach2 {
-    /// Whether memory that the board cannot read is refused when it is registered (`strict=on`).
+    /// True if memory that the board cannot read is refused when it is registered (`strict=on`).
     pub strict: bool,
-    /// Whether puts take the time that they take on the board (`timing=on`).
+    /// True if puts take the time that they take on the board (`timing=on`).
     pub timing: bool,
-    /// Whether the shared heap of programs is memory of a GPU (`heap=gpu`).
+    /// True if the shared heap of programs is memory of a GPU (`heap=gpu`).
     pub gpu_heap: bool,
     /// How the boards are joined (`links=rings`, `links=all-to-all`).
     pub links: Links,
     /// Nanoseconds that a put takes longer for each board that it passes (`hop=NS`).
     pub hop_ns: u32,
-    /// Nanoseconds that the processor takes to make a descriptor in the memory of the board (`make-internal=NS`), and in that of the
-    /// host (`make-host=NS`).
+    /// Nanoseconds that the processor takes to make a descriptor in the memory of the board (`make-internal=NS`).
     pub make_internal_ns: u32,
-    /// See there.
+    /// Nanoseconds that the processor takes to make a descriptor in the memory of the host (`make-host=NS`).
     pub make_host_ns: u32,
     /// Parts of the protocol that are left out, to see what each is worth (`without=PART+PART`).
     pub without: Without,
@@ -42,7 +41,7 @@ impl Default for Peach2 {
 /// How boards are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// As PEACH2 is: two rings, whose boards are joined one by one.
+    /// As on PEACH2: two rings, whose boards are joined one by one.
     Rings,
     /// Each with each.
     AllToAll,
@@ -66,7 +65,7 @@ pub struct Without {
 }
 
 impl Peach2 {
-    /// What an option takes; none for an option that there is not.
+    /// The values that an option takes, as a sentence; None for an unknown option.
     pub(crate) fn takes(name: &str) -> Option<&'static str> {
         Some(match name {
             "strict" => "strict takes on or off",

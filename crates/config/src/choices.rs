@@ -12,7 +12,7 @@ macro_rules! choices {
             /// The words, in the order in which they are listed.
             pub const CHOICES: &[Choice] = &[$(Choice { word: $word, meaning: $meaning }),*];
 
-            /// What a word stands for; case does not matter.
+            /// The choice that a word stands for; case does not matter.
             pub fn of(text: &[u8]) -> Option<$name> {
                 $(if text.eq_ignore_ascii_case($word.as_bytes()) {
                     return Some($name::$variant);
@@ -29,7 +29,7 @@ macro_rules! choices {
 }
 
 choices! {
-    /// What the ports speak.
+    /// The link layer of the ports.
     LinkLayer {
         Ethernet = "ethernet", "RoCE v2: GIDs from the host's addresses";
         Infiniband = "infiniband", "LIDs, an SM LID and fe80:: GIDs";
@@ -43,7 +43,7 @@ choices! {
         Window = "window", "Through the memory that VERVAIN_WINDOW names only, in which peers can write and not read";
     }
 
-    /// How much is told on standard error.
+    /// The lowest level of messages that go to standard error.
     LogLevel {
         Off = "off", "Nothing";
         Error = "error", "Errors: no device, or something broken";

@@ -1,4 +1,4 @@
-//! What the environment asks of the library, read once.
+//! The library's settings, read from the environment once.
 
 use crate::choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
 use crate::table::{
@@ -11,14 +11,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// What the environment asks of the library.
+/// The library's settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Number of devices.
     pub devices: u32,
     /// Ports of each device.
     pub ports: u32,
-    /// What the ports speak.
+    /// The link layer of the ports.
     pub link_layer: LinkLayer,
     /// How peers are reached.
     pub link: LinkChoice,
@@ -30,7 +30,7 @@ pub struct Config {
     pub memory: MemoryWay,
     /// Which processes allocate from shared memory.
     pub share: Share,
-    /// Whether private memory is moved onto shared pages while it is registered.
+    /// True if private memory is moved onto shared pages while it is registered.
     pub adopt: bool,
     /// Faults made on purpose on packets, as they are written.
     pub faults: Option<String>,
@@ -40,7 +40,7 @@ pub struct Config {
     pub sysfs: Option<PathBuf>,
 }
 
-/// What is read of a process's environment.
+/// The settings of this process.
 struct Process {
     log: Option<LogLevel>,
     config: Result<Config, Wrong<'static>>,
@@ -56,13 +56,13 @@ impl Process {
     }
 }
 
-/// How much this process tells, from [`Config::of_process`]'s first call on. What says that a variable is wrong must be seen
-/// where that variable is this one.
+/// This process's log level, fixed by [`Config::of_process`]'s first call. It is valid even if another variable is
+/// wrong, so that the message about that one can be shown; if `VERVAIN_LOG` itself is wrong it is `Warn`.
 pub fn log_level() -> LogLevel {
     Process::get().log.unwrap_or(LogLevel::Warn)
 }
 
-/// Whether the program was started with a choice of how much is told.
+/// Returns true if the program was started with a log level of the user's choice.
 pub fn is_log_level_chosen() -> bool {
     Process::get().log.is_some()
 }
@@ -74,18 +74,18 @@ impl Config {
         self.window.as_ref().filter(|_| by_link)
     }
 
-    /// What this process's environment asked for at the first call.
+    /// The settings that this process's environment had at the first call.
     ///
     /// # Errors
-    /// The first variable with a value that cannot be.
+    /// The first variable with an invalid value.
     pub fn of_process() -> Result<&'static Config, &'static Wrong<'static>> {
         Process::get().config.as_ref()
     }
 
-    /// What variables ask for that have the values of `get`.
+    /// The settings for variables with the values that `get` returns.
     ///
     /// # Errors
-    /// The first variable with a value that cannot be.
+    /// The first variable with an invalid value.
     pub fn read(get: impl Fn(&Variable) -> Option<OsString>) -> Result<Config, Wrong<'static>> {
         let get = |variable: &Variable| get(variable).filter(|value| !value.is_empty());
         let text = |variable| get(variable).map(|value| value.to_string_lossy().into_owned());
@@ -113,7 +113,7 @@ impl Config {
     }
 }
 
-/// What `of` makes of the value, or of the default.
+/// The value of a variable as `of` reads it, or the default if it is not set.
 fn parsed<T>(
     variable: &'static Variable,
     get: &impl Fn(&Variable) -> Option<OsString>,

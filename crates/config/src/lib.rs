@@ -1,9 +1,9 @@
-//! The environment variables that Vervain reads. [`TABLE`] has each of them with its values, its default and what it is for:
-//! the library, the preload and the command parse by it, options, help and `vervain env --list` are made from it, and
-//! docs/environment.md is held against it by a test.
+//! The environment variables that Vervain reads. [`TABLE`] has each of them with its values, its default and what it is
+//! for: the library, the preload and the command parse by it, options, help and `vervain env --list` are made from it,
+//! and docs/environment.md is held against it by a test.
 //!
-//! The library reads its variables once ([`Config::of_process`]). The preload reads one where it needs it, inside of malloc
-//! too, so nothing here but [`Config`], [`WindowSpec`], [`Unknown`] and [`Variable::value`] allocates.
+//! The library reads its variables once ([`Config::of_process`]). The preload reads one where it needs it, inside of
+//! malloc too, so nothing here but [`Config`], [`WindowSpec`], [`Unknown`] and [`Variable::value`] allocates.
 
 mod board;
 mod choices;

@@ -1,4 +1,4 @@
-//! Names that begin as those of Vervain's variables do, and that nobody reads: mostly a letter is wrong.
+//! Names that begin as those of Vervain's variables do, but that no code reads: mostly a misspelt one.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::fmt;
 use crate::table::{TABLE, find};
 use crate::variable::{Setter, Variable};
 
-/// What the names of all variables of Vervain's begin with.
+/// The prefix of all of Vervain's variables.
 pub const PREFIX: &str = "VERVAIN_";
-/// What the names begin with by which tests talk to their own processes.
+/// The prefix of variables by which tests talk to their own processes.
 const OF_TESTS: &str = "VERVAIN_TEST";
 
-/// A name that begins as Vervain's do and that nobody reads. As text one sentence. It is no error: another version may have
-/// such a variable.
+/// A name that begins as Vervain's do, but that no code reads. Its text is one sentence. It is no error: another
+/// version may have such a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown {
     /// The name.

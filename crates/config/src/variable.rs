@@ -12,15 +12,16 @@ pub struct Variable {
     pub(crate) name: &'static CStr,
     /// The option of the command that stands for it, if there is one.
     pub option: Option<Opt>,
-    /// What its value can be.
+    /// The values that are allowed.
     pub syntax: Syntax,
-    /// What holds while it is not set: a value, or in words where there is none that says it.
+    /// The behaviour while it is not set: a value, or words if no value means the same.
     pub default: &'static str,
-    /// What it is for, as the beginning of a line.
+    /// Its purpose, as the beginning of a line.
     pub meaning: &'static str,
-    /// Who sets it.
+    /// The party that sets it.
     pub setter: Setter,
-    /// Whose process looks at it. The command does at all that users set: they are the defaults of its options.
+    /// The processes that read it. The command reads all variables that users set: they are the defaults of its
+    /// options.
     pub readers: &'static [Reader],
 }
 
@@ -29,11 +30,11 @@ pub struct Variable {
 pub struct Opt {
     /// Its name, without the dashes.
     pub long: &'static str,
-    /// What its value is called in the help.
+    /// The name of its value in the help.
     pub value: &'static str,
 }
 
-/// Who sets a variable.
+/// The party that sets a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setter {
     /// The user.
@@ -42,11 +43,11 @@ pub enum Setter {
     Run,
     /// `vervain launch`, for each rank.
     Launch,
-    /// Who runs the tests or the benches.
+    /// A person who runs the tests or the benches.
     Tester,
 }
 
-/// Who reads a variable.
+/// A reader of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// The verbs library.
@@ -71,7 +72,7 @@ impl Reader {
     }
 }
 
-/// What a value can be. As text it is the end of "it can be ...".
+/// The values that are allowed. As text it is the end of "it can be ...".
 #[derive(Debug, Clone, Copy)]
 pub enum Syntax {
     /// One of these words.
@@ -85,7 +86,7 @@ pub enum Syntax {
     },
     /// A number of bytes, with a suffix if wanted: see [`bytes()`].
     Bytes,
-    /// What is said here. Who uses the value says what is wrong with it.
+    /// Any text; this describes it. The code that uses the value reports a wrong one.
     Text(&'static str),
 }
 
@@ -94,12 +95,12 @@ pub enum Syntax {
 pub struct Choice {
     /// The word.
     pub word: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
 impl Syntax {
-    /// Whether a value is one that can be.
+    /// Returns true if a value is one that can be.
     pub fn allows(&self, text: &[u8]) -> bool {
         match self {
             Syntax::Words(words) => words.iter().any(|w| text.eq_ignore_ascii_case(w.word.as_bytes())),
@@ -167,7 +168,8 @@ impl Variable {
         std::env::var_os(self.name()).filter(|value| !value.is_empty())
     }
 
-    /// The value as the C library has it, while `look` runs: for where nothing may be allocated. An empty one counts as none.
+    /// The value as the C library has it, while `look` runs: for where nothing may be allocated. An empty one counts as
+    /// none.
     pub fn look<R>(&self, look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         // SAFETY: the name is a C string.
         let value = unsafe { libc::getenv(self.name.as_ptr()) };
@@ -179,15 +181,15 @@ impl Variable {
         look(Some(unsafe { CStr::from_ptr(value) }.to_bytes()).filter(|value| !value.is_empty()))
     }
 
-    /// Whether `value` is one that can be.
+    /// Checks that `value` is allowed.
     ///
     /// # Errors
-    /// The sentence that says what it can be.
+    /// The sentence that names the allowed values.
     pub fn check<'a>(&'static self, value: &'a [u8]) -> Result<(), Wrong<'a>> {
         if self.syntax.allows(value) { Ok(()) } else { Err(self.wrong(value)) }
     }
 
-    /// That `value` is none that can be.
+    /// The error for `value`, which is not allowed.
     pub fn wrong<'a>(&'static self, value: &'a [u8]) -> Wrong<'a> {
         Wrong { variable: self, value: Cow::Borrowed(value), word: None }
     }

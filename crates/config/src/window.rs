@@ -1,4 +1,5 @@
-//! The value of `VERVAIN_WINDOW`: what holds the memory of the window, and what of it is to be another way than by default.
+//! The value of `VERVAIN_WINDOW`: what holds the memory of the window, and what of it is to be another way than by
+//! default.
 
 use crate::board::Peach2;
 use crate::choices::Switch;
@@ -14,7 +15,8 @@ const PEACH2: &[u8] = b"peach2:";
 /// Memory that nodes without a common kernel write to, as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowSpec {
-    /// The file, the folder of a file for each node, `/dev/daxN.M`, or `ivshmem` with a colon and a PCI address if one is said.
+    /// The file, the folder of a file for each node, `/dev/daxN.M`, or `ivshmem` with a colon and a PCI address if one
+    /// is said.
     pub path: PathBuf,
     /// The model of the board by which nodes put there; by stores of the processor if none is said.
     pub peach2: Option<Peach2>,
@@ -22,22 +24,22 @@ pub struct WindowSpec {
     pub size: Option<u64>,
     /// The number of this node, from 0; found if none is said.
     pub node: Option<u32>,
-    /// Whether the shared heap of programs lies in it.
+    /// True if the shared heap of programs lies in it.
     pub heap: bool,
-    /// Whether peers may put where data belongs, unasked.
+    /// True if peers may put where data belongs, unasked.
     pub direct: bool,
 }
 
 impl WindowSpec {
-    /// What a value says; none for one that cannot be. A file name has no comma.
+    /// Reads a value; None for an invalid one. A file name has no comma.
     pub fn of(value: &[u8]) -> Option<WindowSpec> {
         Self::parse(value).ok()
     }
 
-    /// What a value says.
+    /// Reads a value.
     ///
     /// # Errors
-    /// The first word that is wrong, and what could stand there.
+    /// The first wrong word, and what is allowed in its place.
     pub fn parse(value: &[u8]) -> Result<WindowSpec, WrongWord> {
         let kind = Kind::of(value);
         let (board, value) = match value.strip_prefix(PEACH2) {
@@ -120,7 +122,7 @@ impl Kind {
         }
     }
 
-    /// What could stand where the option `name` is wrong.
+    /// The sentence about the values that the option `name` takes.
     fn wants(self, name: &[u8]) -> String {
         let is_board = self == Kind::Boards;
         match name {

@@ -1,4 +1,5 @@
-//! The source tree against the table: the page on the environment, names in all documents, and code that reads variables.
+//! The source tree against the table: the page on the environment, names in all documents, and code that reads
+//! variables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,7 +54,7 @@ fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
     lines.skip(2).map(cells).collect()
 }
 
-/// What the page says of a variable's values: words with commas between, else as in the sentence about a wrong one.
+/// The page's words about a variable's values: words with commas between, else as in the sentence about a wrong one.
 fn values(variable: &Variable) -> String {
     match variable.syntax {
         Syntax::Words(words) => words.iter().map(|choice| choice.word).collect::<Vec<_>>().join(", "),
@@ -141,7 +142,7 @@ fn only_this_crate_reads_variables_and_tests_read_those_of_the_table() {
     }
 }
 
-/// The tests of what is said of names that nobody reads.
+/// The tests of messages about names that no code reads.
 fn unknown_on_purpose(path: &Path) -> bool {
     path.ends_with("crates/cli/tests/command.rs")
 }

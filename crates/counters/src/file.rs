@@ -11,10 +11,11 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 const LINE: usize = size_of::<Line>();
-/// Blocks begin at pages, so that each is mapped alone; 4096 also where pages are larger, for then several blocks are mapped
-/// at once.
+/// Blocks begin at pages, so that each is mapped alone; 4096 also where pages are larger, for then several blocks are
+/// mapped at once.
 const PAGE: usize = 4096;
-/// Blocks in a file at most: threads of all processes that use the device at the same time. Further ones are not counted.
+/// Blocks in a file at most: threads of all processes that use the device at the same time. Further ones are not
+/// counted.
 const MOST_BLOCKS: usize = 16_384;
 /// Blocks of one process at most.
 const MOST_OWN: usize = 1024;
@@ -24,7 +25,8 @@ fn block_bytes(ports: usize) -> usize {
     (ports.max(1) * LINE).next_multiple_of(PAGE)
 }
 
-/// The file as a process sees it that counts. Its threads take turns: a lock in here would be kept by one that ends within a call.
+/// The file as a process sees it that counts. Its threads take turns: a lock in here would be kept by one that ends
+/// within a call.
 #[derive(Debug)]
 pub struct CountersFile {
     path: PathBuf,
@@ -35,7 +37,7 @@ pub struct CountersFile {
     free: Vec<Block>,
     /// All that it holds.
     held: Vec<Held>,
-    /// Where it looks for the next one.
+    /// The block at which the search for a free one begins.
     next: usize,
 }
 
@@ -45,9 +47,9 @@ type Words = [u64; WORDS];
 #[derive(Debug)]
 struct Held {
     block: Block,
-    /// What had been counted there before: the sum over its lines.
+    /// Counts that the block had when this process took it: sums over its lines.
     before: Words,
-    /// What its lines said when the file was left.
+    /// Counts of its lines at the moment the file was left; None while it is open.
     left: Option<Vec<Words>>,
 }
 
@@ -76,16 +78,16 @@ impl CountersFile {
         Ok(CountersFile { path, fd, ports, free: Vec::new(), held: Vec::new(), next: 0 })
     }
 
-    /// Lets go of the file, for an image of the process: its blocks may be others' when that is restored, and the file another one. What
-    /// threads count until [`CountersFile::rejoin`] stands in memory of the process.
+    /// Closes the file, for an image of the process: when that is restored, the blocks may belong to others, and the
+    /// file may be another one. Until [`CountersFile::rejoin`] threads count in private memory of the process.
     ///
     /// # Errors
-    /// What mmap(2) says; it may be called again.
+    /// That of mmap(2); it may be called again.
     pub fn leave(&mut self) -> io::Result<()> {
         for held in self.held.iter_mut().filter(|held| held.left.is_none()) {
             let (place, bytes) = place_of(held.block, self.ports);
             let own = map(bytes, None)?;
-            // SAFETY: both have so many bytes; what a thread counts just now may be missing.
+            // SAFETY: both have `bytes` bytes; a count that a thread makes at this moment may be missing.
             unsafe { ptr::copy_nonoverlapping(place, own, bytes) };
             let left = words_of(held.block, self.ports);
             put_in_place(own, bytes, place)?;
@@ -98,7 +100,8 @@ impl CountersFile {
     /// Counts in blocks of the file again, with what was counted meanwhile.
     ///
     /// # Errors
-    /// As [`CountersFile::open`] and [`CountersFile::take`]; it may be called again, and counts in memory of the process until then.
+    /// As [`CountersFile::open`] and [`CountersFile::take`]; it may be called again, and counts in memory of the
+    /// process until then.
     pub fn rejoin(&mut self) -> io::Result<()> {
         if self.fd.is_none() {
             self.fd = Some(open(&self.path)?);
@@ -108,7 +111,7 @@ impl CountersFile {
             let Held { block, before, left: Some(left) } = &self.held[at] else { continue };
             let (block, before, left) = (*block, *before, left.clone());
             let (place, bytes) = place_of(block, self.ports);
-            // Where pages are larger than blocks, it has to lie in its page where the old one does.
+            // If pages are larger than blocks, the new block must have the old one's offset in its page.
             let within = block.0 as usize - place as usize;
             let new = loop {
                 let number = self.lock_next()?;
@@ -146,7 +149,7 @@ impl CountersFile {
         Ok(block)
     }
 
-    /// Locks the next block that is nobody's: its number.
+    /// Locks the next block that no process holds; returns its number.
     fn lock_next(&mut self) -> io::Result<usize> {
         // A lock that this process has would be granted again, so it looks only beyond those.
         while self.next < MOST_BLOCKS {
@@ -164,7 +167,7 @@ impl CountersFile {
         self.free.push(block);
     }
 
-    /// What this process has counted, over all ports.
+    /// Counts of this process, over all ports.
     pub fn own_sums(&self) -> [u64; WORDS] {
         let mut sums = [0_u64; WORDS];
         for held in &self.held {
@@ -185,7 +188,7 @@ impl CountersFile {
         self.fd.as_ref().map(AsFd::as_fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Whether block `i` could be locked: it is nobody else's.
+    /// Returns whether block `i` could be locked; false if another process holds it.
     fn lock(&self, i: usize) -> io::Result<bool> {
         // SAFETY: a struct of integers.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -259,15 +262,15 @@ fn page_bytes() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize
 }
 
-/// Where the mapping of a block begins, and its bytes.
+/// The address of the mapping of a block, and its bytes.
 fn place_of(block: Block, ports: usize) -> (*mut u8, usize) {
     let within = block.0 as usize % page_bytes();
     (block.0.cast::<u8>().wrapping_sub(within).cast_mut(), within + block_bytes(ports))
 }
 
-/// Maps so many bytes: of an open file from a page on, or of nobody's. A forked child, which would count where its parent does, has none of
-/// them. By the system call: libc's functions are others' too, such as those of the preload, which would give shared memory for memory of
-/// nobody's, and of UCX, whose mremap forgets where to.
+/// Maps `bytes` bytes: of an open file from a page on, or of anonymous memory. A forked child, which would count where
+/// its parent does, has none of them. By the system call: libc's functions are others' too, such as those of the
+/// preload, which would give shared memory for anonymous memory, and of UCX, whose mremap forgets where to.
 fn map(bytes: usize, of: Option<(BorrowedFd<'_>, u64)>) -> io::Result<*mut u8> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.
@@ -282,14 +285,14 @@ fn map(bytes: usize, of: Option<(BorrowedFd<'_>, u64)>) -> io::Result<*mut u8> {
     Ok(address.cast())
 }
 
-/// Puts a mapping in the place of another one of so many bytes, which goes.
+/// Moves a mapping of `bytes` bytes to `place`, whose old mapping is dropped.
 fn put_in_place(new: *mut u8, bytes: usize, place: *mut u8) -> io::Result<()> {
-    // SAFETY: both are mappings of blocks. Whoever counts finds lines in the place before and after it.
+    // SAFETY: both are mappings of blocks. A thread that counts finds lines at the place at any time.
     unsafe { mm::mremap_fixed(new.cast(), bytes, bytes, MremapFlags::MAYMOVE, place.cast()) }?;
     Ok(())
 }
 
-/// What the lines of a block say.
+/// The values of the lines of a block.
 fn words_of(block: Block, ports: usize) -> Vec<Words> {
     // SAFETY: a block in hand has a line for each port, and stays mapped.
     let line = |port: usize| unsafe { &*block.lines().add(port) };
@@ -326,7 +329,7 @@ pub fn held_sums(fd: libc::c_int, port: usize, ports: usize) -> [u64; WORDS] {
     sums_of(fd, port, ports, |i| is_held(fd, i))
 }
 
-/// Whether a process has block `i`.
+/// Returns true if a process has block `i`.
 fn is_held(fd: libc::c_int, i: usize) -> bool {
     // SAFETY: a struct of integers.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -400,7 +403,7 @@ mod tests {
         one.give_back(block);
         assert_eq!(one.own_sums()[Word::Sends as usize], 5);
         assert_eq!(one.take().unwrap(), block);
-        // What the end of a process does: the lock lives as long as the mapping, too.
+        // The same as the end of a process: the lock lives only as long as the mapping.
         // SAFETY: nobody uses the block any more.
         unsafe { libc::munmap(block.lines().cast_mut().cast(), PAGE) };
         drop(one);
@@ -464,7 +467,7 @@ mod tests {
         }
     }
 
-    /// What the end of a process does: the lock lives as long as the mapping, too.
+    /// The same as the end of a process: the lock lives only as long as the mapping.
     fn drop_mapping(block: Block, ports: usize) {
         let (place, bytes) = place_of(block, ports);
         // SAFETY: nobody uses the block any more.

@@ -1,15 +1,15 @@
-//! The counters of a device's ports, as sysfs shows them: of all processes that have used the device, those that were killed
-//! included, and up to date while they run.
+//! The counters of a device's ports, as sysfs shows them: of all processes that have used the device, those that were
+//! killed included, and up to date while they run.
 //!
-//! They lie in one file beside the view of sysfs that `vervain run` makes. It is a row of *blocks*; a block belongs to one
-//! thread of one process at a time, which alone adds to it, so that counting takes no atomic instruction. A block has one
-//! [`Line`] for each port. What a thread has counted stays when it is gone, and the next one that gets the block counts on;
-//! a counter's value is the sum over all blocks. A process holds its blocks by locks of the open file (fcntl(2),
-//! F_OFD_SETLK), which the kernel takes back however it ends.
+//! They lie in one file beside the view of sysfs that `vervain run` makes. It is a row of *blocks*; a block belongs to
+//! one thread of one process at a time, which alone adds to it, so that counting takes no atomic instruction. A block
+//! has one [`Line`] for each port. Counts stay when their thread has ended, and the next thread that gets the block
+//! counts on; a counter's value is the sum over all blocks. A process holds its blocks by locks of the open file
+//! (fcntl(2), F_OFD_SETLK), which the kernel takes back however it ends.
 //!
-//! How many objects there are just now is counted there too: a thread that makes one adds one in its block, a thread that
-//! destroys one takes one away in its own. Those of a process that has ended are gone, so [`held_sums`] takes only blocks that
-//! somebody holds, and who takes a block over begins at none.
+//! The numbers of present objects are counted there too: a thread that makes one adds one in its block, a thread that
+//! destroys one takes one away in its own. Those of a process that has ended are gone, so [`held_sums`] takes only
+//! blocks that a process holds, and a process that takes a block over begins at 0.
 //!
 //! The file is its user's own and written by programs under Vervain only. Its numbers are summed and shown, and nothing
 //! else depends on them.
@@ -27,14 +27,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The number is that of its format, for programs of an earlier release may still run.
 pub const FILE: &str = "counters.3";
 
-/// The mode of the files that stand in a counter's place: readable, and told from others by the sticky bit, which means
-/// nothing for a file.
+/// The mode of the files that stand in a counter's place: readable, and distinguished from others by the sticky bit,
+/// which means nothing for a file.
 pub const PLACEHOLDER_MODE: u32 = 0o1444;
 
 /// Words in a line.
 pub const WORDS: usize = 48;
 
-/// What is counted. The number is the place in a line and part of the file's format.
+/// A counter. Its number is the place in a line and part of the file's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Word {
@@ -66,7 +66,7 @@ pub enum Word {
     Atomics,
     /// Packets with a wrong ICRC.
     BadIcrc,
-    /// What came and was no RoCE packet.
+    /// Packets that arrived and were not RoCE.
     Malformed,
     /// Packets that the host's network did not take: no room, no route, larger than the MTU.
     Discarded,
@@ -76,7 +76,7 @@ pub enum Word {
     OutOfSequence,
     /// NAKs "PSN sequence error" received.
     SequenceNaks,
-    /// Answers that told of a missing one (IBA 9.7.5.1).
+    /// Answers that showed that an earlier one is missing (IBA 9.7.5.1).
     ImpliedNaks,
     /// RNR NAKs received, or a peer by memory found without a receive.
     RnrNaks,
@@ -116,7 +116,8 @@ pub enum Word {
     WindowRingBytes,
     /// Data of long messages that was put into rings all the same.
     WindowStagedBytes,
-    /// Bytes that a sender copied first, as where they lay broke a limit of its device; and as the device could not read them there.
+    /// Bytes that a sender copied first, as where they lay broke a limit of its device; and as the device could not
+    /// read them there.
     WindowCopiedAlignment,
     /// See [`Word::WindowCopiedAlignment`].
     WindowCopiedMemory,
@@ -128,9 +129,9 @@ pub enum Word {
     WindowHops,
     /// Chains that a board has refused.
     WindowRefusals,
-    /// Of [`Word::MemoryBytes`], those that process_vm calls moved; datagrams are not among them.
+    /// Bytes among [`Word::MemoryBytes`] that process_vm calls moved; without datagrams.
     VmBytes,
-    /// Of [`Word::MemoryBytes`], those that the owner of the memory moved; datagrams are not among them.
+    /// Bytes among [`Word::MemoryBytes`] that the owner of the memory moved; without datagrams.
     OwnerBytes,
 }
 
@@ -145,7 +146,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Nothing counted.
+    /// A line whose counters are all 0.
     pub const fn new() -> Line {
         Line { words: [const { AtomicU64::new(0) }; WORDS] }
     }

@@ -2,7 +2,7 @@
 
 use crate::{WORDS, Word};
 
-/// Where a counter stands under a port in sysfs.
+/// The directory of a counter under a port in sysfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directory {
     /// `counters`: those of the port (IBA 16.1.3.5, PortCounters).
@@ -24,7 +24,7 @@ impl Directory {
 /// A counter that is shown.
 #[derive(Debug)]
 pub struct Counter {
-    /// Where.
+    /// Its directory.
     pub directory: Directory,
     /// The file's name.
     pub name: &'static str,
@@ -43,12 +43,12 @@ const fn hw(name: &'static str, words: &'static [Word]) -> Counter {
 
 use Word::*;
 
-/// A message by memory leaves the port and comes back to the host at once, like what an adapter loops: it counts in both
-/// directions, whole, as one packet.
+/// A message by memory leaves the port and comes back to the host at once, like what an adapter loops: it counts in
+/// both directions, whole, as one packet.
 const SENT: &[Word] = &[SentPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics, WindowWrites];
 const RECEIVED: &[Word] = &[ReceivedPackets, MemorySends, MemoryWrites, MemoryReads, MemoryAtomics, WindowWrites];
-/// What is put where it belongs counts in both directions too, since its receiver does not see it; what rings carry the receiver
-/// takes out of them.
+/// Bytes that a sender puts in place count in both directions too, since their receiver does not see them; for bytes in
+/// rings the receiver counts them when it takes them out.
 const SENT_DATA: &[Word] = &[SentBytes, MemoryBytes, WindowDirectBytes, WindowRingBytes, WindowStagedBytes];
 const RECEIVED_DATA: &[Word] = &[ReceivedBytes, MemoryBytes, WindowDirectBytes];
 
@@ -111,7 +111,8 @@ pub fn find(name: &str) -> Option<&'static Counter> {
     REAL.iter().find(|counter| counter.name == name)
 }
 
-/// What stands in the tree of `vervain run` in a counter's place, for its port among `ports`, both counted over all devices.
+/// The text of the placeholder file for a counter in the tree of `vervain run`; both `port` and `ports` are counted
+/// over all devices.
 pub fn placeholder(counter: &Counter, port: usize, ports: usize) -> String {
     format!("port {port} of {ports}: {}\n", counter.name)
 }

@@ -1,6 +1,6 @@
-//! What the dynamic linker will make of a program or library: its class and machine, its interpreter, the libraries that
-//! it needs, and the search paths that are written into it. The command asks it of programs, the preload of libraries.
-//! It knows nothing of verbs.
+//! The facts that the dynamic linker uses of a program or library: its class and machine, its interpreter, the
+//! libraries that it needs, and the search paths that are written into it. The command asks it of programs, the preload
+//! of libraries. It knows nothing of verbs.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ const NATIVE_MACHINE: u16 = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 }
 /// Up to this length a file is read whole: a plugin is, and one read costs less than the eight of its parts.
 const SMALL: usize = 64 << 10;
 
-/// Reads the headers of `path`; None where it is no ELF file. Only the parts needed are read of a large file.
+/// Reads the headers of `path`; None if it is no ELF file. Only the parts needed are read of a large file.
 ///
 /// # Errors
 /// When the file cannot be read, or contradicts itself.
@@ -92,7 +92,7 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> object::Result<Elf> {
     Ok(out)
 }
 
-/// Where in the file the byte of this virtual address lies.
+/// The offset in the file of the byte at this virtual address.
 fn file_offset<P: ProgramHeader>(segments: &[P], endian: P::Endian, address: u64) -> Option<u64> {
     segments.iter().filter(|s| s.p_type(endian) == elf::PT_LOAD).find_map(|s| {
         let within = address.checked_sub(s.p_vaddr(endian).into())?;
@@ -100,8 +100,8 @@ fn file_offset<P: ProgramHeader>(segments: &[P], endian: P::Endian, address: u64
     })
 }
 
-/// A search path entry with $ORIGIN replaced by `origin`: for a program, the directory of the file itself, for a library,
-/// that of the path by which it is loaded, which may be a link (ld.so(8)).
+/// A search path entry with $ORIGIN replaced by `origin`: for a program, the directory of the file itself, for a
+/// library, that of the path by which it is loaded, which may be a link (ld.so(8)).
 pub fn expand_origin(entry: &OsStr, origin: &Path) -> PathBuf {
     let text = entry.to_string_lossy().replace("${ORIGIN}", "$ORIGIN");
     PathBuf::from(text.replace("$ORIGIN", &origin.to_string_lossy()))

@@ -1,5 +1,5 @@
-//! Decisions by a seed. The generator is one whose values never change with its version, so that a seed replays for ever;
-//! what is drawn from it is computed here for the same reason.
+//! Decisions by a seed. The generator is one whose values never change with its version, so that a seed replays for
+//! ever; what is drawn from it is computed here for the same reason.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -12,7 +12,7 @@ impl Probability {
     /// Happens every time.
     pub(crate) const ALWAYS: Self = Self(1 << 32);
 
-    /// Of a number from 0 to 1.
+    /// A chance of `part`, from 0 to 1.
     pub(crate) fn of(part: f64) -> Self {
         Self((part * (1u64 << 32) as f64) as u64)
     }
@@ -27,7 +27,8 @@ impl Chance {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
-    /// Whether something of this probability happens. Always draws once, so that rules do not shift each other's numbers.
+    /// Returns true if something of this probability happens. Always draws once, so that rules do not shift each
+    /// other's numbers.
     pub(crate) fn happens(&mut self, probability: Probability) -> bool {
         (self.0.next_u64() >> 32) < probability.0
     }

@@ -1,4 +1,4 @@
-//! What a user writes into `VERVAIN_FAULTS`, and the errors that tell what is wrong with it.
+//! The text of `VERVAIN_FAULTS`, and the errors that name what is wrong with it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const REORDER: Span<Nanos> = Span { low: 20_000, high: 1_000_000 };
 /// Bytes that wait for the rate, unless the user says: a small switch's buffer for one port.
 const QUEUE: u64 = 512_000;
 
-/// The items for whoever asks for help: what stands at [`Faults`], as text.
+/// The items as help text: those that the documentation of [`Faults`] has.
 pub const GRAMMAR: &str = "\
 Items, separated by commas:
   drop=1%             lost; drop=1%:x1..8 that many in a row each time
@@ -30,8 +30,8 @@ corrupt, delay and reorder take a percentage and the packets that are meant, by 
 count: drop=50%:ack, rx.drop=read_response_last@3, delay=5ms:write@10..20. Operations are any, \
 ack, nak, rnr, and those of the BTH from send_first to atomic_write, or how some of them begin.";
 
-/// Faults, as they are configured: items `[tx.|rx.]KEY=VALUE`, with commas between. An item without a direction is about
-/// packets that are sent, so that two processes with the same faults have each packet meet them once.
+/// Faults, as they are configured: items `[tx.|rx.]KEY=VALUE`, with commas between. An item without a direction is
+/// about packets that are sent, so that two processes with the same faults have each packet meet them once.
 ///
 /// | item | meaning |
 /// |---|---|
@@ -44,10 +44,10 @@ ack, nak, rnr, and those of the BTH from send_first to atomic_write, or how some
 /// | `rate=1Gbit` | packets leave at this rate; those that find `queue=512kB` of others waiting are lost |
 /// | `down=1s..3s` | everything is lost in this time after the start; may be repeated |
 ///
-/// `drop`, `dup`, `corrupt`, `delay` and `reorder` may be repeated and take, after further colons, a probability (`100%`
-/// unless given) and the packets that are meant, by the name of their operation and by count: `drop=50%:ack`,
-/// `drop=read_response_last@3`, `delay=5ms:write@10..20`. Names are `any`, `ack`, `nak`, `rnr`, and the operations of the
-/// BTH from `send_first` to `atomic_write`; a beginning (`send`, `read_response`) stands for all that begin so.
+/// `drop`, `dup`, `corrupt`, `delay` and `reorder` may be repeated and take, after further colons, a probability
+/// (`100%` unless given) and the packets that are meant, by the name of their operation and by count: `drop=50%:ack`,
+/// `drop=read_response_last@3`, `delay=5ms:write@10..20`. Names are `any`, `ack`, `nak`, `rnr`, and the operations of
+/// the BTH from `send_first` to `atomic_write`; a beginning (`send`, `read_response`) stands for all that begin so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub(crate) seed: Option<u64>,
@@ -56,7 +56,7 @@ pub struct Faults {
     pub(crate) receive: Port,
 }
 
-/// What holds for all packets of a direction.
+/// The settings for all packets of a direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     /// Bits in a second.
@@ -76,7 +76,7 @@ impl Default for Port {
 /// An item that is not understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unclear {
-    /// As it was written.
+    /// The item as it was written.
     pub item: String,
     /// A sentence on what could stand there.
     pub wanted: String,
@@ -90,7 +90,7 @@ impl fmt::Display for Unclear {
 
 impl std::error::Error for Unclear {}
 
-/// What a key takes; None for a key that there is not.
+/// The values that a key takes; None for an unknown key.
 fn takes(key: &str) -> Option<&'static str> {
     Some(match key {
         "seed" => "seed takes a number, as in seed=7",
@@ -117,7 +117,7 @@ impl Faults {
         Faults { seed: Some(seed), ..self }
     }
 
-    /// Whether there are any in this direction.
+    /// Returns true if there are any in this direction.
     pub fn any(&self, direction: Direction) -> bool {
         let port = self.port(direction);
         port.rate.is_some() || !port.down.is_empty() || self.rules.iter().any(|rule| rule.direction == direction)

@@ -14,7 +14,7 @@ const HELD: usize = 64 << 20;
 /// Bytes of Ethernet, IPv4 and UDP around each packet, which take their part of a rate.
 const FRAME: u64 = 24 + 14 + 20 + 8;
 
-/// What a line has done to packets.
+/// The number of packets that a line has changed, by kind of change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Came in.
@@ -64,12 +64,12 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What becomes of a packet that is not lost.
+/// The course of a packet that is not lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
     /// When it comes out.
     due: Nanos,
-    /// How long after that a second time.
+    /// Time until it comes again; None: it comes once.
     again: Option<Nanos>,
     corrupt: bool,
 }
@@ -125,8 +125,8 @@ impl<M> Ord for Held<M> {
 }
 
 impl<M: Clone> Line<M> {
-    /// A line of this direction. `salt` makes lines differ that have the same faults (the two ends of a connection, say);
-    /// times of the configuration count from `now`.
+    /// A line of this direction. `salt` makes lines differ that have the same faults (the two ends of a connection,
+    /// say); times of the configuration count from `now`.
     pub fn new(faults: &Faults, direction: Direction, salt: u64, now: Nanos) -> Self {
         let side = salt << 1 | u64::from(direction == Direction::Receive);
         let rules = faults.rules.iter().filter(|rule| rule.direction == direction);
@@ -145,7 +145,7 @@ impl<M: Clone> Line<M> {
         }
     }
 
-    /// What it has done so far.
+    /// Counts so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -157,7 +157,7 @@ impl<M: Clone> Line<M> {
         }
     }
 
-    /// What becomes of a packet that comes in; none: it is lost. To be followed by [`Line::keep`], unless it
+    /// Decides the course of a packet that comes in; None: it is lost. To be followed by [`Line::keep`], unless it
     /// [passes](Line::passes) and the caller lets it.
     pub fn judge(&mut self, now: Nanos, packet: &[u8]) -> Option<Course> {
         self.counts.packets += 1;
@@ -187,7 +187,7 @@ impl<M: Clone> Line<M> {
         Some(Course { due, again: fate.duplicate, corrupt: fate.corrupt })
     }
 
-    /// Whether a packet with this course would come out at once, before all that is kept, once and as it is.
+    /// Returns true if a packet with this course would come out at once, before all that is kept, once and as it is.
     pub fn passes(&self, now: Nanos, course: &Course) -> bool {
         let first = self.next_timeout().is_none_or(|at| at > now);
         course.due <= now && course.again.is_none() && !course.corrupt && first
@@ -223,8 +223,8 @@ impl<M: Clone> Line<M> {
         self.held.peek().map(|Reverse(held)| held.due.0)
     }
 
-    /// What the rules say of a packet. All are asked, whatever the others say, so that their numbers do not depend on each
-    /// other.
+    /// The decision of the rules about a packet. Every rule is asked, so that their random numbers do not depend on
+    /// each other.
     fn decide(&mut self, packet: &[u8]) -> Fate {
         let mut fate = Fate { drop: self.run > 0, ..Fate::default() };
         self.run = self.run.saturating_sub(1);
@@ -311,7 +311,7 @@ mod tests {
         Line::new(&faults.parse().unwrap(), Direction::Transmit, 0, 0)
     }
 
-    /// Pushes `count` packets, one a microsecond, and tells when which came out.
+    /// Pushes `count` packets, one a microsecond, and returns the times at which they came out.
     fn run(line: &mut Line<usize>, count: usize) -> Vec<(Nanos, usize)> {
         let mut out = Vec::new();
         for n in 0..count {

@@ -25,7 +25,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// What happens to a packet.
+/// The change that a rule makes to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// It is lost, and with it the next packets, so many in all.

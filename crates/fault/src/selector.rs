@@ -40,13 +40,13 @@ const AETH: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selector {
     name: String,
-    /// Which of those that match: first is 1. None means all.
+    /// The numbers among those that match, from 1; None: all.
     count: Option<Span<u64>>,
 }
 
 impl Selector {
-    /// `NAME`, `NAME@N` or `NAME@N..M`. A name stands for all operations that begin with it: `write` for `write_first` and so
-    /// on.
+    /// `NAME`, `NAME@N` or `NAME@N..M`. A name stands for all operations that begin with it: `write` for `write_first`
+    /// and so on.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (name, count) = match text.split_once('@') {
             Some((name, count)) => (name, Some(span(count, |n| n.parse().ok().filter(|&n: &u64| n > 0))?)),
@@ -57,7 +57,7 @@ impl Selector {
         known.then(|| Self { name: name.to_owned(), count })
     }
 
-    /// Whether the operation is meant.
+    /// Returns true if the operation is meant.
     pub(crate) fn names(&self, packet: &[u8]) -> bool {
         let Some(&opcode) = packet.first() else { return false };
         match self.name.as_str() {
@@ -70,7 +70,7 @@ impl Selector {
         }
     }
 
-    /// Whether the `n`th one that is named is meant.
+    /// Returns true if the `n`th one that is named is meant.
     pub(crate) fn counts(&self, n: u64) -> bool {
         self.count.is_none_or(|Span { low, high }| low <= n && n <= high)
     }

@@ -1,20 +1,20 @@
-//! The general services interface (IBA 13.5.1), QP 1, as Vervain's libibverbs offers it to its librdmacm: one table of functions, found by
-//! name. Management datagrams (MADs) go out and come in by it, to processes of this host and of others; what they say is the business of the
-//! connection manager.
+//! The general services interface (IBA 13.5.1), QP 1, as Vervain's libibverbs offers it to its librdmacm: one table of
+//! functions, found by name. Management datagrams (MADs) go out and come in by it, to processes of this host and of
+//! others; what they say is the business of the connection manager.
 //!
-//! A host has one QP 1, and each process may be the one that a MAD is for: the MAD says so itself. An answer carries the communication
-//! identifier that its receiver has chosen, whose upper [`SLOT_BITS`] bits are the receiver's process slot; a REQ or SIDR_REQ carries the
-//! service ID that its receiver has claimed.
+//! A host has one QP 1, and each process may be the one that a MAD is for: the MAD says so itself. An answer carries
+//! the communication identifier that its receiver has chosen, whose upper [`SLOT_BITS`] bits are the receiver's process
+//! slot; a REQ or SIDR_REQ carries the service ID that its receiver has claimed.
 
 use std::ffi::{CStr, c_int, c_void};
 
 /// The symbol of libibverbs, in its version node [`NODE`]: a function without arguments that returns the [`Table`].
 pub const SYMBOL: &CStr = c"vervain_gsi";
 
-/// That version node, for dlvsym(3).
+/// The version node, for dlvsym(3).
 pub const NODE: &CStr = c"VERVAIN_PRIVATE_1";
 
-/// Of [`Table`]; another is not used.
+/// Version of [`Table`]; a table of another one is not used.
 pub const VERSION: u32 = 1;
 
 /// Bytes of a MAD (IBA 13.4.2).
@@ -39,11 +39,11 @@ pub struct Path {
     pub flow_label: u32,
     /// The port of this host, from 1.
     pub port: u8,
-    /// Where `sgid` stands in the port's table.
+    /// Index of `sgid` in the port's table.
     pub sgid_index: u8,
-    /// As in a GRH.
+    /// The traffic class of a GRH.
     pub traffic_class: u8,
-    /// As in a GRH; 0 of what came from this host.
+    /// The hop limit of a GRH; 0 in a MAD from this host.
     pub hop_limit: u8,
     /// The address here, of what has come too.
     pub sgid: [u8; 16],
@@ -51,9 +51,10 @@ pub struct Path {
     pub dgid: [u8; 16],
 }
 
-/// Who takes MADs in, with `user` as first argument. Called by one thread at a time, with no lock held that sending needs. Its functions may
-/// send and ask for the slot; they may not call what may wait, which is [`Table::attach`], [`Table::claim`], [`Table::release`],
-/// [`Table::resolve`] and verbs, and take no lock that a caller of those or of fork(2) holds meanwhile.
+/// The receiver of MADs: functions with `user` as first argument. They are called by one thread at a time, with no lock
+/// held that sending needs. They may send and ask for the slot; they may not call functions that may wait, which are
+/// [`Table::attach`], [`Table::claim`], [`Table::release`], [`Table::resolve`] and verbs, and take no lock that a
+/// caller of those or of fork(2) holds meanwhile.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
@@ -61,13 +62,14 @@ pub struct Client {
     pub user: *mut c_void,
     /// A MAD has come.
     pub receive: unsafe extern "C" fn(user: *mut c_void, path: *const Path, mad: *const Mad),
-    /// Time has come, or [`Table::wake`] was called. When it wants to be called next (CLOCK_MONOTONIC, ns); `u64::MAX`: not by the clock.
+    /// Time has come, or [`Table::wake`] was called. When it wants to be called next (CLOCK_MONOTONIC, ns); `u64::MAX`:
+    /// not by the clock.
     pub tick: unsafe extern "C" fn(user: *mut c_void, now: u64) -> u64,
     /// The process of this host that had `slot` has ended.
     pub gone: unsafe extern "C" fn(user: *mut c_void, slot: u32),
 }
 
-/// What libibverbs offers. Functions return 0 or an errno value.
+/// The functions of libibverbs for QP 1. They return 0 or an errno value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
@@ -79,16 +81,17 @@ pub struct Table {
     pub attach: unsafe extern "C" fn(client: *const Client) -> c_int,
     /// The process slot that communication identifiers begin with; 0 before [`Table::attach`].
     pub slot: extern "C" fn() -> u32,
-    /// REQs and SIDR_REQs for this service ID that come to `address`, a GID, or to any with [`ANY`], are for this process from now on.
-    /// EADDRINUSE where another has it, or this one; EADDRNOTAVAIL for an address that this host has not.
+    /// REQs and SIDR_REQs for this service ID that come to `address`, a GID, or to any with [`ANY`], are for this
+    /// process from now on. EADDRINUSE where another has it, or this one; EADDRNOTAVAIL for an address that this host
+    /// has not.
     pub claim: unsafe extern "C" fn(service: u64, address: *const [u8; 16]) -> c_int,
     /// Takes that back.
     pub release: unsafe extern "C" fn(service: u64, address: *const [u8; 16]),
-    /// Sends. ECONNREFUSED: the other end is on this host, and no process has claimed the service, or the one that had the identifier has
-    /// ended. EAGAIN: it has no room now. Others as of `ibv_create_ah`.
+    /// Sends. ECONNREFUSED: the other end is on this host, and no process has claimed the service, or the one that had
+    /// the identifier has ended. EAGAIN: it has no room now. Others as of `ibv_create_ah`.
     pub send: unsafe extern "C" fn(path: *const Path, mad: *const Mad) -> c_int,
-    /// Finds out whether the host at the other end can be reached, which may take so many milliseconds, but a second at least: ENETUNREACH,
-    /// EHOSTUNREACH, ETIMEDOUT.
+    /// Finds out whether the host at the other end can be reached, which may take so many milliseconds, but a second at
+    /// least: ENETUNREACH, EHOSTUNREACH, ETIMEDOUT.
     pub resolve: unsafe extern "C" fn(path: *const Path, patience_ms: u32) -> c_int,
     /// Has [`Client::tick`] called by the progress thread soon.
     pub wake: extern "C" fn(),

@@ -1,15 +1,16 @@
-//! Errors of the device model: what was wanted and what was found, and the errno that the verbs man pages promise for it.
+//! Errors of the device model: what was wanted and what was found, and the errno that the verbs man pages promise for
+//! it.
 
 use std::fmt;
 
-/// Why a call on the device failed.
+/// The reason why a call on the device failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     errno: i32,
     what: String,
 }
 
-/// What every fallible call of this crate returns.
+/// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -1,10 +1,10 @@
-//! Why a program hangs (DESIGN decision 11): what its QPs and CQs wait for in vain. With `VERVAIN_LOG=info` each such wait is
-//! reported after 1 s; where nobody has chosen a level the first, after 10 s or when the program exits.
+//! Reports of hangs (DESIGN decision 11): waits of QPs and CQs that do not end. With `VERVAIN_LOG=info` each such wait
+//! is reported after 1 s; if no level was chosen only the first, after 10 s or when the program exits.
 //!
-//! Nothing is written down while requests are posted and completions polled. The progress thread looks once a second at what the
-//! queues hold, and a wait is as old as the first look that found it. They
-//! begin when a QP becomes ready to send. Without `info` they end 15 s after the last that found anything changed, for an idle program
-//! costs nothing (DESIGN decision 10), and begin again when something else wakes the thread.
+//! Posting and polling record nothing for this. The progress thread looks once a second at the contents of the queues,
+//! and a wait is as old as the first look that found it. Looks begin when a QP becomes ready to send. Without `info`
+//! they end 15 s after the last one that found a change, for an idle program costs nothing (DESIGN decision 10), and
+//! begin again when something else wakes the thread.
 
 use crate::cq::Cq;
 use crate::cq::facts::CqFacts;
@@ -34,12 +34,13 @@ const NEVER: u64 = u64::MAX;
 /// The waits of the process that the library serves.
 static WAITS: OwnerLock<Known> = OwnerLock::new(Known::new());
 
-/// Something that is waited for in vain.
+/// A wait that does not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wait {
     /// A send, the `request`th of its QP, waits for a receive of the peer's.
     Receive { qpn: u32, dest_qpn: u32, opcode: Opcode, rnr_retry: u8, request: u32 },
-    /// The program waits for the completion of sends that were to make none. `is_sure`: nothing that it has posted is outstanding.
+    /// The program waits for the completion of sends that were to make none. `is_sure`: nothing that it has posted is
+    /// outstanding.
     Unsignaled { qpn: u32, sends: u32, is_sure: bool },
     /// A CQ, at this address, holds completions, and the program has never polled it.
     Unpolled { cq: usize, qpn: u32, holds: u64 },
@@ -47,7 +48,7 @@ enum Wait {
     Unarmed { cq: usize, qpn: u32, events: u32, polls: u64, holds: u64 },
 }
 
-/// What a wait has as long as it goes on.
+/// The part of a wait that stays the same as long as it goes on.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Receive { qpn: u32, dest_qpn: u32, request: u32 },
@@ -57,7 +58,7 @@ enum Key {
 }
 
 impl Wait {
-    /// By which the next look knows it again: a CQ that nobody polls may get more.
+    /// The key by which the next look recognises it. Completions are not in it: a CQ that is not polled may get more.
     fn key(&self) -> Key {
         match *self {
             Wait::Receive { qpn, dest_qpn, request, .. } => Key::Receive { qpn, dest_qpn, request },
@@ -67,12 +68,13 @@ impl Wait {
         }
     }
 
-    /// Whether no correct program waits so: one that signals few of its sends polls for them too while it waits for a message.
+    /// Returns true if no correct program waits so: one that signals few of its sends polls for them too while it waits
+    /// for a message.
     fn is_sure(&self) -> bool {
         !matches!(self, Wait::Unsignaled { is_sure: false, .. })
     }
 
-    /// What is said of it when it has lasted `ns`.
+    /// The message about it after `ns` nanoseconds.
     fn sentence(&self, ns: u64) -> String {
         let s = ns / 1_000_000_000;
         match self {
@@ -105,7 +107,7 @@ fn count(n: impl Into<u64>, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// What one look has found.
+/// The findings of one look.
 #[derive(Default)]
 struct Look {
     /// QPs that can send, with the addresses of the CQs of their sends.
@@ -143,14 +145,15 @@ impl Look {
         Some(at)
     }
 
-    /// Changes with each request, receive and completion; not with polls in vain.
+    /// A number that changes with each request, receive and completion, but not with empty polls.
     fn progress(&self) -> u64 {
         let qps = self.qps.iter().map(|(qp, _)| u64::from(qp.done) + 1);
         let rest = self.cqs.values().map(|(_, cq)| cq.holds).chain([self.outstanding]);
         qps.chain(rest).fold(0_u64, |sum, n| sum.wrapping_mul(31).wrapping_add(n))
     }
 
-    /// The waits of this look. `is_awaited` says of the CQ at an address that the program polls it or sleeps for its event.
+    /// The waits of this look. `is_awaited` says of the CQ at an address that the program polls it or sleeps for its
+    /// event.
     fn waits(&self, is_awaited: impl Fn(usize, &CqFacts) -> bool) -> Vec<Wait> {
         let sends = self.qps.iter().filter_map(|(qp, cq)| {
             if let Some(opcode) = qp.not_ready {
@@ -182,7 +185,7 @@ struct Lasting {
     reported: bool,
 }
 
-/// What is known from one look to the next.
+/// The state that is kept between looks.
 struct Known {
     waits: BTreeMap<Key, Lasting>,
     /// Polls of each CQ.
@@ -397,7 +400,8 @@ mod tests {
         assert!(sure.len() == 1 && sure[0].is_sure(), "{sure:?}");
     }
 
-    /// Looks at a program each second, whose state after so many is `state`; the seconds at which something is reported.
+    /// Looks at a program each second, whose state after so many is `state`; the seconds at which something is
+    /// reported.
     fn reports(asked: Waits, after: u64, state: impl Fn(u64) -> Look) -> Vec<u64> {
         let mut known = Known::new();
         let due = |at: &u64| {
@@ -427,7 +431,7 @@ mod tests {
         assert_eq!(reports(Waits::First, FIRST_AFTER_NS, polls(29)), [11]);
         assert_eq!(reports(Waits::First, FIRST_AFTER_NS, polls(1)), [11]);
         assert_eq!(reports(Waits::First, FIRST_AFTER_NS, polls(0)), [0; 0]);
-        // What may be a server is reported to those only that asked for all.
+        // A CQ that may belong to a server is reported only at the level `info`.
         let server = |at| look(QpFacts { receives: 1, ..qp(1) }, polled(at));
         assert_eq!(reports(Waits::First, FIRST_AFTER_NS, server), [0; 0]);
         assert_eq!(reports(Waits::All, ALL_AFTER_NS, server), [2]);

@@ -1,5 +1,5 @@
-//! Lanes, seen by their owner: one initiator's way into one QP. The owner polls receive completions out of it, closes it
-//! and waits until nobody is in flight on it (DESIGN decision 3), and takes back what a dead initiator held.
+//! Lanes, seen by their owner: one initiator's way into one QP. The owner polls receive completions out of it, closes
+//! it and waits until nobody is in flight on it (DESIGN decision 3), and takes back what a dead initiator held.
 
 use crate::arena::Block;
 use crate::arena::layout::{CqeRing, Lane, QpShared, Switch, found, request};
@@ -19,11 +19,11 @@ use std::sync::{Arc, Weak};
 /// A lane of this process.
 pub(crate) struct OwnedLane {
     pub(crate) process: &'static Process,
-    /// That of its QP.
+    /// The switch of its QP.
     pub(crate) switch: &'static Switch,
     /// Shared part.
     pub shared: &'static Lane,
-    /// Who is in flight on it.
+    /// The gate, which holds the initiator's mark of being in flight.
     pub gate: Arc<LaneGate>,
     /// Its completions.
     pub ring: Arc<RecvRing>,
@@ -40,7 +40,7 @@ pub(crate) struct OwnedLane {
     bounce: OwnerLock<Option<Block>>,
     /// Held by the thread that carries out the initiator's request.
     pub(crate) server: OwnerLock<()>,
-    /// Where the lane starts in the arena.
+    /// Offset of the lane in the arena.
     pub offset: u64,
 }
 
@@ -54,7 +54,8 @@ impl OwnedLane {
         qp_num: u32,
         granted: u32,
     ) -> Result<Arc<OwnedLane>> {
-        // The completions of a connected QP lie in the receives themselves, and so does the time at which they were made.
+        // The completions of a connected QP lie in the receives themselves, and so does the time at which they were
+        // made.
         let has_cqes = !rq.view.exclusive && !cq.has_timestamps();
         let slots = if rq.view.exclusive { 1 } else { u64::from(rq.max_wr().max(1).next_power_of_two()) };
         let before = if has_cqes { size_of::<CqeRing>() as u64 } else { 0 };
@@ -122,7 +123,7 @@ impl OwnedLane {
     /// Frees the lane for another initiator. The last one has given it back, or its process has ended.
     pub(crate) fn reset(&self) {
         self.shared.unaim();
-        // Not in the middle of a piece; whoever is at the request sees between two that it is no longer there.
+        // Waits for the end of a piece; a thread that serves the request sees between two pieces that it is gone.
         self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
         let psn = self.shared.next_psn();
         let gate = self.shared.gate.load(Ordering::Relaxed);
@@ -134,7 +135,7 @@ impl OwnedLane {
         self.shared.initiator.store(0, Ordering::Release);
     }
 
-    /// Whether nobody has the lane.
+    /// Returns true if nobody has the lane.
     pub(crate) fn is_free(&self) -> bool {
         self.initiator_qpn() == 0
     }
@@ -185,8 +186,8 @@ impl Drop for OwnedLane {
         }
         let [lane, ring] = std::mem::replace(&mut self.blocks, [Block::empty(), Block::empty()]);
         self.process.release(ring);
-        // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another lane;
-        // and not before its initiator, who writes its mark without asking, has given it back.
+        // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another
+        // lane; and not before its initiator, who writes its mark without asking, has given it back.
         self.shared.open.store(0, Ordering::SeqCst);
         self.process.return_lane_block(lane);
     }
@@ -201,8 +202,8 @@ impl InlineReceives for OwnedLane {
     }
 }
 
-/// Makes the words of an old lane those of a new one. The in-flight count goes on, even, so that nobody who still knows the
-/// old lane can take a mark of the new one for its own.
+/// Makes the words of an old lane those of a new one. The in-flight count goes on, even, so that nobody who still knows
+/// the old lane can take a mark of the new one for its own.
 fn clear(lane: &Lane) {
     let gate = lane.gate.load(Ordering::Relaxed);
     lane.gate.store(gate.wrapping_add(gate & 1), Ordering::Relaxed);

@@ -13,10 +13,11 @@
 //! - [`process`]: this process and its peers: gates, keys, doorbells, shared objects, revocation, the progress thread.
 //! - [`context`]: opened devices, protection domains, async events.
 //! - [`rq`], [`cq`], [`srq`] and [`mr`]: receive queues, completion queues, shared receive queues, memory.
-//! - [`responder`]: what an operation does at the far side. `lane`: the way into a QP as its owner has it. `owner_copy`: where
-//!   the owner of the memory has to do what an initiator asks for.
-//! - [`qp`]: queue pairs, with the send queue and its requester in [`qp::sq`], and the carriers of what memory does not reach.
-//! - [`hang`]: what a program waits for in vain, looked for now and then and reported.
+//! - [`responder`]: what an operation does at the far side. `lane`: the way into a QP as its owner has it.
+//!   `owner_copy`: where the owner of the memory has to do what an initiator asks for.
+//! - [`qp`]: queue pairs, with the send queue and its requester in [`qp::sq`], and the carriers of what memory does not
+//!   reach.
+//! - [`hang`]: reports of waits of a program that do not end, found by a look now and then.
 //!
 //! To follow an RDMA Write from `ibv_post_send` to the peer's memory, read: `vervain-verbs`' `post` (C work request to
 //! [`SendRequest`]), [`qp::sq::fast_path`] (what is done at once; the long way is `qp::sq` and its `requester`) and

@@ -1,7 +1,7 @@
-//! Why verbs and work requests of the program have failed (DESIGN decision 11). Each reason is a message at `info`. Where the
-//! program was started without `VERVAIN_LOG`, nobody has to know the variable to learn why: the first completion in error is
-//! reported at once, for a program that reads it may abort, the first long wait while it lasts, and the first reason of another
-//! kind when the program ends, since programs probe with verbs that fail.
+//! Reasons why verbs and work requests of the program have failed (DESIGN decision 11). Each is a message at `info`. If
+//! the program was started without `VERVAIN_LOG`, some are reported all the same, so that the user need not know the
+//! variable: the first completion in error at once, for a program that reads it may abort; the first long wait while it
+//! lasts; and the first reason of another kind when the program ends, since programs probe with verbs that fail.
 
 use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
@@ -10,10 +10,10 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 use vervain_config::LOG;
 
-/// How long the same is not told again.
+/// Time for which the same message is not repeated.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What a process has failed in.
+/// The failures of a process.
 struct Reasons {
     /// The process; a forked child begins anew.
     pid: u32,
@@ -25,21 +25,21 @@ struct Reasons {
 
 static REASONS: OwnerLock<Option<Reasons>> = OwnerLock::new(None);
 
-/// Says why a verb has failed, or the QP of a peer's request.
+/// Reports why a verb, or the QP of a peer's request, has failed.
 #[cold]
 #[inline(never)]
 pub fn tell(why: Arguments<'_>) {
     report(why, false);
 }
 
-/// Says why a work request has completed in error. Not of those that are flushed after it.
+/// Reports why a work request has completed in error; not for those that are flushed after it.
 #[cold]
 #[inline(never)]
 pub fn tell_of_completion(why: Arguments<'_>) {
     report(why, true);
 }
 
-/// Which waits in vain are reported ([`crate::hang`]).
+/// The waits that are reported ([`crate::hang`]).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     All,
@@ -48,7 +48,7 @@ pub(crate) enum Waits {
     None,
 }
 
-/// Which they are in this process.
+/// The waits that are reported in this process.
 pub(crate) fn waits_to_report() -> Waits {
     if log::log_enabled!(log::Level::Info) {
         Waits::All
@@ -59,7 +59,7 @@ pub(crate) fn waits_to_report() -> Waits {
     }
 }
 
-/// Says what the program waits for in vain.
+/// Reports a wait that does not end.
 #[cold]
 pub(crate) fn tell_of_wait(why: &str) {
     match waits_to_report() {
@@ -77,8 +77,8 @@ fn report(why: Arguments<'_>, is_completion: bool) {
     }
 }
 
-/// Says why a verb has refused what programs try: at `info` only, and not again while it stays the same, for some post until
-/// a queue has room.
+/// Says why a verb has refused what programs try: at `info` only, and not again while it stays the same, for some post
+/// until a queue has room.
 #[cold]
 #[inline(never)]
 pub fn tell_what_is_no_failure(why: Arguments<'_>) {
@@ -119,7 +119,8 @@ impl Reasons {
         is_first
     }
 
-    /// What is left to be said at the end of the program, with the way to see the rest.
+    /// The message at the end of the program about failures that were not reported, with the way to see them all; None
+    /// if there is none.
     fn summary(&self) -> Option<String> {
         let (first, count, log) = (&self.first, self.count, LOG.name());
         match (count, self.reported) {

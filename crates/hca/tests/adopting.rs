@@ -1,4 +1,5 @@
-//! Registration with `VERVAIN_ADOPT=on`: what keys tell peers of memory that nobody prepared, and what fork leaves of it.
+//! Registration with `VERVAIN_ADOPT=on`: what keys tell peers of memory that nobody prepared, and what fork leaves of
+//! it.
 
 mod common;
 
@@ -31,7 +32,7 @@ fn memory(byte: u8) -> &'static mut [u8] {
     memory
 }
 
-/// What a peer maps for the memory of `mr`; none where it cannot.
+/// The memory of `mr` as a peer maps it; None if it cannot.
 fn as_peer(mr: &Mr) -> Option<&'static mut [u8]> {
     let (at, generation) = (key(mr).at.load(Ordering::Relaxed), key(mr).generation.load(Ordering::Relaxed));
     if at == NOT_SHARED {

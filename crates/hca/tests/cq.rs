@@ -1,5 +1,5 @@
-//! Completion queues: several lanes and the process's own completions merged, lanes that go hot and cool, overrun; against a
-//! model, and with threads that try to get past the poller unseen.
+//! Completion queues: several lanes and the process's own completions merged, lanes that go hot and cool, overrun;
+//! against a model, and with threads that try to get past the poller unseen.
 
 mod common;
 
@@ -17,7 +17,7 @@ use vervain_hca::{Context, Cq, Pd, Qp, QpAttr, QpState, Srq, SrqInit, Status, at
 
 /// More than are kept hot.
 const LANES: usize = 11;
-/// Polls in vain until every hot lane is cool again.
+/// Empty polls until every hot lane is cool again.
 const COOL: usize = 300;
 
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ enum Op {
     /// A completion of the process's own.
     Own,
     Poll(usize),
-    /// Polls in vain, so that lanes cool.
+    /// Polls without a completion, so that lanes cool.
     Idle,
     /// To ERR and back: what was published moves into the own queue.
     Reset(usize),
@@ -130,7 +130,7 @@ impl Case {
                 (0..COOL).for_each(|_| self.take(1));
             }
             Op::Reset(lane) => {
-                // What came in before the error is kept in order; a reset drops what nobody has polled.
+                // Completions that came before the error are kept in order; a reset drops those that were not polled.
                 self.sides[lane]
                     .qp
                     .modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE)
@@ -198,7 +198,7 @@ proptest! {
             prop_assert!(!cq.failed());
             prop_assert_eq!(poll(&cq, 200).len() as u32, fits + 1);
         } else {
-            // The progress thread tells, of the QPs first.
+            // The progress thread reports the error, to the QPs first.
             loop {
                 let mut ready = libc::pollfd { fd: context.async_fd(), events: libc::POLLIN, revents: 0 };
                 // SAFETY: one descriptor, in a struct on this stack.
@@ -231,8 +231,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Producers that rest for about as long as a lane takes to cool, each waiting until its last message was seen: one that
-/// goes unseen leaves its producer waiting for ever.
+/// Producers that rest for about as long as a lane takes to cool, each waiting until its last message was seen: one
+/// that goes unseen leaves its producer waiting for ever.
 fn hunt(lanes: usize, seconds: f64) {
     let context = context();
     let pd = context.alloc_pd().unwrap();
@@ -426,11 +426,11 @@ fn pin(cpu: usize) {
     }
 }
 
-/// How many messages were sent, in the test below.
+/// The number of messages sent, in the test below.
 static SENT: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Whether one was sent while the CPU of this thread was lent.
+    /// True if one was sent while the CPU of this thread was lent.
     static SENT_WHILE_LENT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -446,11 +446,13 @@ extern "C" fn sched_yield() -> libc::c_int {
     answer as libc::c_int
 }
 
-/// Two threads of one CPU, of which the second completes something while a poll of the first lends it the CPU: that poll tells of it. What the
-/// program hears next may be that the peer has gone, and then it takes for lost what it was not told of.
+/// Two threads of one CPU, of which the second completes something while a poll of the first lends it the CPU: that
+/// poll must return it. The next event for the program may be that the peer has gone, and then it counts completions as
+/// lost that it has not seen.
 #[test]
 fn a_poll_that_lends_its_cpu_tells_of_what_came_meanwhile() {
-    /// Messages, and polls that are to have lent the CPU for one: on a busy machine others lose it to the tick, and are told no more than any.
+    /// Messages, and polls that are to have lent the CPU for one: on a busy machine others lose it to the tick, and are
+    /// told no more than any.
     const MOST: u32 = 20_000;
     const LENT: u32 = 100;
     let context = context();

@@ -11,7 +11,7 @@ use vervain_hca::arena::layout::found;
 use vervain_hca::responder::Barred;
 use vervain_hca::{Context, Cq, Mr, Mw, Pd, QpAttr, QpState, Sge, Srq, SrqInit, Status, access, attr};
 
-/// What every test has of its own, and its turn.
+/// The objects of each test, and its turn.
 struct Owner {
     context: Arc<Context>,
     pd: Arc<Pd>,
@@ -128,7 +128,8 @@ fn what_was_published_before_the_cut_off_is_kept() {
     let stopped = bind(&qp, foreign(1));
     let mark = enter(&stopped);
     publish(&stopped, stopped.claim().unwrap(), 7);
-    // Stopped between the publication and the look whether it counts: the receiver has the message, the sender cannot know.
+    // Stopped between the publication and the look whether it counts: the receiver has the message, the sender cannot
+    // know.
     to_err(&qp);
     assert_eq!(poll(&cq, 8).iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), [(1, Status::Success.to_verbs())]);
     assert_eq!(stopped.leave_done(mark), Err(Nak::Silence));
@@ -155,7 +156,8 @@ fn a_revocation_neither_waits_for_nor_cuts_off_those_that_are_elsewhere() {
         again.deregister().unwrap();
         assert_eq!(stopped.leave_done(mark), Ok(()), "nobody took anything away from it");
     }
-    // A window hides what lies under it, and may have been invalidated by a peer: whoever names one is waited for.
+    // A window hides the region under it, and may have been invalidated by a peer: the drain waits for any lane that
+    // names one.
     let window = Mw::alloc(&pd, 2).unwrap();
     let named = window.rkey();
     let mark = enter(&stopped);

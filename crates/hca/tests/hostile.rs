@@ -1,5 +1,5 @@
-//! Shared memory written by someone who means harm, or has gone mad: whatever stands in a peer's arena, or is written by a
-//! peer into our own, nothing panics, loops or leaves the mapping.
+//! Shared memory written by someone who means harm, or has gone mad: whatever stands in a peer's arena, or is written
+//! by a peer into our own, nothing panics, loops or leaves the mapping.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn count_panics() {
     });
 }
 
-/// What an honest process has: the numbers and offsets by which a peer finds its way in it.
+/// The facts about an honest process: the numbers and offsets by which a peer finds its way in it.
 struct Honest {
     qpns: Vec<u32>,
     srqn: u32,
@@ -56,7 +56,7 @@ struct Honest {
     addrs: Vec<u64>,
     /// The shared object under one of the keys.
     object: Wanted,
-    /// What a hostile owner would write to: offset and bytes.
+    /// Places that a hostile owner would write to: offset and bytes.
     structs: Vec<(u64, u64)>,
     /// Keeps everything alive.
     _objects: Box<dyn std::any::Any + Send + Sync>,
@@ -269,7 +269,7 @@ fn check(view: &View, objects: &[std::ops::Range<u64>], place: Location, len: u6
     }
 }
 
-/// Where the shared object is mapped in this process.
+/// The ranges at which the shared object is mapped in this process.
 fn mapped_objects() -> Vec<std::ops::Range<u64>> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let range = |line: &str| {
@@ -293,7 +293,7 @@ fn some_fd(r: &mut Random) -> Option<OwnedFd> {
     }
 }
 
-/// What the link does with objects when the owner says so, and says anything.
+/// The link's work with objects, on an owner's messages, which may say anything.
 fn objects(space: &PeerProcess, honest: &Honest, r: &mut Random) {
     let o = honest.object;
     space.map_object(&o, Some(fake_share::descriptor(OBJECT_LEN)));
@@ -333,7 +333,7 @@ fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
     space.take_attention(|_| ());
     let lanes = honest.lanes.iter().copied().chain([r.below(view.len()) & !63, r.next()]);
     for lane in lanes {
-        // Whatever the QP behind the lane claims to be now is what was seen of it.
+        // Behind the lane is the QP that was seen there, also if it claims to be another one now.
         let behind = view.get::<Lane>(lane).and_then(|l| view.get::<QpShared>(l.qp.load(Ordering::Relaxed)));
         let seen = behind.map_or(QpIncarnation { qpn: 0, generation: 0 }, QpIncarnation::now);
         let Some(target) = Responder::bind(space, lane, 7 << 32 | u64::from(foreign(9)), seen) else { continue };
@@ -399,8 +399,8 @@ fn guarded(seed: u64, f: impl FnOnce()) {
     assert!(took < LIMIT, "the case of seed {seed:#x} took {took:?}");
 }
 
-/// How many objects are mapped when what was mapped of peers that are gone is let go; not more than `before`. The progress
-/// thread tidies up too, and what it is about to unmap is neither in the list nor gone.
+/// The number of mapped objects, after those of peers that are gone were let go; not more than `before`. The progress
+/// thread tidies up too, and an object that it is about to unmap is neither in the list nor gone.
 fn settled(before: usize) -> usize {
     let (deadline, mut same) = (Instant::now() + LIMIT, 0);
     let mut now = mapped_objects().len();
@@ -486,7 +486,7 @@ fn an_arena_that_changes_under_the_reader_does_no_harm() {
 #[test]
 fn a_ring_that_is_full_of_claims_does_not_hold_the_claimer() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // As many entries as a position has values, each of them claimed at its own position.
+    // An entry for each value that a position has, each of them claimed at its own position.
     let entries = 1u64 << 24;
     let fd = memfd(c"hostile", entries * 8 + 4096);
     let view = View::of_peer(fd.as_raw_fd()).unwrap();
@@ -548,7 +548,7 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
             let places = [
                 (offset, size_of::<Lane>() as u64),
                 (target.lane.ring.load(Ordering::Relaxed), 16),
-                // Of the queue of a connected QP there are none: the lane once more.
+                // The queue of a connected QP has none: the lane once more.
                 match target.lane.cqes.load(Ordering::Relaxed) {
                     0 => (offset, size_of::<Lane>() as u64),
                     cqes => (cqes, size_of::<CqeRing>() as u64),
@@ -626,7 +626,7 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
     let mr = Mr::register(&pd, addr, 16, addr, access::LOCAL_WRITE).unwrap();
     let read_only = Mr::register(&pd, addr, 64, addr, 0).unwrap();
     let good = Sge { addr, length: 8, lkey: mr.lkey() };
-    // What the receive names, what the completion says of the message's length, and of the receive's number.
+    // The receive's memory, the message's length in the completion, and the receive's number in it.
     let cases = [
         (good, 8, 0, Some(Status::Success.to_verbs())),
         (good, 9, 0, Some(Status::LocalProtection.to_verbs())),

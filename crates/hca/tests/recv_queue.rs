@@ -38,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the queue should be.
+/// The state that the queue should have.
 #[derive(Default)]
 struct Model {
     /// Cookies not yet claimed, oldest first.
@@ -168,8 +168,8 @@ impl Case {
             }
             Op::Claim(_) | Op::Stop(_) => {}
         }
-        // Nobody has helped the head past stopped claimers yet, nor past those that died while they were stopped; it lags by
-        // the ring at most.
+        // The head is not helped past stopped claimers yet, nor past those that died while they were stopped; it lags
+        // by the ring at most.
         let (waiting, known) = (self.rq.waiting(), self.model.waiting.len() as u64);
         assert!((known..=known + self.ring.len() as u64).contains(&waiting), "{waiting} waiting, not {known}");
     }

@@ -200,7 +200,7 @@ enum Message {
     Gone(u32, u32),
 }
 
-/// Whatever order messages come in, and whichever are lost, a key that leads to mapped memory leads to its own object.
+/// With messages in any order, and any of them lost, a key that leads to mapped memory leads to its own object.
 #[test]
 fn no_order_of_messages_makes_a_key_lead_to_another_object() {
     let owner = owner();

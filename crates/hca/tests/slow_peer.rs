@@ -13,7 +13,7 @@ use vervain_hca::{
     send_flags,
 };
 
-/// How long a handshake takes if nobody is slow.
+/// Time of a handshake if no process is slow.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 /// Until what is due has surely come.
 const LONG: Duration = Duration::from_secs(20);
@@ -78,7 +78,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Whether the progress thread sleeps until somebody wakes it; None where the kernel does not show what it does.
+/// True if the progress thread sleeps until it is woken; None if the kernel does not show its state.
 fn sleeps_until_woken() -> Option<bool> {
     let tasks = fs::read_dir("/proc/self/task").ok()?;
     let is_it =

@@ -1,5 +1,5 @@
-//! Contexts that are stopped, as one process sees it: by initiators that are driven by hand, and by QPs that are connected to
-//! themselves.
+//! Contexts that are stopped, as one process sees it: by initiators that are driven by hand, and by QPs that are
+//! connected to themselves.
 
 mod common;
 
@@ -144,7 +144,7 @@ fn a_stopped_context_lets_nobody_in_and_another_does() {
     assert_eq!(one.context.stop(None).unwrap_err().errno(), libc::EALREADY);
     assert_eq!(there.enter().err(), Some(Barred::Stopped));
     assert!(elsewhere.enter().is_ok());
-    // Of the process as a whole, and of both: one that is stopped twice goes on when both are over.
+    // A stop of the process as a whole, and of both: a context that is stopped twice goes on when both are over.
     process().stop_all(None).unwrap();
     assert_eq!(process().stop_all(None).unwrap_err().errno(), libc::EALREADY);
     assert_eq!(elsewhere.enter().err(), Some(Barred::Stopped));
@@ -213,9 +213,9 @@ fn nothing_is_stopped_while_somebody_stands_inside() {
     assert_eq!(late.errno(), libc::ETIMEDOUT);
     assert!(late.to_string().contains(&format!("{:#x}", foreign(1))), "{late}");
     assert_eq!(process().stop_all(Some(20_000_000)).unwrap_err().errno(), libc::ETIMEDOUT);
-    // Nothing was taken away: the initiator's work counts, and everybody may go in.
+    // Nothing was taken away: the initiator's work counts, and new operations may begin.
     assert!(inside.counts() && also.enter().is_ok());
-    // Who is in flight elsewhere is nothing to a context.
+    // An initiator that is in flight elsewhere does not concern a context.
     other.context.stop(Some(20_000_000)).unwrap();
     other.context.go().unwrap();
     drop(mark);
@@ -248,7 +248,7 @@ fn what_is_posted_to_a_stopped_context_is_done_when_it_goes_on() {
     world.connect(&qp, qp.qp_num(), 1);
     memory[0].store(7, Ordering::Relaxed);
     world.context.stop(None).unwrap();
-    // As many as the queue has room for, and no more.
+    // As many receives as the queue has room for, and no more.
     let sges = [Sge { addr: memory[0].as_ptr() as u64, length: 8, lkey: mr.lkey() }];
     let receive = |wr_id| qp.post_recv(wr_id, &sges);
     for _ in 0..64 {
@@ -260,7 +260,7 @@ fn what_is_posted_to_a_stopped_context_is_done_when_it_goes_on() {
     while begin.elapsed() < A_WHILE {
         assert_eq!((poll(&world.cq, 1).len(), memory[1].load(Ordering::SeqCst)), (0, 0));
     }
-    // What the program does to its own objects it may do all the same.
+    // Operations of the program on its own objects are allowed all the same.
     let idle = world.qp(QpType::Rc);
     world.connect(&idle, idle.qp_num(), 1);
     write(&idle, &mr, &memory[0], &memory[1]);
@@ -441,8 +441,8 @@ fn what_a_peer_has_done_before_is_seen_to_when_the_stop_is_over() {
     world.context.go().unwrap();
 }
 
-/// Threads that post all the time, and stops at moments that nobody has chosen: memory and completions stand still between each
-/// stop and its end, and nothing is lost or done twice.
+/// Threads that post all the time, and stops at moments that nobody has chosen: memory and completions stand still
+/// between each stop and its end, and nothing is lost or done twice.
 #[test]
 fn nothing_moves_while_it_is_stopped() {
     const THREADS: usize = 3;
@@ -506,7 +506,8 @@ fn nothing_moves_while_it_is_stopped() {
     });
 }
 
-/// A thread that sends long messages to a context that goes on: when the one that it sends from is stopped, its piece is over.
+/// A thread that sends long messages to a context that goes on: when the one that it sends from is stopped, its piece
+/// is over.
 #[test]
 fn who_sends_has_ended_the_piece_in_hand() {
     /// Words of a message of 256 KiB, which one call moves.

@@ -1,10 +1,12 @@
-//! The addresses that sockets of a checkpoint have, for a job that goes on where they are others. CRIU binds each socket again to what its
-//! images say, and gives each TCP connection both ends that stood there; so that is written anew, and nothing else. Messages are not
-//! decoded and encoded again: fields that a later CRIU has beside those that are known here stay byte for byte.
+//! The addresses that sockets of a checkpoint have, for a job that goes on where they are others. CRIU binds each
+//! socket again to the address in its images, and gives each TCP connection both ends from there; so these addresses
+//! are rewritten, and nothing else. Messages are not decoded and encoded again: fields that a later CRIU has beside
+//! those that are known here stay byte for byte.
 //!
-//! Only `files.img` has addresses. What stays as it is: the interfaces that sockets are bound to by name (SO_BINDTODEVICE, link-local
-//! addresses), which have to be there under these names; packet sockets. CRIU saves no membership of multicast groups. `ifaddr`, `route`
-//! and `rule` are those of a network of the job's own, which has no addresses but `lo`'s.
+//! Only `files.img` has addresses. What stays as it is: the interfaces that sockets are bound to by name
+//! (SO_BINDTODEVICE, link-local addresses), which have to be there under these names; packet sockets. CRIU saves no
+//! membership of multicast groups. `ifaddr`, `route` and `rule` are those of a network of the job's own, which has no
+//! addresses but `lo`'s.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
@@ -38,8 +40,8 @@ const IPV4: u64 = 2;
 /// AF_INET6.
 const IPV6: u64 = 10;
 
-/// Makes the folder `into`, with all that the folder `images` of CRIU has: by links, but for what names addresses, which is written
-/// anew with those that they have become. If this fails, `into` is not there.
+/// Makes the folder `into`, with all that the folder `images` of CRIU has: by links, but for what names addresses,
+/// which is written anew with those that they have become. If this fails, `into` is not there.
 ///
 /// # Errors
 /// `into` is there already or cannot be made; images that cannot be read or understood.
@@ -50,7 +52,7 @@ pub fn readdress(images: &Path, into: &Path, map: &AddressMap) -> Result<()> {
     DirBuilder::new().mode(0o700).create(into).with_context(|| format!("cannot make {}", into.display()))?;
     let made = fill(&images, into, &files).with_context(|| format!("cannot write to {}", into.display()));
     if made.is_err() {
-        // What keeps it from that kept it from being filled too.
+        // If this fails too, it is for the reason that is reported already.
         let _ = fs::remove_dir_all(into);
     }
     made

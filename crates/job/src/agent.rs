@@ -1,7 +1,7 @@
-//! The program that stays inside of a job and sees to what can be done there only: its processes that have devices of Vervain's, and all its
-//! processes at once. To start one for each task would take milliseconds.
+//! The program that stays inside of a job for tasks that need its namespaces: those about its processes that have
+//! devices of Vervain's, and about all its processes at once. To start a program for each task would take milliseconds.
 //!
-//! It is told a task a line, and answers each with one. It ends with the supervisor, or at the end of its input.
+//! It reads a task a line, and answers each with a line. It ends with the supervisor, or at the end of its input.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::park::{self, Processes};
 use crate::queues::{Queues, queues};
 use crate::space::{SELF, Space};
 
-/// What it is to do.
+/// A task for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// Look who has slots.
@@ -51,18 +51,18 @@ pub(crate) enum Task {
     Queues,
 }
 
-/// What was done.
+/// The result of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// Who has devices.
+    /// The processes that have devices.
     pub(crate) processes: Processes,
     /// The control group of the job's, if one was made.
     pub(crate) group: Option<PathBuf>,
-    /// What stands in the queues of TCP connections, if that was asked.
+    /// The contents of the queues of TCP connections, if the task asked for them.
     pub(crate) queues: Queues,
 }
 
-/// That program, as the supervisor has it.
+/// The supervisor's end of that program.
 #[derive(Debug)]
 pub(crate) struct Agent {
     child: Child,

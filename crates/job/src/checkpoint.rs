@@ -1,7 +1,8 @@
-//! One dump and one restore by CRIU, which runs inside of the job's namespaces, so that it saves no namespaces and finds all paths.
+//! One dump and one restore by CRIU, which runs inside of the job's namespaces, so that it saves no namespaces and
+//! finds all paths.
 //!
-//! While all of the job stands still, CRIU runs a script of ours, which waits until what lies in the job's own folders was copied. So
-//! images, files and sizes are of one moment.
+//! While all of the job stands still, CRIU runs a script of ours, which waits until what lies in the job's own folders
+//! was copied. So images, files and sizes are of one moment.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -26,7 +27,7 @@ use crate::scratch;
 use crate::space::{Space, Words, own_folders};
 use crate::store::{IMAGES, SCRATCH};
 
-/// How long CRIU may take, beside what the memory takes: it may hang.
+/// Time that CRIU may take, apart from the time for memory: it may hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of memory that CRIU writes in a second where a disk is slow.
 const SLOW: u64 = 20 << 20;
@@ -35,7 +36,7 @@ const HOOK: &str = "hook";
 const RESTORE_LOG: &str = "restore.log";
 const DUMP_LOG: &str = "dump.log";
 
-/// What CRIU runs: nothing but when all is dumped and stands still, or is there again and stands still.
+/// The script that CRIU runs. It acts only after all is dumped and stands still, or is restored and stands still.
 const SCRIPT: &str = "#!/bin/sh
 case $CRTOOLS_SCRIPT_ACTION in post-dump | post-restore) ;; *) exit 0 ;; esac
 echo >\"${0%hook}tell\"
@@ -43,11 +44,11 @@ read -r answer <\"${0%hook}hear\"
 [ \"$answer\" = go ]
 ";
 
-/// Options that a dump and its restore share. Of a connection whose other end is in the job too, nothing comes while both stand still, so
-/// no packet filter is needed; and the job stays in the cgroup of who restarts it.
+/// Options that a dump and its restore share. On a connection whose other end is in the job too, no packet comes while
+/// both stand still, so no packet filter is needed; and the job stays in the cgroup of the process that restarts it.
 const SHARED: &[&str] = &["--file-locks", "--tcp-established", "--network-lock", "skip", "--manage-cgroups=ignore"];
 
-/// What a dump needs to know of a job's part on a host.
+/// The parameters of a dump of a job's part on a host.
 #[derive(Debug)]
 pub(crate) struct Dump<'a> {
     /// CRIU.
@@ -58,7 +59,7 @@ pub(crate) struct Dump<'a> {
     pub place: &'a Place,
     /// The folder of Vervain's that the job has its own of.
     pub private: &'a Path,
-    /// Whether the job ends with it.
+    /// True if the job ends with it.
     pub stop: bool,
     /// The control group in which the processes are frozen already.
     pub frozen: Option<&'a Path>,
@@ -147,7 +148,8 @@ pub(crate) fn begin(what: &Dump<'_>, dir: &Path, wait: Wait<'_>) -> Result<(Dump
 }
 
 impl Dumping {
-    /// The end of it: the processes go on, or, where all of it was kept and so was told, that they stood still for so many microseconds.
+    /// The end of it: the processes go on, or, where all of it was kept and so was told, that they stood still for so
+    /// many microseconds.
     ///
     /// # Errors
     /// CRIU has failed at last, or was told to.
@@ -205,8 +207,8 @@ fn check_orphans(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// CRIU looks at a process's pending signals before it writes its memory, and at its timers after: a timer that runs out in between would
-/// neither be pending nor set. One that runs out again and again loses a turn only.
+/// CRIU looks at a process's pending signals before it writes its memory, and at its timers after: a timer that runs
+/// out in between would neither be pending nor set. One that runs out again and again loses a turn only.
 fn check_signals(space: &Space, images: &Path) -> Result<()> {
     for process in image::processes(images)? {
         for thread in process.threads.iter().copied().filter(|thread| *thread <= MOST) {
@@ -230,10 +232,11 @@ fn signals_in(status: &str, name: &str) -> image::SignalSet {
     line.and_then(|set| image::SignalSet::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// More than any kernel has numbers. CRIU writes nonsense for the thread of a process that has ended and was not waited for.
+/// More than any kernel has numbers. CRIU writes nonsense for the thread of a process that has ended and was not waited
+/// for.
 const MOST: u32 = 1 << 22;
 
-/// What the images say.
+/// Reads the images.
 fn image_of(images: &Path, what: &Dump<'_>) -> Result<Image> {
     let processes = image::processes(images)?;
     let numbers = processes.iter().flat_map(|process| process.threads.iter().copied().chain([process.pid]));
@@ -244,7 +247,7 @@ fn image_of(images: &Path, what: &Dump<'_>) -> Result<Image> {
         let path = PathBuf::from(&file.name);
         let access = OFlags::from_bits_retain(file.flags) & OFlags::RWMODE;
         let regular = file.mode.is_some_and(|mode| FileType::from_raw_mode(mode) == FileType::RegularFile);
-        // What lies in the job's own folders is in the checkpoint as a whole; what has lost its name too.
+        // Files in the job's own folders are in the checkpoint anyway; so are files that have lost their names.
         let outside = path.is_absolute() && !own.iter().any(|(_, own)| path.starts_with(own));
         if !(regular && access != OFlags::RDONLY && outside) {
             continue;
@@ -340,7 +343,7 @@ pub(crate) fn cut(image: &Image) -> Result<()> {
     Ok(())
 }
 
-/// What a restore needs to know.
+/// The parameters of a restore.
 #[derive(Debug)]
 pub(crate) struct Restore<'a> {
     /// CRIU.
@@ -366,8 +369,8 @@ pub(crate) struct Restoring {
     until: Instant,
 }
 
-/// Has CRIU bring the processes back below the init of new namespaces, and stops there: connections to other hosts break if they go on
-/// before the other ends are there.
+/// Has CRIU bring the processes back below the init of new namespaces, and stops there: connections to other hosts
+/// break if they go on before the other ends are there.
 ///
 /// # Errors
 /// What CRIU says.
@@ -407,10 +410,10 @@ impl Restoring {
     }
 }
 
-/// Why a job cannot be brought back.
+/// The reason why a job cannot be brought back.
 #[derive(Debug)]
 pub enum Refused {
-    /// By what CRIU says.
+    /// The reason that CRIU gives.
     Criu(Reason),
     /// By something else.
     Other(anyhow::Error),

@@ -1,4 +1,4 @@
-//! What is said to a supervisor, and what it answers: lines of JSON on a socket in a folder that only its user can enter.
+//! The requests to a supervisor, and its replies: lines of JSON on a socket in a folder that only its user can enter.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,18 +15,18 @@ use crate::park::Processes;
 use crate::place::{Name, Places};
 use crate::starter::RemoteCommand;
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// A checkpoint.
     Checkpoint {
         /// The folder.
         dir: PathBuf,
-        /// Whether the job ends with it.
+        /// True if the job ends with it.
         stop: bool,
-        /// How many are kept there.
+        /// The number of checkpoints that are kept there.
         keep: Option<usize>,
-        /// How long a program that saves itself may take to come to where it does.
+        /// Time for which a program that saves itself may take to come to the place where it does.
         within: Duration,
     },
     /// How the job is.
@@ -40,12 +40,13 @@ pub enum Request {
         /// The program.
         program: RemoteCommand,
     },
-    /// The job is to take turns: what follows on the connection are [`Turn`]s. The job goes on when the connection is closed.
+    /// The job is to take turns: what follows on the connection are [`Turn`]s. The job goes on when the connection is
+    /// closed.
     Gang,
 }
 
-/// What is said to the supervisor of a job that takes turns, each time with the number of the job's life: what comes late, when the job has
-/// ended and was resumed, is for nobody, and is not answered.
+/// The orders to the supervisor of a job that takes turns, each with the number of the job's life. An order that comes
+/// late, after the job has ended and was resumed, is not carried out and not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Turn {
     /// The job is about to be held, so no checkpoint is begun until it goes on. Answered by [`Reply::Prepared`].
@@ -58,7 +59,7 @@ pub enum Turn {
     Goes,
 }
 
-/// What a gang needs of a job to hold it and to have it go on.
+/// The facts about a job by which a gang holds it and has it go on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     /// Which of the job's lives this is: it has another one each time that it is resumed.
@@ -71,10 +72,10 @@ pub struct Reach {
     pub group: Option<PathBuf>,
 }
 
-/// What is answered. The last one is none of the first.
+/// A reply. The last one of a request ends it; the others report progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// What is being done.
+    /// The step in progress.
     Doing(String),
     /// A checkpoint was made.
     Made(Made),
@@ -99,15 +100,15 @@ pub enum Reply {
 /// A checkpoint that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Made {
-    /// Where it is.
+    /// Its folder.
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
     /// Processes in it.
     pub processes: usize,
-    /// How long the job stood still.
+    /// Time for which the job stood still.
     pub frozen: Duration,
-    /// How long all took.
+    /// Time that all took.
     pub took: Duration,
 }
 
@@ -116,7 +117,7 @@ pub struct Made {
 pub struct Status {
     /// The supervisor's process.
     pub pid: u32,
-    /// What runs.
+    /// The command that runs.
     pub command: String,
     /// Seconds since 1970 at its start.
     pub since: u64,
@@ -124,7 +125,7 @@ pub struct Status {
     pub processes: usize,
     /// Bytes of memory.
     pub memory: u64,
-    /// Whether it takes turns with others.
+    /// True if it takes turns with others.
     pub gang: bool,
     /// The last checkpoint, and its time in seconds since 1970.
     pub checkpoint: Option<(PathBuf, u64)>,
@@ -159,7 +160,8 @@ fn inside(folder: &File) -> PathBuf {
     format!("/proc/self/fd/{}/{INSIDE}", folder.as_raw_fd()).into()
 }
 
-/// The socket by which processes of a job reach their supervisor, in Vervain's folder as they see it, which is `folder` from here.
+/// The socket by which processes of a job reach their supervisor, in Vervain's folder as they see it, which is `folder`
+/// from here.
 ///
 /// # Errors
 /// It cannot be made.
@@ -187,7 +189,7 @@ pub(crate) fn send(stream: &mut UnixStream, what: &impl Serialize) -> Result<()>
     Ok(stream.write_all(&text)?)
 }
 
-/// Who has asked, and is to be answered.
+/// The sender of a request, who is to get the reply.
 #[derive(Debug)]
 pub struct Asker(UnixStream);
 
@@ -197,14 +199,16 @@ impl Asker {
         let _ = send(&mut self.0, reply);
     }
 
-    /// Answers for the last time, and waits until who has asked has closed the connection, so that no image has an end of it.
+    /// Answers for the last time, and waits until who has asked has closed the connection, so that no image has an end
+    /// of it.
     pub(crate) fn dismiss(mut self, reply: &Reply) {
         self.tell(reply);
         let _ = self.0.shutdown(std::net::Shutdown::Write);
         let _ = self.0.read(&mut [0]);
     }
 
-    /// What it says next, when [`Asker::line`] is ready, and to which life of the job. None if it has gone, or cannot be understood.
+    /// The next order, when [`Asker::line`] is ready, and the life of the job that it is for. None if the sender has
+    /// gone, or cannot be understood.
     pub fn hear(&mut self) -> Option<(u32, Turn)> {
         let (mut line, mut byte) = (Vec::new(), [0]);
         while line.last() != Some(&b'\n') && line.len() < 64 {

@@ -1,9 +1,9 @@
-//! Jobs that save themselves: no CRIU, no root, no namespaces. The program calls `pmCheckpointIfAsked` of libpm, and its supervisor asks by
-//! the word of `vervain-request`.
+//! Jobs that save themselves: no CRIU, no root, no namespaces. The program calls `pmCheckpointIfAsked` of libpm, and
+//! its supervisor asks by the word of `vervain-request`.
 //!
-//! The program saves into a folder that it knows by PM_CHECKPOINT. When all its nodes have, they wait for a moment, in which that folder
-//! becomes a checkpoint and an empty one takes its place. So nothing is copied, and what stands in a checkpoint is what was saved since
-//! the one before. At a restart the folder has a copy of what the checkpoint has.
+//! The program saves into a folder that it knows by PM_CHECKPOINT. When all its nodes have, they wait for a moment, in
+//! which that folder becomes a checkpoint and an empty one takes its place. So nothing is copied, and what stands in a
+//! checkpoint is what was saved since the one before. At a restart the folder has a copy of what the checkpoint has.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -40,7 +40,7 @@ const DIRECTORY: &str = "PM_CHECKPOINT";
 const REQUEST: &str = "request";
 /// How often it is looked how far a checkpoint is that was asked for.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long a program may take to come to a checkpoint that nobody but the clock asks for.
+/// Time for which a program may take to come to a checkpoint that is due by the clock only.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A job that is to be started.
@@ -51,7 +51,7 @@ pub struct Start {
     pub program: Program,
     /// The program's file.
     pub file: PathBuf,
-    /// What its environment has besides.
+    /// Additions to its environment.
     pub environment: Command,
     /// The checkpoint from which it goes on.
     pub from: Option<PathBuf>,
@@ -99,7 +99,7 @@ pub fn program<'a>(path: &Path, manifest: &'a Manifest) -> Result<&'a Program> {
     }
 }
 
-/// Where the program saves: a folder beside the checkpoints, so that it becomes one by its name alone.
+/// The folder that the program saves to. It lies beside the checkpoints, so that a rename makes it one.
 struct Folder {
     /// Made anew for each checkpoint.
     data: PathBuf,
@@ -133,7 +133,7 @@ impl Folder {
         }
     }
 
-    /// What is there becomes part of a checkpoint, and an empty folder takes its place.
+    /// Moves the contents into a checkpoint, and makes an empty folder in their place.
     fn put_away(&self, begun: &Begun) -> Result<()> {
         let files = begun.path().join(FILES);
         let moving = || format!("cannot move {} to {}", self.data.display(), files.display());
@@ -146,7 +146,8 @@ impl Folder {
         }
         let made = DirBuilder::new().mode(0o700).create(&self.data);
         made.with_context(|| format!("cannot make {}", self.data.display()))?;
-        // Nobody else comes there, so it takes nobody a right that a restart would stumble over.
+        // No other user can enter the folder, so nobody loses a right by this; a restart would refuse files that others
+        // may write to.
         own(&files).with_context(|| format!("cannot keep {}", files.display()))
     }
 }
@@ -402,7 +403,7 @@ impl Supervisor {
                 self.answer_to(current.wanted.asker, Err(anyhow::anyhow!(why)));
                 return;
             }
-            // As nobody leaves it.
+            // A state in which nothing can have left it.
             Progress::Idle => {
                 let why = format!("job {name} has forgotten what it was asked");
                 self.answer_to(current.wanted.asker, Err(anyhow::anyhow!(why)));
@@ -481,7 +482,7 @@ impl Supervisor {
     }
 }
 
-/// Why nothing came of a request.
+/// The reason why nothing came of a request.
 fn too_late(name: &Name, within: Duration, callers: Callers) -> String {
     let within = humantime::format_duration(within);
     match callers {
@@ -528,7 +529,7 @@ mod tests {
         folder.fill(Some(&path)).unwrap();
         assert_eq!(fs::read(folder.data.join("more/u.1.1")).unwrap(), b"others");
         assert!(!folder.data.join("left").exists());
-        // What the program does there is not done to the checkpoint.
+        // Later changes by the program do not reach the checkpoint.
         fs::write(folder.data.join("u.0.1"), "arrayS").unwrap();
         Manifest::read(&path).unwrap();
         let above = folder.above.clone();

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-/// What is needed: kernels from 6.13 on have a vDSO that earlier ones do not understand.
+/// The least version: kernels from 6.13 on have a vDSO that earlier ones do not understand.
 pub const NEEDED: Version = Version(4, 2);
-/// What to do where there is none that can be used.
+/// The remedy if there is none that can be used.
 pub const REMEDY: &str = "a package of CRIU 4.2 or later (Debian: criu from sid or backports), or --criu PATH; from Vervain's sources, \
                           `scripts/criu.sh DIR` gets one and installs nothing";
 
@@ -28,9 +28,9 @@ impl fmt::Display for Version {
 /// A CRIU that can be used.
 #[derive(Debug, Clone)]
 pub struct Criu {
-    /// Where it is.
+    /// Its file.
     pub path: PathBuf,
-    /// What it says that it is.
+    /// The version that it reports.
     pub version: Version,
 }
 
@@ -98,24 +98,25 @@ fn parse_version(said: &str) -> Option<Version> {
     Some(Version(parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 
-/// Why CRIU has failed, by its log.
+/// The reason why CRIU has failed, by its log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reason {
     /// One sentence.
     pub sentence: String,
-    /// Whether it may be gone at the next attempt: what a connection leaves behind for a minute, or one that is being made.
+    /// True if it may be gone at the next attempt: what a connection leaves behind for a minute, or one that is being
+    /// made.
     pub may_pass: bool,
 }
 
 impl Reason {
-    /// What the log in this folder says.
+    /// Reads the log in this folder.
     pub fn of(log: &Path) -> Reason {
         let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         judge(&text)
     }
 }
 
-/// What CRIU says, in what words it is to be told, and what may be done about it.
+/// Messages of CRIU, each with the sentence for the user and a remedy.
 const KNOWN: &[(&[&str], &str)] = &[
     (&["Can't bind inet socket", "Address already in use"], "a port of the job is taken"),
     (
@@ -187,7 +188,8 @@ mod tests {
         let none = Criu::find(Some(&tmp.path().join("criu")), None).unwrap_err().to_string();
         assert!(none.contains("cannot find") && none.contains("remedy"), "{none}");
         let old = tmp.path().join("old");
-        // Written by another process: a child of another test that has it open to write would keep it from being executed.
+        // Written by another process: a child of another test that has it open to write would keep it from being
+        // executed.
         let write = "printf '#!/bin/sh\\necho Version: 3.17.1\\n' >\"$0\"; chmod 755 \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&old).status().unwrap().success());
         let old = Criu::find(Some(&old), None).unwrap_err().to_string();

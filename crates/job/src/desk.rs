@@ -1,4 +1,4 @@
-//! What all supervisors take in: signals, which they pass on to their job, and requests, by the control socket.
+//! The input of all supervisors: signals, which they pass on to their job, and requests, by the control socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -48,7 +48,7 @@ impl Group for Space {
     }
 }
 
-/// What a supervisor takes in.
+/// The input of a supervisor.
 pub(crate) struct Desk {
     pub signals: SignalFd,
     pub asked: Asked,
@@ -105,12 +105,12 @@ impl Desk {
     }
 }
 
-/// What signals have asked for.
+/// Requests that came as signals.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
-    /// How many have asked for the end.
+    /// The number of them that asked for the end.
     times: u32,
-    /// Whether the end is wanted.
+    /// True if the end is wanted.
     pub end: bool,
 }
 
@@ -132,7 +132,7 @@ impl Asked {
                 self.end = true;
             }
             match group.map(|group| (group, group.leader())) {
-                // As a terminal does, to the group, which the first process leads.
+                // As a terminal does: to the group that the first process leads.
                 Some((_, Some(leader))) if self.times < 2 => _ = killpg(leader, signal),
                 Some((group, _)) => group.kill(),
                 None => {}

@@ -1,5 +1,6 @@
-//! The freezer of control groups, version 2, where this user can make a group below the own one: it stops processes without their noticing.
-//! Signals are noticed: Open MPI's mpirun passes each SIGCONT on to its ranks and prints a line about it.
+//! The freezer of control groups, version 2, where this user can make a group below the own one: it stops processes
+//! without their noticing. Signals are noticed: Open MPI's mpirun passes each SIGCONT on to its ranks and prints a line
+//! about it.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +21,7 @@ const FREEZE: &str = "cgroup.freeze";
 pub(crate) struct Freezer(PathBuf);
 
 impl Freezer {
-    /// Takes the processes into a group of the job's; those that they start are born there. None where that cannot be.
+    /// Takes the processes into a group of the job's; those that they start are born there. None if that is impossible.
     pub(crate) fn new(processes: impl Fn() -> Vec<i32>) -> Option<Freezer> {
         let dir = place()?;
         clear(dir.parent()?);
@@ -60,7 +61,7 @@ impl Freezer {
         None
     }
 
-    /// That of the job, if it was made by another program of ours, which was killed.
+    /// The freezer of the job, if it was made by an earlier program of Vervain's, which was killed.
     pub(crate) fn left_behind() -> Option<Freezer> {
         place().filter(|dir| dir.is_dir()).map(Freezer)
     }
@@ -81,7 +82,7 @@ impl Freezer {
 pub(crate) struct Freeze(File);
 
 impl Freeze {
-    /// That of the group with this folder.
+    /// The freezer of the group with this folder.
     pub(crate) fn of(group: &Path) -> io::Result<Freeze> {
         File::options().write(true).open(group.join(FREEZE)).map(Freeze)
     }
@@ -108,13 +109,15 @@ fn clear(own: &Path) {
     of_jobs.for_each(|group| _ = fs::remove_dir(group.path()));
 }
 
-/// Where this process sees control groups, if it does. A job may see them where its supervisor does not.
+/// The folder of control groups, as this process sees it; None if it does not. A job may see them where its supervisor
+/// does not.
 pub(crate) fn groups() -> Option<&'static Path> {
     let mounted = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     mounted.into_iter().find(|dir| statfs(*dir).is_ok_and(|fs| fs.filesystem_type() == CGROUP2_SUPER_MAGIC))
 }
 
-/// Below the group of this process, by the number of the job's process namespace, which is no other job's while this one is there.
+/// Below the group of this process, by the number of the job's process namespace, which is no other job's while this
+/// one is there.
 fn place() -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
@@ -147,7 +150,7 @@ mod tests {
             }
             vec![pid]
         });
-        // None where none can be made.
+        // On a machine without such groups none can be made.
         let has_it = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap().contains(PREFIX);
         child.kill().unwrap();
         child.wait().unwrap();

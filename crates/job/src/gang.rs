@@ -1,5 +1,6 @@
-//! A gang: jobs that take turns. All processes of one job have the CPUs at once, so none of them waits for one that has none; the others are
-//! held (`hold.rs`). Each job's supervisor has its job go on when the connection ends, so whatever ends the gang, all go on.
+//! A gang: jobs that take turns. All processes of one job have the CPUs at once, so none of them waits for one that has
+//! none; the others are held (`hold.rs`). Each job's supervisor has its job go on when the connection ends, so whatever
+//! ends the gang, all go on.
 
 use std::fmt;
 use std::io::{ErrorKind, Read};
@@ -22,27 +23,27 @@ use crate::place::{Name, Places};
 
 /// Below, switches would take most of the time.
 pub const SHORTEST_SLICE: Duration = Duration::from_millis(1);
-/// As good as never.
+/// So long that it is never reached.
 pub const LONGEST_SLICE: Duration = Duration::from_secs(3600);
 
-/// How long before the end of a turn it is looked who is to be asked then, and the next job is told what it does first: so neither takes time
-/// between the turns.
+/// Time before the end of a turn at which the processes to be asked are looked up, and the next job gets its first
+/// order, so that neither takes time between the turns.
 const AHEAD: Duration = Duration::from_millis(2);
 /// How often in a row a job may not be held.
 const FAILURES: u32 = 3;
 
 /// A job's part in a gang, as its supervisor has it.
 pub(crate) struct Member {
-    /// Who has it take turns.
+    /// The connection to the gang.
     pub(crate) asker: Asker,
     /// It may stand still at any moment, or does.
     pub(crate) held: bool,
-    /// Who waits for its turn waits for the supervisor too. None while that does what takes its time.
+    /// Its first reply, which waits for the supervisor. None while the supervisor is busy with something longer.
     pub(crate) first: Option<First>,
 }
 
 impl Member {
-    /// Whether something is asked, or who asks has gone.
+    /// Returns true if something is asked, or who asks has gone.
     pub(crate) fn asks(&self) -> bool {
         ready(&[self.asker.line()], Some(Instant::now())).is_ok_and(|ready| ready[0])
     }
@@ -51,7 +52,7 @@ impl Member {
 /// How turns are taken.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// How long one takes.
+    /// Time of one turn.
     pub slice: Duration,
     /// The gang ends after so many switches.
     pub switches: Option<u64>,
@@ -59,12 +60,12 @@ pub struct Rules {
     pub time: Option<Duration>,
 }
 
-/// What a switch has cost.
+/// The costs of a switch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Switch {
     /// From the end of one job's turn to the beginning of the next one's.
     pub all: Duration,
-    /// Of it: until the devices of the one stood still.
+    /// Of it, the time until the devices of the one stood still.
     pub stop: Duration,
     /// The signals to both.
     pub signals: Duration,
@@ -72,14 +73,14 @@ pub struct Switch {
     pub go: Duration,
 }
 
-/// What there is to say at the end.
+/// The report at the end.
 #[derive(Debug)]
 pub struct Ended {
     /// From the first turn to the end.
     pub took: Duration,
     /// All switches.
     pub switches: Vec<Switch>,
-    /// How long each job had its turn.
+    /// Time for which each job had its turn.
     pub shares: Vec<(Name, Duration)>,
 }
 
@@ -125,7 +126,8 @@ pub fn run(places: &Places, names: &[Name], rules: &Rules, note: fn(&str)) -> Re
 /// A job of a gang's.
 struct Job {
     name: Name,
-    /// The connection to its supervisor, which holds it no longer than that is there. None when the job has ended.
+    /// The connection to its supervisor, which holds the job only as long as the connection exists. None when the job
+    /// has ended.
     line: Option<Line>,
     /// None while it has no life.
     hand: Option<Hand>,
@@ -140,7 +142,7 @@ struct Held {
     going: Option<Answers>,
 }
 
-/// The gang is told to end.
+/// A signal has asked the gang to end.
 #[derive(Debug)]
 struct Told;
 
@@ -163,7 +165,7 @@ impl Signals {
     }
 }
 
-/// Why a wait is over.
+/// The reason why a wait is over.
 enum Woken {
     Time,
     /// A job has ended, was killed, or is back.
@@ -203,7 +205,8 @@ impl Gang {
     /// Turn by turn, until the end.
     fn turns(&mut self, rules: &Rules, began: Instant, switches: &mut Vec<Switch>) -> Result<()> {
         let end = rules.time.map(|time| began + time);
-        // Before the first turn, which would be shorter by that. Who cannot be held yet is held in it, or has a turn too.
+        // Done before the first turn, which would be shorter by the time that it takes. A job that cannot be held yet
+        // is held in that turn, or gets one too.
         self.hold_those_who_are_back(0)?;
         let mut now = self.next(self.jobs.len() - 1);
         // The first of the jobs may have ended already, and this one be held.
@@ -248,7 +251,7 @@ impl Gang {
         Ok(())
     }
 
-    /// Whose turn is after that of `n`.
+    /// The job whose turn comes after that of `n`.
     fn next(&self, n: usize) -> Option<usize> {
         let all = self.jobs.len();
         (1..=all).map(|step| (n + step) % all).find(|n| self.jobs[*n].hand.is_some())
@@ -317,7 +320,7 @@ impl Gang {
         Ok(Woken::Changed)
     }
 
-    /// What a supervisor says that it was not asked.
+    /// Takes messages that a supervisor sends unasked.
     fn news(&mut self, n: usize) -> Result<()> {
         let job = &mut self.jobs[n];
         let said = job.line.as_mut().map_or(Ok(None), Line::hear)?;
@@ -350,7 +353,8 @@ impl Gang {
         Ok(())
     }
 
-    /// Says something to the supervisor of a job. It is no error that it has gone, which is noticed when it is to answer.
+    /// Says something to the supervisor of a job. It is no error that it has gone, which is noticed when it is to
+    /// answer.
     fn say(&mut self, n: usize, turn: Turn) {
         let job = &mut self.jobs[n];
         if let (Some(line), Some(hand)) = (&mut job.line, &job.hand) {
@@ -358,7 +362,8 @@ impl Gang {
         }
     }
 
-    /// Says something, and waits for the answer: the job may be in the midst of a checkpoint. None if it has no life any more.
+    /// Sends an order, and waits for the answer: the job may be in the midst of a checkpoint. None if it has no life
+    /// any more.
     fn ask(&mut self, n: usize, turn: Turn) -> Result<Option<Reply>> {
         self.say(n, turn);
         let Some(line) = &mut self.jobs[n].line else { return Ok(None) };
@@ -372,7 +377,7 @@ impl Gang {
         }
     }
 
-    /// Has a job ready to be held; who is to be asked. None if it has no life any more.
+    /// Has a job made ready to be held; returns the processes to be asked. None if it has no life any more.
     fn prepare(&mut self, n: usize) -> Result<Option<Processes>> {
         match self.ask(n, Turn::Prepare)? {
             Some(Reply::Prepared(processes)) => Ok(Some(processes)),
@@ -449,7 +454,8 @@ impl Gang {
         let began = Instant::now();
         if let Some(going) = self.jobs[n].held.take().and_then(|held| held.going) {
             let mut wait = |fd: BorrowedFd<'_>, until| self.signals.or(fd, Some(until));
-            // It is not frozen any more, and goes on when it has a CPU: other programs may keep it from that for seconds.
+            // It is not frozen any more, and goes on when it has a CPU: other programs may keep it from that for
+            // seconds.
             if let Err(e) = going.all(&mut wait) {
                 ensure!(!e.is::<Told>(), e);
                 (self.note)(&format!("job {}: {e:#}", self.jobs[n].name));
@@ -475,7 +481,7 @@ impl Gang {
     }
 }
 
-/// Why a turn is over.
+/// The reason why a turn is over.
 enum Over {
     /// The slice is, and the job may be held.
     Slice(Processes),
@@ -488,7 +494,7 @@ enum Over {
 /// A connection to a supervisor.
 struct Line {
     stream: UnixStream,
-    /// What was read of what comes after.
+    /// Bytes that were read of the next lines.
     read: Vec<u8>,
 }
 
@@ -497,12 +503,12 @@ impl Line {
         Line { stream, read: Vec::new() }
     }
 
-    /// Whether something was read already.
+    /// Returns true if something was read already.
     fn has_more(&self) -> bool {
         self.read.contains(&b'\n')
     }
 
-    /// What the supervisor says; None if it has ended.
+    /// The next message of the supervisor; None if it has ended.
     fn hear(&mut self) -> Result<Option<Reply>> {
         let mut bytes = [0; 4096];
         loop {
@@ -525,7 +531,8 @@ impl Line {
     }
 }
 
-/// Waits until a descriptor is ready or the time has come; which are ready. Slices are short, so milliseconds would not do.
+/// Waits until a descriptor is ready or the time has come; which are ready. Slices are short, so milliseconds would not
+/// do.
 pub(crate) fn ready(fds: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     loop {
@@ -573,8 +580,8 @@ mod tests {
         Reply::Joined(Reach { life, supervisor: own, init: own, group: None })
     }
 
-    /// A supervisor without a job: it notes what it is told, and ends after so much. Where it is told so, its job has no life for a while, when
-    /// it has heard so much.
+    /// A supervisor without a job: it notes its orders, and ends after `most` of them. With `away` its job has no life
+    /// for a while, after that number of orders.
     fn stand_in(places: &Places, name: &str, most: usize, away: Option<usize>) -> JoinHandle<Vec<(u32, Turn)>> {
         let place = places.take(&name.parse().unwrap()).unwrap();
         let listener = place.listen().unwrap();
@@ -629,7 +636,8 @@ mod tests {
         assert!(ended.shares.iter().all(|(_, time)| *time > Duration::ZERO));
         assert_eq!(a.join().unwrap(), turns(1, 6));
         let [b, c] = [b, c].map(|job| job.join().unwrap());
-        // a begins; b, c, a, b, and a has ended; c, b, c, b, c. Or that is noticed when it has its next turn: b, c, a, b, c, a, b, c, b.
+        // a begins; b, c, a, b, and a has ended; c, b, c, b, c. Or that is noticed when it has its next turn: b, c, a,
+        // b, c, a, b, c, b.
         assert!([(18, 16), (16, 14)].contains(&(b.len(), c.len())), "{b:?}\n{c:?}");
         assert_eq!(b, turns(1, b.len()));
         assert_eq!(c, turns(1, c.len()));

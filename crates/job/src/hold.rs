@@ -1,16 +1,18 @@
-//! Holding a job: its devices stand still, and then all its processes are stopped. Nothing of it moves, and its connections
-//! know of no time, so it may be held for as long as one likes. What images cannot have is not given up: no image is made.
+//! Holding a job: its devices stand still, and then all its processes are stopped. Nothing of it moves, and its
+//! connections have no timers then, so it may be held for any time. Since no image is made, processes keep all that
+//! images cannot contain.
 //!
-//! The gang does that itself ([`Hand`]), since each program that had to run in between would cost some tens of microseconds. The program
-//! inside ([`Inside`]) looks before who is to be asked, and lets the job go on if the gang is killed.
+//! The gang does that itself ([`Hand`]), since each program that had to run in between would cost some tens of
+//! microseconds. The program inside ([`Inside`]) looks up the processes to be asked before, and lets the job go on if
+//! the gang is killed.
 //!
-//! Processes are stopped by the freezer where there is one ([`crate::freezer`]), else by a signal to -1 from the program inside. That
-//! reaches all processes of its process namespace but the init and itself, in one system call, and no fork gets past it: a process that is
-//! being forked begins with the signal, or its parent forks when it goes on. All of the job is stopped, so nobody waits for a process
-//! that is.
+//! Processes are stopped by the freezer where there is one ([`crate::freezer`]), else by a signal to -1 from the
+//! program inside. That reaches all processes of its process namespace but the init and itself, in one system call, and
+//! no fork gets past it: a process that is being forked begins with the signal, or its parent forks when it goes on.
+//! All of the job is stopped, so none of its processes waits for a stopped one.
 //!
-//! A process that opens its first device after the look is stopped without having been parked, until the next turn: that is
-//! harmless for the length of a slice, since timeouts of connections are longer, and it has just begun.
+//! A process that opens its first device after the look is stopped without having been parked, until the next turn:
+//! that is harmless for the length of a slice, since timeouts of connections are longer, and it has just begun.
 
 use std::fs::{self, File};
 use std::io;
@@ -30,10 +32,10 @@ use crate::freezer::{Freeze, Freezer};
 use crate::gang::ready;
 use crate::park::{Known, Processes, begin, why};
 
-/// How long a process may take for a step. A stop has a limit of its own below.
+/// Time that a process may take for a step. A stop has a limit of its own below.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a gang has of a job to hold it.
+/// The gang's means to hold a job.
 #[derive(Debug)]
 pub(crate) struct Hand {
     /// Slots have their names in this network namespace.
@@ -43,8 +45,8 @@ pub(crate) struct Hand {
 }
 
 impl Hand {
-    /// As the supervisor says it, by numbers of processes that have to mean the same here; `peer` is the process at the other end of the
-    /// connection to it.
+    /// Makes it from the supervisor's facts. Numbers of processes in them must mean the same here; `peer` is the
+    /// process at the other end of the connection to the supervisor.
     pub(crate) fn new(reach: &Reach, peer: Option<i32>) -> Result<Hand> {
         ensure!(
             peer == Some(reach.supervisor.cast_signed()),
@@ -103,8 +105,8 @@ impl Answers {
         self.failed.get_or_insert_with(|| anyhow!("process {pid} of the job {}", why(self.step, error)));
     }
 
-    /// Waits for all, even if one fails, so that none is left in the midst of a step; `wait` waits for a descriptor or a time, and may end all
-    /// of it. Who has ended needs nothing.
+    /// Waits for all, even if one fails, so that none is left in the midst of a step; `wait` waits for a descriptor or
+    /// a time, and may end all of it. A process that has ended needs nothing.
     pub(crate) fn all(mut self, wait: &mut dyn FnMut(BorrowedFd<'_>, Instant) -> Result<()>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         for (pid, asked) in std::mem::take(&mut self.asked) {
@@ -119,24 +121,25 @@ impl Answers {
     }
 }
 
-/// What the program inside of a job has of its being held.
+/// The state of a held job in the program inside of it.
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
     known: Known,
-    /// None inside: there can be none.
+    /// None inside: a freezer is impossible here.
     freezer: Option<Option<Freezer>>,
     /// Processes that were stopped when all were sent the signal, and stay so.
     stopped: Vec<i32>,
 }
 
 impl Inside {
-    /// Has all processes in a group that can be frozen; its folder. None where that cannot be.
+    /// Puts all processes into a group that can be frozen; returns its folder. None if that is impossible.
     pub(crate) fn group(&mut self) -> Option<PathBuf> {
         let freezer = self.freezer.get_or_insert_with(|| Freezer::new(processes)).as_ref();
         freezer.map(|freezer| freezer.path().to_owned())
     }
 
-    /// Who is to be asked. One that is stopped would answer when it goes on, and stand still from then on.
+    /// The processes that are to be asked. A stopped process is not: it would answer when it goes on, and stand still
+    /// from then on.
     pub(crate) fn prepare(&mut self) -> Result<Processes> {
         let mut processes = self.known.processes()?;
         processes.retain(|pid, _| !is_stopped(*pid));
@@ -163,7 +166,7 @@ impl Inside {
         Ok(group)
     }
 
-    /// They go on, whoever has frozen them.
+    /// Has frozen processes go on, also those that another program has frozen.
     pub(crate) fn thaw(&mut self) -> Result<()> {
         if let Some(freezer) = self.freezer.get_or_insert_with(Freezer::left_behind) {
             freezer.thaw();
@@ -171,7 +174,7 @@ impl Inside {
         Ok(())
     }
 
-    /// Lets all go on, whether the job was held or not, and whoever has made its group.
+    /// Lets all go on, whether the job was held or not, also if another program has made its group.
     pub(crate) fn release(&mut self) -> Result<Processes> {
         match self.freezer.get_or_insert_with(Freezer::left_behind) {
             Some(freezer) => freezer.thaw(),
@@ -207,7 +210,7 @@ pub(crate) fn processes() -> Vec<i32> {
     numbers.filter(|pid| *pid != 1 && *pid != own).collect()
 }
 
-/// Whether a process is stopped by a signal.
+/// Returns true if a process is stopped by a signal.
 fn is_stopped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     state(&stat) == Some('T')

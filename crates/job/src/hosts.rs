@@ -1,5 +1,5 @@
-//! The hosts of a job besides the supervisor's: their names, how an agent is started on one, and which hosts and addresses have become
-//! which at a restart.
+//! The hosts of a job besides the supervisor's: their names, how an agent is started on one, and which hosts and
+//! addresses have become which at a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,13 +50,14 @@ impl fmt::Display for Host {
 }
 
 impl Host {
-    /// As a part of file names.
+    /// Its form in file names.
     pub(crate) fn file_name(&self) -> String {
         self.0.replace(':', "-")
     }
 }
 
-/// How a program is started on another host: words for a shell, in which `{}` stands for the host; without one the host comes last.
+/// How a program is started on another host: words for a shell, in which `{}` stands for the host; without one the host
+/// comes last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteStart(String);
 
@@ -94,7 +95,7 @@ pub(crate) fn own_addresses() -> nix::Result<Vec<IpAddr>> {
     Ok(addresses.collect())
 }
 
-/// Where a job is brought back that has moved: which hosts have become which, and which addresses.
+/// The moves of a job that is brought back elsewhere: new hosts for old ones, and new addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moves {
     hosts: BTreeMap<Host, Host>,
@@ -131,7 +132,7 @@ impl FromStr for Moves {
 }
 
 impl Moves {
-    /// What a host has become: itself, if it is not named.
+    /// The new host for one of the checkpoint; itself, if it is not named.
     pub(crate) fn of(&self, host: &Host) -> Host {
         self.hosts.get(host).unwrap_or(host).clone()
     }

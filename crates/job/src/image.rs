@@ -1,5 +1,6 @@
-//! What is asked of CRIU's images: the processes, the regular files, what stands in pipes, how long it took. Only these messages are
-//! declared, and of them only these fields; protobuf has readers skip the rest, so a later CRIU may add some.
+//! The part of CRIU's images that is read here: the processes, the regular files, the contents of pipes, the time of a
+//! dump. Only these messages are declared, with only these fields; protobuf has readers skip the rest, so a later CRIU
+//! may add some.
 
 use std::fs;
 use std::path::Path;
@@ -19,13 +20,13 @@ pub struct Process {
     pub threads: Vec<u32>,
 }
 
-/// What is known of a process or thread beside its memory and files.
+/// Facts about a process or thread beside its memory and files.
 #[derive(Clone, PartialEq, Message)]
 struct Core {
-    /// Of a process.
+    /// For a process.
     #[prost(message, optional, tag = "3")]
     task: Option<TaskCore>,
-    /// Of a thread.
+    /// For a thread.
     #[prost(message, optional, tag = "4")]
     thread: Option<ThreadCore>,
 }
@@ -50,7 +51,7 @@ struct Signals {
     all: Vec<SigInfo>,
 }
 
-/// As siginfo_t has it; the number comes first.
+/// The bytes of a siginfo_t; the number comes first.
 #[derive(Clone, PartialEq, Message)]
 struct SigInfo {
     #[prost(bytes, tag = "1")]
@@ -90,7 +91,7 @@ struct PosixTimer {
 /// Signals as bits, as /proc/PID/status has them: number 1 is the lowest.
 pub type SignalSet = u64;
 
-/// What an image has of a thread's signals.
+/// Signals of a thread in an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pending {
     /// Those that are pending for the thread, or, of the thread that its process is named by, for that.
@@ -108,7 +109,7 @@ fn set_of(signals: Option<&Signals>) -> SignalSet {
     signals.map_or(0, |signals| signals.all.iter().filter_map(number).map(bit).fold(0, |all, one| all | one))
 }
 
-/// What the image of a process or thread has of signals.
+/// Signals in the image of a process or thread.
 pub fn pending(dir: &Path, thread: u32) -> Result<Pending> {
     let cores: Vec<(Core, _)> = entries(dir, &format!("core-{thread}.img"))?;
     let Some((core, _)) = cores.into_iter().next() else { bail!("core-{thread}.img of CRIU is empty") };
@@ -135,7 +136,7 @@ impl Core {
     }
 }
 
-/// What a descriptor leads to.
+/// The object that a descriptor leads to.
 #[derive(Clone, PartialEq, Message)]
 pub struct FileEntry {
     /// A regular file, a device or a folder.
@@ -146,7 +147,7 @@ pub struct FileEntry {
 /// A file with a path.
 #[derive(Clone, PartialEq, Message)]
 pub struct Regular {
-    /// As open(2) has them.
+    /// The flags of open(2).
     #[prost(uint32, tag = "2")]
     pub flags: u32,
     /// Its path.
@@ -160,7 +161,7 @@ pub struct Regular {
     pub mode: Option<u32>,
 }
 
-/// What stands in a pipe, but for the bytes, which follow.
+/// The contents of a pipe, but for the bytes, which follow.
 #[derive(Clone, PartialEq, Message)]
 struct PipeData {
     #[prost(uint32, tag = "1")]
@@ -175,7 +176,7 @@ struct Stats {
     dump: Option<DumpStats>,
 }
 
-/// How long a dump took.
+/// The times of a dump.
 #[derive(Clone, PartialEq, Message)]
 pub struct DumpStats {
     /// Microseconds until all stood still.
@@ -200,7 +201,7 @@ pub fn files(dir: &Path) -> Result<Vec<Regular>> {
     Ok(files.into_iter().filter_map(|(file, _)| file.regular).collect())
 }
 
-/// What stands in a pipe that the job reads.
+/// The contents of a pipe that the job reads.
 pub fn in_pipe(dir: &Path, inode: u32) -> Result<Vec<u8>> {
     if !dir.join("pipes-data.img").exists() {
         return Ok(Vec::new());
@@ -209,7 +210,7 @@ pub fn in_pipe(dir: &Path, inode: u32) -> Result<Vec<u8>> {
     Ok(all.into_iter().find(|(data, _)| data.pipe == inode).map_or_else(Vec::new, |(_, bytes)| bytes))
 }
 
-/// How long a dump took.
+/// The times of a dump.
 pub fn dump_stats(dir: &Path) -> Result<DumpStats> {
     let stats: Vec<(Stats, _)> = entries(dir, "stats-dump")?;
     stats.into_iter().find_map(|(stats, _)| stats.dump).context("stats-dump of CRIU says nothing of a dump")

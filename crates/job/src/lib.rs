@@ -1,12 +1,12 @@
-//! Jobs that can be checkpointed and restarted: the supervisor of a job, its namespaces, CRIU, and checkpoints as files. It knows no
-//! command line, and nothing of verbs but the names of Vervain's sockets.
+//! Jobs that can be checkpointed and restarted: the supervisor of a job, its namespaces, CRIU, and checkpoints as
+//! files. It knows no command line, and nothing of verbs but the names of Vervain's sockets.
 //!
-//! A job is a process tree below an init of ours, in a pid and a mount namespace of its own, so that after a restart pids, indices of
-//! terminals and what lies in `/dev/shm` are what they were. The supervisor stands outside: it starts the init, has CRIU run inside,
-//! and owns the job's standard streams.
+//! A job is a process tree below an init of ours, in a pid and a mount namespace of its own, so that after a restart
+//! pids, indices of terminals and what lies in `/dev/shm` are what they were. The supervisor stands outside: it starts
+//! the init, has CRIU run inside, and owns the job's standard streams.
 //!
-//! Where that may not be, a job has no namespaces and saves itself when it is asked ([`cooperative`]); checkpoints, requests and what becomes
-//! of a job that was killed are alike.
+//! Where that may not be, a job has no namespaces and saves itself when it is asked ([`cooperative`]); checkpoints,
+//! requests and what becomes of a job that was killed are alike.
 
 pub mod addresses;
 pub mod agent;

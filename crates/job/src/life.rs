@@ -22,7 +22,7 @@ pub(crate) struct Life {
     /// The numbers of its pipes.
     pub(crate) streams: [Option<u64>; 3],
     pub(crate) ended: Option<End>,
-    /// By which processes of the job reach the supervisor.
+    /// The socket by which processes of the job reach the supervisor.
     pub(crate) inside: UnixListener,
 }
 
@@ -124,12 +124,12 @@ impl Life {
         images.collect()
     }
 
-    /// What stands in the queues of TCP, when it does not change any more: what one host has sent goes on to the next although all of its
-    /// processes stand still.
+    /// The contents of the queues of TCP, after they have come to rest: bytes that one host has sent move on to the
+    /// next one although all processes stand still.
     fn settled(&mut self, wait: Wait<'_>) -> Result<Vec<Queues>, Trouble> {
         const LOOK: Duration = Duration::from_millis(3);
-        // Nobody takes anything in, so what is not acknowledged by then has no room, or was lost and is sent again much later: that is found
-        // after the dump.
+        // No process reads, so bytes that are not acknowledged by then have no room, or were lost and are sent again
+        // much later. That is found after the dump.
         const PATIENCE: Duration = Duration::from_millis(300);
         let until = Instant::now() + PATIENCE;
         let mut before = self.queues(wait)?;
@@ -151,7 +151,8 @@ impl Life {
         Ok(self.tasks(&Task::Queues, wait)?.into_iter().map(|done| done.queues).collect())
     }
 
-    /// All goes on after a dump, which was good or was not; for how many microseconds the longest of the parts stood still.
+    /// All goes on after a dump, which was good or was not; for how many microseconds the longest of the parts stood
+    /// still.
     pub(crate) fn go_on(&mut self, well: bool, wait: Wait<'_>) -> Result<u64, Trouble> {
         let ended = self.each(|_| Order::EndDump { well }, wait);
         // Each step by all, whatever has become of the one before: none is left standing because another is lost.

@@ -1,4 +1,4 @@
-//! What becomes of a job that has ended: its supervisor ends too, or resumes it from the newest checkpoint.
+//! The decision after a job has ended: its supervisor ends too, or resumes it from the newest checkpoint.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Lives {
     resumed_from: Option<PathBuf>,
 }
 
-/// What comes next.
+/// The decision.
 pub(crate) enum Next {
     /// The supervisor ends with this status.
     Over(u8),
@@ -31,7 +31,7 @@ pub(crate) enum Next {
 }
 
 impl Lives {
-    /// What comes after an end, where `wanted` says that somebody has asked for it.
+    /// Decides after an end; `wanted` is true if a user or signal has asked for the end.
     ///
     /// # Errors
     /// It was killed, and cannot be resumed.

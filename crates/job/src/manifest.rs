@@ -1,4 +1,5 @@
-//! What a checkpoint says of itself: what it is made of, and what a restart has to bring about before CRIU can do its part.
+//! The manifest of a checkpoint: its contents, and the conditions that a restart must bring about before CRIU can do
+//! its part.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,7 +25,7 @@ pub struct Manifest {
     pub format: u32,
     /// The job's name.
     pub name: String,
-    /// What it runs, for people.
+    /// The command that it runs, for people.
     pub command: String,
     /// Seconds since 1970.
     pub made: u64,
@@ -32,9 +33,9 @@ pub struct Manifest {
     pub vervain: Vervain,
     /// The kernel's release.
     pub kernel: String,
-    /// How many processes.
+    /// The number of processes.
     pub processes: usize,
-    /// What was saved, and by whom.
+    /// The saved state, and the program that has saved it.
     pub saved: Saved,
     /// Microseconds in which the job stood still.
     pub frozen: u64,
@@ -42,17 +43,17 @@ pub struct Manifest {
     pub files: BTreeMap<String, Part>,
 }
 
-/// What a checkpoint is made of.
+/// The contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Saved {
     /// Processes, as CRIU has written them.
     Images(Images),
-    /// What a program has saved itself.
+    /// Files that a program has saved itself.
     Program(Program),
 }
 
-/// What CRIU needs to bring a job back.
+/// The facts by which CRIU brings a job back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Images {
     /// CRIU's version.
@@ -61,11 +62,11 @@ pub struct Images {
     pub network: Network,
     /// Standard input, output and error: the pipe's number where it is one of the supervisor's.
     pub streams: [Option<u64>; 3],
-    /// What was written on each host; the supervisor's comes first.
+    /// The images of each host; the supervisor's come first.
     pub hosts: Vec<Image>,
 }
 
-/// What was written of a job on one host.
+/// The images of a job on one host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// The host as the job has named it; None for the supervisor's.
@@ -78,7 +79,7 @@ pub struct Image {
     pub root: i32,
     /// The highest number of a process or thread.
     pub last: u32,
-    /// How many processes.
+    /// The number of processes.
     pub processes: usize,
     /// Files that they have open to write, with their sizes.
     pub written: Vec<Written>,
@@ -93,7 +94,7 @@ pub struct Program {
     pub directory: Words,
     /// The environment of its supervisor, and what options of the command line have set in it.
     pub environment: Vec<(Words, Words)>,
-    /// Whether it has the preload.
+    /// True if it has the preload.
     pub preload: bool,
 }
 
@@ -102,7 +103,7 @@ pub struct Program {
 pub struct Vervain {
     /// Its version.
     pub version: String,
-    /// Where its libraries are, and the digest of each.
+    /// The paths of its libraries, and the digest of each.
     pub libraries: BTreeMap<PathBuf, String>,
 }
 
@@ -135,7 +136,7 @@ pub struct Part {
 pub const FILE: &str = "manifest.json";
 
 impl Vervain {
-    /// What is there now.
+    /// The build that is installed now.
     ///
     /// # Errors
     /// A library cannot be read.
@@ -225,10 +226,10 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// What CRIU has written.
+    /// The images that CRIU has written.
     ///
     /// # Errors
-    /// It has not: the program has saved itself.
+    /// There are none: the program has saved itself.
     pub fn images(&self) -> Result<&Images> {
         match &self.saved {
             Saved::Images(images) => Ok(images),

@@ -1,9 +1,9 @@
-//! What stands between a job and its dump: the processes that have a device of Vervain's. They are parked before CRIU begins, for some of
-//! what they have is restored in part only, such as sockets; and unparked after the dump, or after a restart, in two phases: all have
-//! everything again before any goes on.
+//! Parking of the processes that have a device of Vervain's. They are parked before CRIU begins, since CRIU restores
+//! some of their state only in part, such as sockets; and unparked after the dump, or after a restart, in two phases:
+//! all have everything again before any goes on.
 //!
-//! They are asked by a program inside of the job ([`crate::agent`]), since the names by which they are found are those of its network
-//! namespace.
+//! They are asked by a program inside of the job ([`crate::agent`]), since the names by which they are found are those
+//! of its network namespace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,8 +19,8 @@ use vervain_names::parking::{self, Asked, Step};
 
 use crate::threads;
 
-/// How long a process may take for a step, without the time in which one of Vervain's threads in it runs, or waits for a CPU or a disk. A
-/// stop has a limit of its own below, for what others keep it from.
+/// Time that a process may take for a step, without the time in which one of Vervain's threads in it runs, or waits for
+/// a CPU or a disk. A stop has a limit of its own below, for the time in which others keep the process from it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often those that have come meanwhile are looked for.
 const ROUNDS: usize = 100;
@@ -42,7 +42,7 @@ impl fmt::Display for Newcomer {
 
 impl std::error::Error for Newcomer {}
 
-/// Whether processes that were parked are all that have slots now.
+/// Checks that the processes that were parked are all that have slots now.
 ///
 /// # Errors
 /// [`Newcomer`], if they are not.
@@ -113,7 +113,7 @@ pub(crate) fn begin(slots: &[u32], step: Step) -> io::Result<Option<Asked>> {
     slots.first().map_or(Ok(None), |slot| parking::begin(uid, *slot, step))
 }
 
-/// Asks a process, and tells it which addresses have become others if it rejoins.
+/// Asks a process for a step; if it rejoins, with the addresses that have changed.
 fn begin_with(slots: &[u32], step: Step, map: &AddressMap) -> io::Result<Option<Asked>> {
     if step != Step::Rejoin || map.is_empty() {
         return begin(slots, step);
@@ -130,13 +130,14 @@ fn cannot(pid: i32, step: Step, error: &io::Error) -> anyhow::Error {
     anyhow!("process {pid} of the job ({}) {}{threads}", program.trim_end(), why(step, error))
 }
 
-/// One that has come while the others were parked was not, so it has all that it ever had. If it lacks something, it cannot go on either,
-/// and says so then.
+/// One that has come while the others were parked was not, so it has all that it ever had. If it lacks something, it
+/// cannot go on either, and says so then.
 fn needs_nothing(step: Step, error: &io::Error) -> bool {
     step == Step::Rejoin && Errno::from_io_error(error) == Some(Errno::INVAL)
 }
 
-/// What it is about a process that cannot take a step. Its program's name is known inside of the job only.
+/// The predicate of the sentence about a process that cannot take a step. The name of its program is known inside of
+/// the job only.
 pub(crate) fn why(step: Step, error: &io::Error) -> String {
     let known = match (step, Errno::from_io_error(error)) {
         (Step::Stop, Some(Errno::TIMEDOUT)) => {
@@ -162,7 +163,7 @@ pub(crate) fn processes() -> Result<Processes> {
     Known::default().processes()
 }
 
-/// Whose sockets are: found once, since it is dear. The number of a socket is its own for as long as the socket lives.
+/// The owners of sockets, found once, since the search is slow. A socket keeps its number as long as it lives.
 #[derive(Debug, Default)]
 pub(crate) struct Known(BTreeMap<(String, u32), Option<i32>>);
 
@@ -175,8 +176,8 @@ impl Known {
         for holder in vervain_names::holders(SocketType::SEQPACKET, &prefix)? {
             let Some(slot) = holder.name.strip_prefix(&prefix).and_then(|slot| slot.parse().ok()) else { continue };
             let key = (holder.name, holder.inode);
-            // Others of this user's that are in the same network namespace are none of the job's, and not seen in its /proc. A connection
-            // that its listener has not accepted yet has no number.
+            // Others of this user's that are in the same network namespace are none of the job's, and not seen in its
+            // /proc. A connection that its listener has not accepted yet has no number.
             let look = || (key.1 != 0).then(|| vervain_names::process_with(key.1)).flatten().map(|(pid, _)| pid);
             let pid = self.0.get(&key).copied().unwrap_or_else(look);
             known.insert(key, pid);

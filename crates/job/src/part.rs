@@ -1,5 +1,6 @@
-//! A job's part on one host: its namespaces and processes, and what is done to all of them at once. The supervisor's own is told by calls,
-//! and those on other hosts by lines ([`crate::remote`]): both carry out the same orders.
+//! A job's part on one host: its namespaces and processes, and the orders that act on all of them at once. The
+//! supervisor's own part gets orders by calls, those on other hosts by lines ([`crate::remote`]): both carry out the
+//! same orders.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -23,7 +24,7 @@ use crate::starter::{self, RemoteCommand};
 use crate::store::{IMAGES, SCRATCH};
 use crate::trust;
 
-/// What all lives of a part have.
+/// The state that all lives of a part share.
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(crate) criu: Criu,
@@ -32,10 +33,10 @@ pub(crate) struct Home {
     pub(crate) place: Place,
 }
 
-/// What a part is to do.
+/// An order for a part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// What the program inside does.
+    /// A task of the program inside.
     Task(Task),
     /// Start a program besides.
     Start(RemoteCommand),
@@ -51,7 +52,7 @@ pub(crate) enum Order {
     Status,
 }
 
-/// What is to be there again.
+/// The parameters of a restore.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Restored {
     /// The checkpoint's folder.
@@ -66,7 +67,7 @@ pub(crate) struct Restored {
     pub(crate) map: String,
 }
 
-/// What was done.
+/// The result of an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Report {
     Nothing,
@@ -80,7 +81,7 @@ pub(crate) enum Report {
     },
 }
 
-/// Why it cannot be done: a sentence, and whether it may well be done if it is tried again.
+/// The reason why an order cannot be carried out: a sentence, and true if another attempt may succeed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Trouble {
     pub(crate) sentence: String,
@@ -115,7 +116,8 @@ impl From<Refused> for Trouble {
 #[derive(Debug)]
 pub(crate) struct Part {
     home: Rc<Home>,
-    // CRIU is in the process namespace too, and is waited for here: it goes before the space, whose end waits for all others.
+    // CRIU is in the process namespace too, and is waited for here: it goes before the space, whose end waits for all
+    // others.
     dumping: Option<Dumping>,
     restoring: Option<Restoring>,
     pub(crate) space: Space,
@@ -128,8 +130,8 @@ impl Part {
         Part { home, space, frozen: None, dumping: None, restoring: None }
     }
 
-    /// One whose processes are there again, and stand still until [`Order::EndRestore`]. `streams` are the numbers of the pipes that were
-    /// the supervisor's, and the new ones.
+    /// One whose processes are there again, and stand still until [`Order::EndRestore`]. `streams` are the numbers of
+    /// the pipes that were the supervisor's, and the new ones.
     pub(crate) fn restored(
         home: Rc<Home>,
         what: &Restored,
@@ -168,7 +170,7 @@ impl Part {
         Ok(Part { restoring: Some(restoring), ..Part::new(home, space) })
     }
 
-    /// Does what it is told.
+    /// Carries out an order.
     pub(crate) fn carry_out(&mut self, order: &Order, wait: Wait<'_>) -> Result<Report, Trouble> {
         match order {
             Order::Task(task) => {

@@ -1,4 +1,5 @@
-//! Where the supervisors of this user's jobs lie: a folder for each, with its control socket and a lock that lives as long as it.
+//! The folders of the supervisors of this user's jobs: one for each, with its control socket and a lock that lives as
+//! long as it.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -80,7 +81,8 @@ impl Places {
         let lock = open.open(dir.join(LOCK)).with_context(made)?;
         let until = Instant::now() + LOOK;
         while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            // Who looks whether the job runs has it for a moment too, shared; a supervisor does not share it.
+            // A program that checks if the job runs holds the lock for a moment too, but shared; a supervisor does not
+            // share it.
             let is_shared = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
             let _ = flock(&lock, FlockOperation::Unlock);
             if !is_shared || Instant::now() >= until {
@@ -158,7 +160,7 @@ impl Place {
     /// # Errors
     /// It cannot be made.
     pub fn listen(&self) -> Result<UnixListener> {
-        // That of a supervisor that was killed: the lock says that it is gone.
+        // The socket is that of a supervisor that was killed: the lock shows that it is gone.
         let _ = fs::remove_file(self.dir.join(CONTROL));
         UnixListener::bind(within(&self.folder, CONTROL)).context("cannot make the control socket")
     }

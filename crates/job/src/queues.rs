@@ -1,5 +1,6 @@
-//! What stands in the queues of a job's TCP connections. Between hosts it moves on after all processes stand still, and an image of one end
-//! must not be made before, or what the other end has sent since is in neither.
+//! The contents of the queues of a job's TCP connections. Between hosts they move on after all processes stand still.
+//! The image of one end must not be made before they rest, or bytes that the other end has sent since are in neither
+//! image.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The queues of all connections at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Queues {
-    /// Of what stands in which.
+    /// Digest of the contents and their queues.
     digest: u64,
     /// Something was sent that the other end has not acknowledged.
     pub(crate) unsent: bool,

@@ -1,5 +1,6 @@
-//! Parts of a job on other hosts. An agent is started there by a command of the user's (`--remote-start`), and told what to do by lines on its
-//! standard input; it answers each by one on its standard output. It and its part end when the input does.
+//! Parts of a job on other hosts. An agent is started there by a command of the user's (`--remote-start`), and told
+//! what to do by lines on its standard input; it answers each by one on its standard output. It and its part end when
+//! the input does.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,12 +20,12 @@ use crate::part::{Home, Order, Part, Report, Trouble};
 use crate::place::{Name, Places};
 use crate::space::{Network, Plan, Space, What, Words};
 
-/// How long an agent has to end its part.
+/// Time for an agent to end its part.
 const END: Duration = Duration::from_secs(10);
-/// How long it may take to be there.
+/// Time for an agent to start.
 const START: Duration = Duration::from_secs(60);
 
-/// What an agent is told first.
+/// The first message to an agent.
 #[derive(Debug, Serialize, Deserialize)]
 struct Greeting {
     version: String,
@@ -77,7 +78,7 @@ impl Remote {
             criu: criu.map(Path::to_owned),
         };
         let no_agent = || format!("no agent on {host}");
-        // The shell may have ended before it is told anything.
+        // The shell may have ended before it reads anything.
         remote.say(&greeting).with_context(no_agent)?;
         let until = Instant::now() + START;
         remote.hear(Some(until), wait).with_context(no_agent)?;
@@ -93,7 +94,7 @@ impl Remote {
         self.say(order)
     }
 
-    /// What it has done.
+    /// The result of its order.
     pub(crate) fn receive(&mut self, wait: Wait<'_>) -> Result<Report, Trouble> {
         self.hear(None, wait).map_err(|mut trouble| {
             trouble.sentence = format!("on {}: {}", self.host, trouble.sentence);
@@ -138,7 +139,7 @@ impl Remote {
         self.from.as_fd()
     }
 
-    /// Whether the part is lost.
+    /// Returns true if the part is lost.
     pub(crate) fn has_ended(&self) -> bool {
         let mut polled = [PollFd::new(self.line(), PollFlags::POLLIN)];
         self.ended || poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -171,7 +172,7 @@ pub fn serve(private: &Path) -> Result<()> {
     };
     say(&Ok(Report::Nothing))?;
     loop {
-        // Nothing more is in the buffer: an order follows the answer to the one before.
+        // The buffer is empty: an order follows the answer to the one before.
         let stdin = io::stdin();
         let mut fds = vec![PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
         fds.extend(agent.part.as_ref().map(|part| PollFd::new(part.space.line(), PollFlags::POLLIN)));

@@ -1,6 +1,6 @@
-//! `vervain job rsh`: a program on another host that is part of the job, as `ssh HOST COMMAND` would start it outside of the job. The supervisor
-//! has it started there; its streams and its status come by TCP connections that belong to the job like all others, so a checkpoint has
-//! them with what stands in them.
+//! `vervain job rsh`: a program on another host that is part of the job, as `ssh HOST COMMAND` would start it outside
+//! of the job. The supervisor has it started there; its streams and its status come by TCP connections that belong to
+//! the job like all others, so a checkpoint has them with what stands in them.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -24,20 +24,21 @@ use crate::hosts::{Host, own_addresses};
 use crate::space::Words;
 use crate::starter::RemoteCommand;
 
-/// How long the other side may take to connect.
+/// Time for the other side to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one address is tried.
+/// Time for which one address is tried.
 const EACH: Duration = Duration::from_secs(2);
 /// Random bytes by which both sides know each other.
 const SECRET: usize = 32;
 /// The exit status of ssh where the command was not started.
 const FAILED: u8 = 255;
 
-/// What runs the command there. Launchers such as Hydra pass the environment of the first host on to their ranks, with the place of its view of
-/// devices: that has to lead to the view of this host too. Its words: that place, the command, the variable that has the place.
+/// The script that runs the command there. Launchers such as Hydra pass the environment of the first host on to their
+/// ranks, with the place of its view of devices: that has to lead to the view of this host too. Its words: that place,
+/// the command, the variable that has the place.
 const SHELL: &str = r#"[ -z "$0" ] || [ -e "$0" ] || ln -s "$(printenv "$2")" "$0"; exec sh -c "$1""#;
 
-/// What a connection carries.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Role {
@@ -52,22 +53,22 @@ impl Role {
     const ALL: [Role; 4] = [Role::Control, Role::Input, Role::Output, Role::Error];
 }
 
-/// What the shell on the other host is told.
+/// The parameters of the shell on the other host.
 #[derive(Debug, Serialize, Deserialize)]
 struct Shell {
     addresses: Vec<SocketAddr>,
     secret: [u8; SECRET],
     command: Words,
     folder: Words,
-    /// Where the view of devices is on the first host, empty if there is none, and the variable with that.
+    /// The place of the view of devices on the first host, empty if there is none, and the variable that names it.
     view: Words,
     variable: String,
     /// Vervain's command, which gives the program its devices.
     vervain: Words,
 }
 
-/// Runs a command, the words of which are joined as ssh does, on another host of the job that this process is in; its exit status. `variable`
-/// is the one that has the place of the view of devices.
+/// Runs a command, the words of which are joined as ssh does, on another host of the job that this process is in; its
+/// exit status. `variable` is the one that has the place of the view of devices.
 ///
 /// # Errors
 /// It cannot be started there.
@@ -115,7 +116,8 @@ pub fn rsh(private: &Path, host: &Host, words: &[OsString], variable: &str) -> R
     Ok(status[0])
 }
 
-/// The addresses at which other hosts may find this one. Two parts of a job may be on one host, so loopback is the last to be tried.
+/// The addresses at which other hosts may find this one. Two parts of a job may be on one host, so loopback is the last
+/// to be tried.
 fn reachable() -> Result<Vec<IpAddr>> {
     let of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut all = own_addresses()?;
@@ -142,7 +144,7 @@ fn accept(listener: &TcpListener, secret: &[u8; SECRET]) -> Result<[TcpStream; 4
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(EACH))?;
         let mut said = [0; SECRET + 1];
-        // Whoever else has found the port.
+        // A stranger may have found the port.
         if (&stream).read_exact(&mut said).is_err() || !same(&said[..SECRET], secret) {
             continue;
         }
@@ -160,7 +162,7 @@ fn accept(listener: &TcpListener, secret: &[u8; SECRET]) -> Result<[TcpStream; 4
         .map_err(|_| anyhow!("a stream is missing"))
 }
 
-/// Whether they are the same, in a time that does not say where they differ.
+/// Returns true if they are the same, in a time that does not say where they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
@@ -202,7 +204,8 @@ pub fn shell() -> Result<()> {
             let group = Pid::from_raw(child.id().cast_signed());
             let listens = control.try_clone()?;
             thread::spawn(move || {
-                // Nothing comes: whoever has asked is gone, and the program ends as if a terminal were.
+                // The end of input: the process that has asked is gone, and the program ends as with a terminal that is
+                // closed.
                 if (&listens).read(&mut [0]).is_ok_and(|length| length == 0) {
                     let _ = killpg(group, Signal::SIGHUP);
                 }

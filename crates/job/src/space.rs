@@ -1,6 +1,6 @@
-//! A job's namespaces, and the three programs inside: the init, which is their first process; the one that becomes the job's first
-//! program; and any other that the supervisor wants to run there, such as CRIU. Each is this same executable, started anew, so that
-//! nothing happens between fork and exec, and no unsafe code is needed.
+//! A job's namespaces, and the three programs inside: the init, which is their first process; the one that becomes the
+//! job's first program; and any other that the supervisor wants to run there, such as CRIU. Each is this same
+//! executable, started anew, so that nothing happens between fork and exec, and no unsafe code is needed.
 //!
 //! A job sees the host's file systems, but for `/proc`, `/dev/pts`, `/dev/shm` and Vervain's folder, which are its own.
 
@@ -32,25 +32,26 @@ use crate::agent::{Agent, Done, Task};
 use crate::checkpoint::Wait;
 use crate::{scratch, streams};
 
-/// Numbers below are left to the programs that bring a job back: the kernel gives none of them out again when it begins anew.
+/// Numbers below are left to the programs that bring a job back: the kernel gives none of them out again when it begins
+/// anew.
 const FIRST_PID: u32 = 300;
-/// How long the init may take to set up.
+/// Time for the init to set up.
 const SETUP: Duration = Duration::from_secs(20);
 
-/// How long the job's control group may take to be empty.
+/// Time for the job's control group to become empty.
 const EMPTY: Duration = Duration::from_secs(1);
 
-/// What of the network a job has.
+/// The network of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// That of who starts it.
+    /// The network of the process that starts it.
     Host,
     /// One of its own, with `lo`.
     Private,
 }
 
-/// What the init sets up.
+/// The plan that the init carries out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// The network.
@@ -61,11 +62,11 @@ pub struct Plan {
     pub place: PathBuf,
     /// A folder below it that is copied into that.
     pub tree: Option<PathBuf>,
-    /// What is to run.
+    /// The first process.
     pub what: What,
 }
 
-/// What a job's first process is.
+/// The kind of a job's first process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum What {
     /// A program: its file and its words.
@@ -76,7 +77,7 @@ pub enum What {
         root: i32,
         /// The highest number of the job's.
         last: u32,
-        /// What lay in the job's own folders.
+        /// The contents of the job's own folders.
         scratch: PathBuf,
     },
 }
@@ -109,7 +110,7 @@ impl From<Words> for Spelled {
     }
 }
 
-/// What the init tells.
+/// A message of the init.
 #[derive(Debug, Serialize, Deserialize)]
 enum Told {
     /// All is set up; the number of the job's first process, and the descriptor of the supervisor's folder.
@@ -232,7 +233,7 @@ impl Space {
         self.root
     }
 
-    /// Whom signals go to.
+    /// The processes that signals go to.
     pub(crate) fn target(&self) -> Target {
         Target { init: Pid::from_raw(self.init.id().cast_signed()), root: self.root }
     }
@@ -259,7 +260,7 @@ impl Space {
         self.line.as_fd()
     }
 
-    /// Whether [`Space::line`] is ready.
+    /// Returns true if [`Space::line`] is ready.
     pub fn has_ended(&self) -> bool {
         let mut polled = [PollFd::new(self.line(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -296,7 +297,8 @@ impl Space {
         self.target().kill();
     }
 
-    /// Has the program that stays inside do something. It is started when there is something to do, and again if it was killed.
+    /// Has the program that stays inside do something. It is started when there is something to do, and again if it was
+    /// killed.
     ///
     /// # Errors
     /// It cannot be done: a sentence.
@@ -317,12 +319,13 @@ impl Space {
         Ok(done)
     }
 
-    /// Whether that program is there.
+    /// Returns true if that program is there.
     pub(crate) fn has_agent(&self) -> bool {
         self.agent.borrow().is_some()
     }
 
-    /// Starts a program in the job's namespaces, with these descriptors beside its streams. It is killed if this thread ends.
+    /// Starts a program in the job's namespaces, with these descriptors beside its streams. It is killed if this thread
+    /// ends.
     ///
     /// # Errors
     /// It cannot be started.
@@ -409,7 +412,7 @@ fn tell(line: &mut UnixStream, told: &Told) -> Result<()> {
     Ok(line.write_all(&text)?)
 }
 
-/// The next thing that is told; None at the end.
+/// The next message; None at the end.
 fn hear(line: &mut UnixStream) -> Result<Option<Told>> {
     let mut text = Vec::new();
     let mut byte = [0];
@@ -420,8 +423,9 @@ fn hear(line: &mut UnixStream) -> Result<Option<Told>> {
     if text.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_slice(&text)?)) }
 }
 
-/// The first process of a job's namespaces: sets them up, starts the job's first process, takes in orphans, tells how the first ends.
-/// It ends when the supervisor does, and the kernel ends all others with it. `line` is the connection to the supervisor.
+/// The first process of a job's namespaces: sets them up, starts the job's first process, takes in orphans, reports the
+/// end of the first. It ends when the supervisor does, and the kernel ends all others with it. `line` is the connection
+/// to the supervisor.
 pub fn init(line: RawFd, plan: &str, take: impl FnOnce(RawFd) -> OwnedFd) -> Result<i32> {
     set_pdeathsig(Signal::SIGKILL)?;
     let mut line = UnixStream::from(take(line));
@@ -501,7 +505,7 @@ fn begin(plan: &Plan) -> Result<(i32, File)> {
                 let from = PathBuf::from(format!("/proc/self/fd/{fd}")).join(name);
                 scratch::copy(&from, &at).with_context(|| format!("cannot bring back what lay in {}", at.display()))?;
             }
-            // Where the numbers end, CRIU gets those that a job never has.
+            // If the numbers end, CRIU gets those that a job never has.
             let end = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|end| end.trim().parse().ok());
             if last + 1000 < end.unwrap_or(32768) { *last } else { 1 }
         }
@@ -530,7 +534,7 @@ fn begin(plan: &Plan) -> Result<(i32, File)> {
     }
 }
 
-/// Where programs of the job keep what they call temporary, such as Open MPI's session.
+/// The folder of temporary files of the job's programs, such as Open MPI's session.
 const TMP: &str = "tmp";
 
 /// A program that stands for ssh with launchers that take the path of one: `vervain job rsh`.
@@ -565,7 +569,8 @@ fn own_file_systems(plan: &Plan) -> Result<()> {
     if fs::metadata("/dev/shm").is_ok_and(|meta| meta.is_dir()) {
         fs("tmpfs", Path::new("/dev/shm"), safe, Some("mode=1777"))?;
     }
-    // `ip netns exec` shows a /sys without control groups, and a job is frozen by one. It can do without where that cannot be.
+    // `ip netns exec` shows a /sys without control groups, and a job is frozen by one. It can do without where that
+    // cannot be.
     let groups = Path::new("/sys/fs/cgroup");
     if fs::read_dir(groups).is_ok_and(|mut entries| entries.next().is_none()) {
         let _ = fs("cgroup2", groups, safe | MsFlags::MS_NOEXEC, None);
@@ -577,8 +582,8 @@ fn own_file_systems(plan: &Plan) -> Result<()> {
 /// Sets up `lo`: what `ip link set lo up` does, by rtnetlink(7).
 fn lo_up() -> Result<()> {
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
-    /// NETLINK_ROUTE is protocol 0. RTM_NEWLINK of linux/rtnetlink.h, NLM_F_REQUEST | NLM_F_ACK of linux/netlink.h, IFF_UP of linux/if.h. A network namespace
-    /// begins with lo, which has the first index.
+    /// NETLINK_ROUTE is protocol 0. RTM_NEWLINK of linux/rtnetlink.h, NLM_F_REQUEST | NLM_F_ACK of linux/netlink.h,
+    /// IFF_UP of linux/if.h. A network namespace begins with lo, which has the first index.
     const NEWLINK: u16 = 16;
     const REQUEST_ACK: u16 = 5;
     const UP: u32 = 1;

@@ -1,5 +1,6 @@
-//! The first process of a job's part on another host: it starts what `vervain job rsh` asks for, so that all of it is one tree, which is what
-//! CRIU saves. It is asked by a socket in the part's own folder of Vervain's, by its agent; a connection lasts as long as the request.
+//! The first process of a job's part on another host: it starts what `vervain job rsh` asks for, so that all of it is
+//! one tree, which is what CRIU saves. It is asked by a socket in the part's own folder of Vervain's, by its agent; a
+//! connection lasts as long as the request.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -24,15 +25,15 @@ use crate::space::Words;
 pub struct RemoteCommand {
     /// Its file and its words.
     pub words: Vec<Words>,
-    /// What its environment has besides.
+    /// Additions to its environment.
     pub environment: Vec<(Words, Words)>,
-    /// What it reads.
+    /// Its standard input.
     pub input: Vec<u8>,
 }
 
 /// The socket's name.
 const SOCKET: &str = "starter";
-/// How long the starter may take to be there, and to start a program.
+/// Time for the starter to be there, and to start a program.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a request.
 const LONGEST: u64 = 4 << 20;

@@ -1,5 +1,5 @@
-//! A folder with the checkpoints of a job. One that is being written has another name until it is whole, so what has the name of a
-//! checkpoint is one.
+//! A folder with the checkpoints of a job. One that is being written has another name until it is whole, so what has
+//! the name of a checkpoint is one.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::manifest::Manifest;
 use crate::trust;
 
-/// The checkpoint in a folder, or that is one; and the folder. `note` is told of newer ones that are not whole.
+/// The checkpoint in a folder, or that is one; and the folder. `note` is called for newer ones that are not whole.
 ///
 /// # Errors
 /// There is none, or none that may be restarted.
@@ -76,14 +76,14 @@ impl Store {
         all
     }
 
-    /// A place for a new one. What others have begun there and will never end is removed.
+    /// A place for a new one. Folders that others have begun there and will never finish are removed.
     ///
     /// # Errors
     /// It cannot be made.
     pub fn begin(&self) -> Result<Begun> {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let left = entry.file_name().to_str().is_some_and(|name| name.starts_with(BEGUN));
-            // Who writes there has it locked.
+            // A writer of the folder holds its lock.
             let lock = File::open(entry.path()).ok().filter(|_| left);
             if lock.is_some_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()) {
                 let _ = fs::remove_dir_all(entry.path());
@@ -99,7 +99,7 @@ impl Store {
         Ok(Begun { dir, _lock: lock, store: self.clone() })
     }
 
-    /// The newest that is whole, with its manifest. `note` is told of newer ones that are not.
+    /// The newest that is whole, with its manifest. `note` is called for newer ones that are not.
     ///
     /// # Errors
     /// There is none.
@@ -155,7 +155,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Where it is.
+    /// Its folder.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -197,7 +197,7 @@ mod tests {
         assert!(store.newest(&mut |_| ()).unwrap_err().to_string().contains("has no checkpoint"));
         let begun = store.begin().unwrap();
         assert!(store.newest(&mut |_| ()).is_err());
-        // As a supervisor leaves it that is killed.
+        // As a killed supervisor leaves it.
         let left = store.0.join(".new-left");
         fs::create_dir(&left).unwrap();
         let other = store.begin().unwrap();

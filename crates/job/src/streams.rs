@@ -1,5 +1,6 @@
-//! A job's standard streams. A file is given to the job as it is, so that CRIU opens it again where it stood. A pipe or terminal of who
-//! started the job is nobody's who could be brought back; so the job has a pipe of the supervisor's, which copies.
+//! A job's standard streams. A file is given to the job as it is, so that CRIU opens it again where it stood. A pipe or
+//! terminal of who started the job is nobody's who could be brought back; so the job has a pipe of the supervisor's,
+//! which copies.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,7 +20,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::space::own_folders;
 
-/// How long the last output is waited for.
+/// Time to wait for the last output.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// The streams of a supervisor, from one life of its job to the next.
@@ -136,8 +137,8 @@ fn path_of(stream: BorrowedFd<'_>) -> Option<PathBuf> {
     ((there.dev(), there.ino()) == (here.st_dev, here.st_ino)).then_some(path)
 }
 
-/// The standard streams as the job gets them in a mount namespace of its own: pipes as they are, files opened anew at the same place.
-/// CRIU looks for an open file in the namespace's mounts, where one that was opened outside is not.
+/// The standard streams as the job gets them in a mount namespace of its own: pipes as they are, files opened anew at
+/// the same place. CRIU looks for an open file in the namespace's mounts, where one that was opened outside is not.
 ///
 /// # Errors
 /// A file cannot be opened, which could be a moment ago.
@@ -173,7 +174,8 @@ pub fn opened_here() -> Result<[Stdio; 3]> {
     Ok(opened.map(|file| file.map_or_else(Stdio::inherit, Stdio::from)))
 }
 
-/// Sets the place in files that the job has written to its end, as if the job had shared it: who writes there next goes on behind.
+/// Sets the place in files that the job has written to its end, as if the job had shared it: who writes there next goes
+/// on behind.
 pub fn go_behind() {
     for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
         let is_file = fstat(stream).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);

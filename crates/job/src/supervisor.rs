@@ -1,8 +1,8 @@
-//! The supervisor of a job, in the foreground: starts it or brings it back, copies its streams, passes signals on, has checkpoints made
-//! when it is asked or when it is time, and resumes a job that was killed.
+//! The supervisor of a job, in the foreground: starts it or brings it back, copies its streams, passes signals on, has
+//! checkpoints made when it is asked or when it is time, and resumes a job that was killed.
 //!
-//! One thread does all of that, and it is the one that starts processes, since the kernel sends their PR_SET_PDEATHSIG at the end of the
-//! *thread* that has started them. Other threads only copy streams and take in requests.
+//! One thread does all of that, and it is the one that starts processes, since the kernel sends their PR_SET_PDEATHSIG
+//! at the end of the *thread* that has started them. Other threads only copy streams and take in requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,26 +35,27 @@ use crate::starter::RemoteCommand;
 use crate::store::{IMAGES, SCRATCH, Store};
 use crate::streams::{self, Streams};
 
-/// How long a port that its last connection has left behind is waited for.
+/// Time to wait for a port that its last connection has left behind.
 const TIME_WAIT: Duration = Duration::from_secs(60);
-/// How often a checkpoint is begun anew, where a process has opened a device, a timer run out, or a connection not been accepted yet.
+/// How often a checkpoint is begun anew, where a process has opened a device, a timer run out, or a connection not been
+/// accepted yet.
 const TRIES: u32 = 5;
-/// How long the job runs before the second attempt; before each further one twice as long as before the last.
+/// Time for which the job runs before the second attempt; twice as long before each further one.
 const BREATH: Duration = Duration::from_millis(10);
-/// What a supervisor does besides.
+/// Further duties of a supervisor.
 #[derive(Debug, Clone)]
 pub struct Upkeep {
-    /// Where checkpoints are made that nobody asks for, and where the job is resumed from.
+    /// The folder of checkpoints that are due by the clock, from which the job is also resumed.
     pub dir: Option<PathBuf>,
     /// How often.
     pub every: Option<Duration>,
-    /// How many are kept.
+    /// The number of them that are kept.
     pub keep: Option<usize>,
     /// After what time a job is resumed that was killed.
     pub restart: Option<Duration>,
 }
 
-/// What all supervisors need.
+/// The parameters of all supervisors.
 pub struct Setting {
     /// Vervain's folder that only this user can enter.
     pub private: PathBuf,
@@ -66,9 +67,9 @@ pub struct Setting {
     pub moves: Moves,
     /// Vervain's libraries that programs load.
     pub libraries: Vec<PathBuf>,
-    /// What else it does.
+    /// Further duties.
     pub upkeep: Upkeep,
-    /// Whom sentences for people are told.
+    /// Receives sentences for the user.
     pub note: fn(&str),
 }
 
@@ -78,7 +79,7 @@ pub struct Start {
     pub name: Name,
     /// The program's file and its words.
     pub program: (PathBuf, Vec<Words>),
-    /// What its environment has besides.
+    /// Additions to its environment.
     pub environment: Command,
     /// The view of devices, which is copied into the job's own folder.
     pub tree: Option<PathBuf>,
@@ -121,8 +122,8 @@ pub fn run(setting: Setting, start: Start) -> Result<u8> {
     status
 }
 
-/// Brings a job back from the images of a checkpoint, which [`find`](crate::store::find) has found, and stays with it. Returns its exit
-/// status.
+/// Brings a job back from the images of a checkpoint, which [`find`](crate::store::find) has found, and stays with it.
+/// Returns its exit status.
 ///
 /// # Errors
 /// It cannot be brought back.
@@ -148,7 +149,8 @@ pub fn restart(mut setting: Setting, found: (PathBuf, Manifest, PathBuf), name: 
 fn launchers(private: &Path, environment: &mut Command) -> Result<()> {
     let exe = std::env::current_exe()?;
     let rsh = format!("{} job rsh", exe.display());
-    // Open MPI 4, PRRTE (Open MPI 5) and Hydra (MPICH), which takes the path of a program alone, and has options of its own for ssh.
+    // Open MPI 4, PRRTE (Open MPI 5) and Hydra (MPICH), which takes the path of a program alone, and has options of its
+    // own for ssh.
     for name in ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"] {
         environment.env(name, &rsh);
     }
@@ -171,12 +173,13 @@ struct Supervisor {
     desk: Desk,
     last_checkpoint: Option<(PathBuf, u64)>,
     life: Option<Life>,
-    /// How many it has had.
+    /// The number of lives that it has had.
     lives: u32,
     /// It was brought back.
     has_moved: bool,
     gang: Option<Member>,
-    /// Checkpoints that were asked for while the job was held: an image is made of a job that goes on, in its next turn.
+    /// Checkpoints that were asked for while the job was held: an image is made of a job that goes on, in its next
+    /// turn.
     put_off: VecDeque<(Checkpoint, Asker)>,
 }
 
@@ -285,7 +288,7 @@ impl Supervisor {
         }
     }
 
-    /// Nothing but signals and requests for a while.
+    /// Takes signals and requests only, for this time.
     fn pause(&mut self, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.desk.asked.end {
@@ -439,11 +442,11 @@ impl Supervisor {
         }
     }
 
-    /// What a gang needs to hold the job.
+    /// The facts by which a gang holds the job.
     fn reach(&mut self) -> Result<Reach> {
-        // What is on other hosts is held by the supervisor, and all of it with that.
+        // A part on another host is held by the supervisor, and so is all of the job then.
         let several = self.life.as_ref().is_some_and(|life| life.is_on_several_hosts());
-        // Where only the job sees control groups, the gang cannot use one, and has the job stopped by signals.
+        // If only the job sees control groups, the gang cannot use one, and has the job stopped by signals.
         let can = !several && freezer::groups().is_some();
         let group = if can { self.inside(Task::Group)?.group } else { None };
         let life = self.life.as_ref().context("the job does not run just now")?;
@@ -472,7 +475,7 @@ impl Supervisor {
         self.gang = Some(member);
     }
 
-    /// Whether the gang may have the job stand still.
+    /// Returns true if the gang may have the job stand still.
     fn is_held(&self) -> bool {
         self.gang.as_ref().is_some_and(|member| member.held)
     }
@@ -492,7 +495,7 @@ impl Supervisor {
                     }
                 }
                 Some((life, turn)) if life == self.lives && self.ended().is_none() => self.turn(turn),
-                // Who has said it is told, or was, that the job has no such life any more.
+                // The sender learns, or has learned, that this life of the job is over.
                 Some(_) => {}
             }
         }
@@ -515,7 +518,7 @@ impl Supervisor {
                 return;
             }
         };
-        // It has ended: whoever asks is told so in a moment.
+        // The job has ended: the sender will learn that in a moment.
         if self.life.as_ref().is_some_and(|life| life.part.space.has_ended()) {
             return;
         }
@@ -562,7 +565,7 @@ impl Supervisor {
     fn status(&mut self) -> Status {
         let (mut processes, mut memory) = (0, 0);
         if let Some(life) = self.life.as_mut().filter(|life| life.ended.is_none()) {
-            // One that does not answer is told of when it is known to be lost.
+            // A host that does not answer is reported once it is known to be lost.
             for report in life.each(|_| Order::Status, &mut checkpoint::wait).unwrap_or_default() {
                 if let Report::Status { processes: more, memory: much } = report {
                     (processes, memory) = (processes + more, memory + much);
@@ -582,7 +585,7 @@ impl Supervisor {
 
     /// Makes a checkpoint. The job goes on if it cannot be made.
     fn checkpoint(&mut self, dir: &Path, stop: bool, keep: Option<usize>) -> Result<Made> {
-        // That takes its time, and others need not wait.
+        // This takes time, and other requests need not wait for it.
         let first = self.gang.as_mut().and_then(|member| member.first.take());
         let in_gang = first.is_some();
         drop(first);
@@ -591,7 +594,7 @@ impl Supervisor {
             tries += 1;
             match self.try_checkpoint(dir, stop, keep) {
                 Err(e) if e.downcast_ref::<Trouble>().is_some_and(|trouble| trouble.may_pass) && tries < TRIES => {
-                    // Whoever is to accept a connection needs the processor for it.
+                    // The process that is to accept a connection needs the processor for it.
                     let until = Instant::now() + BREATH * (1 << (tries - 1));
                     while Instant::now() < until && !self.desk.asked.end {
                         self.attend(Some(until))?;
@@ -745,7 +748,8 @@ impl Supervisor {
         let pipes = images.streams.iter().zip(&ends.0);
         let pipes = pipes.filter_map(|(number, end)| Some(((*number)?, end.as_ref()?.as_fd()))).collect();
         let part = Part::restored(Rc::clone(&self.home), &restored(own), pipes, &mut wait);
-        // All are heard, so that a sentence is told of each that is in the way of a restart only if there is no other.
+        // All answers are read before a failure is reported: first that of the own part, else the first one of another
+        // host.
         let there: Vec<_> = remotes.iter_mut().map(|remote| remote.receive(&mut wait)).collect();
         let part = part?;
         there.into_iter().collect::<Result<Vec<_>, _>>()?;

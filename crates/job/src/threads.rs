@@ -1,18 +1,18 @@
-//! Vervain's threads in a process of the job, which take the steps of parking ([`crate::park`]), as /proc shows them. A process with one that
-//! waits for a CPU or a disk is slow, not stuck; if it is stuck, their states show where.
+//! Vervain's threads in a process of the job, which take the steps of parking ([`crate::park`]), as /proc shows them. A
+//! process with one that waits for a CPU or a disk is slow, not stuck; if it is stuck, their states show where.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::hold::state;
 
-/// What their names begin with.
+/// The prefix of their names.
 const OWN: &str = "vervain";
 
 /// A thread of Vervain's own.
 struct Thread {
     name: String,
-    /// As `man 5 proc_pid_stat` has it.
+    /// The state, as in `man 5 proc_pid_stat`.
     state: char,
     folder: PathBuf,
 }
@@ -33,13 +33,13 @@ fn name(stat: &str) -> Option<&str> {
     name.starts_with(OWN).then_some(name)
 }
 
-/// Whether one of them has a CPU, or waits for one or for a disk.
+/// Returns true if one of them has a CPU, or waits for one or for a disk.
 pub(crate) fn are_busy(pid: i32) -> bool {
     own(pid).any(|thread| matches!(thread.state, 'R' | 'D'))
 }
 
-/// The end of a sentence: the name and state of each, and the function of the kernel that it waits in, if that is shown. Empty if there
-/// are none.
+/// The end of a sentence: the name and state of each, and the function of the kernel that it waits in, if that is
+/// shown. Empty if there are none.
 pub(crate) fn describe(pid: i32) -> String {
     let each = own(pid).map(|Thread { name, state, folder }| {
         let waits_in = fs::read_to_string(folder.join("wchan")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The processes of a job that has no namespaces: a first one, and all that it and those have started. Orphans among them become children of
-//! this process, so all can be found and killed.
+//! The processes of a job that has no namespaces: a first one, and all that it and those have started. Orphans among
+//! them become children of this process, so all can be found and killed.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,7 +44,7 @@ impl Tree {
         self.ended.as_fd()
     }
 
-    /// Whether it has. Orphans that have ended are forgotten.
+    /// Returns true if it has. Orphans that have ended are forgotten.
     pub fn has_ended(&self) -> bool {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         while let Ok(Some(pid)) = waitid(Id::All, look).map(|status| status.pid())
@@ -101,8 +101,8 @@ impl Drop for Tree {
     }
 }
 
-/// Kills all children of this process until there are none. Only this process waits for them, so each number is that of a
-/// child; what they leave behind becomes a child too.
+/// Kills all children of this process until there are none. Only this process waits for them, so each number is that of
+/// a child; what they leave behind becomes a child too.
 fn clear() {
     loop {
         let children = children(getpid());

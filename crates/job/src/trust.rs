@@ -1,5 +1,5 @@
-//! Who may have written a checkpoint. Restarting executes what its images say, with the rights of who restarts it, so nobody else may
-//! have had a hand in them.
+//! The check of the writers of a checkpoint. A restart executes its images with the rights of the user who restarts it,
+//! so no other user may have had write access to them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,7 +30,7 @@ pub fn folder(dir: &Path) -> Result<()> {
     );
     for above in dir.ancestors().skip(1) {
         let meta = fs::metadata(above).with_context(|| format!("cannot look at {}", above.display()))?;
-        // Where the sticky bit is set, as in /tmp, only the owner of what lies there may rename it.
+        // With the sticky bit set, as on /tmp, only the owner of an entry may rename it.
         let open = meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0;
         ensure!(
             !open && (meta.uid() == own || meta.uid() == 0),

@@ -13,7 +13,7 @@ const ALL: i64 = -1;
 /// `ACP_HANDLE_CONT`, as `acp_handle_t` has it.
 const CONTINUE: i64 = -2;
 
-/// What an order argument says; None if it was never a handle.
+/// The order of an order argument; None if it was never a handle.
 #[inline]
 fn order_of(handle: i64) -> Option<Order> {
     match handle {
@@ -101,7 +101,7 @@ pub extern "C" fn acp_complete(handle: i64) {
     }
 }
 
-/// Whether an access and all before it are complete.
+/// Returns 0 if an access and all before it are complete, else 1.
 pub extern "C" fn acp_inquire(handle: i64) -> c_int {
     let Some(world) = process::rank_for("acp_inquire") else { return -1 };
     let done = match handle {

@@ -14,7 +14,7 @@ pub struct Opaque {
     _private: [u8; 0],
 }
 
-/// What C has for a number.
+/// The pointer that stands for a number in C.
 pub fn pointer(id: Id) -> *mut Opaque {
     ptr::without_provenance_mut(id.bits() as usize)
 }
@@ -24,7 +24,7 @@ pub fn id(pointer: *mut Opaque) -> Id {
     Id::from_bits(pointer.addr() as u64)
 }
 
-/// What a function returns, or null and the reason.
+/// The result of a function, or null and the reason.
 pub fn made(function: &str, made: impl FnOnce(&'static Libraries) -> vervain_acp::Result<Id>) -> *mut Opaque {
     let Some(libraries) = process::libraries_for(function) else { return ptr::null_mut() };
     made(libraries).map_or_else(
@@ -36,7 +36,7 @@ pub fn made(function: &str, made: impl FnOnce(&'static Libraries) -> vervain_acp
     )
 }
 
-/// What a function returns, or -1 and the reason.
+/// The result of a function, or -1 and the reason.
 pub fn result<T: From<i8>>(function: &str, done: impl FnOnce(&'static Libraries) -> vervain_acp::Result<T>) -> T {
     let Some(libraries) = process::libraries_for(function) else { return T::from(-1) };
     done(libraries).unwrap_or_else(|error| {
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn acp_waitall_ch(requests: *mut *mut Opaque, n: c_int, si
             // SAFETY: the caller's promise.
             let request = id(unsafe { *requests.add(at) });
             let size = libraries.channels.wait(request).unwrap_or_else(|error| {
-                // That of a broken job ends it.
+                // The error of a broken job ends it.
                 let why = error::reason(&error);
                 failed.get_or_insert_with(|| vervain_acp::Error::refused(format!("request {at}: {why}")));
                 usize::MAX

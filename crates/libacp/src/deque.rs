@@ -25,7 +25,7 @@ pub extern "C" fn acp_push_front_deque(deque: Deque, ga: u64, size: usize) {
     done("acp_push_front_deque", (), |heap| deque.inner().push_front(heap, source(ga, size)))
 }
 
-/// Where bytes lie.
+/// The places of bytes.
 pub extern "C" fn acp_dereference_deque_it(it: DequeIt, size: usize) -> Pair {
     done("acp_dereference_deque_it", Pair::NONE, |heap| {
         let [first, second] = it.deque.inner().extents(heap, index(it.index)?, size)?.map(Element::from);

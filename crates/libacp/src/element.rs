@@ -1,4 +1,4 @@
-//! What functions of containers take and return: bytes somewhere in global memory.
+//! Arguments and results of functions of containers: bytes somewhere in global memory.
 
 use vervain_acp::GlobalAddress;
 
@@ -11,7 +11,7 @@ pub struct Element {
 }
 
 impl Element {
-    /// That of no bytes.
+    /// The element without bytes.
     pub const NONE: Self = Self { ga: GlobalAddress::NULL, size: 0 };
 
     pub fn new((ga, size): (GlobalAddress, u64)) -> Self {
@@ -34,6 +34,6 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// That of no bytes.
+    /// The pair without bytes.
     pub const NONE: Self = Self { first: Element::NONE, second: Element::NONE };
 }

@@ -1,4 +1,4 @@
-//! What becomes of an error: a sentence that `acp_error` returns, or the end of the job.
+//! The end of an error: a sentence that `acp_error` returns, or the end of the job.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -17,7 +17,7 @@ thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Why the last function that has failed in this thread did; see acp.h.
+/// The reason why the last failed function of this thread failed; see acp.h.
 pub extern "C" fn acp_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ref().map_or(ptr::null(), |sentence| sentence.as_ptr()))
 }
@@ -35,7 +35,7 @@ pub fn note(function: &str, why: impl Display) {
     let _ = LAST.try_with(|last| last.replace(Some(sentence)));
 }
 
-/// Why something was refused; where the job is broken, that ends it.
+/// The reason of a refusal; an error of a broken job ends it.
 #[cold]
 pub fn reason(error: &Error) -> String {
     if !error.is_refused() {
@@ -44,7 +44,8 @@ pub fn reason(error: &Error) -> String {
     error.to_string()
 }
 
-/// Ends all ranks of the job with the error's sentence. The engine calls it too, from the thread that has found the job broken.
+/// Ends all ranks of the job with the error's sentence. The engine calls it too, from the thread that has found the job
+/// broken.
 #[cold]
 pub fn end_job(error: &Error) {
     static ENDING: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! What the functions for sets, multisets and maps have in common.
+//! The common part of the functions for sets, multisets and maps.
 
 use std::ffi::c_int;
 use std::slice;
@@ -20,7 +20,7 @@ fn hashed(function: &str) -> Option<Hashed<'static>> {
     Some(Hashed::new(&libraries.heap, &libraries.places))
 }
 
-/// What `f` makes of the container; `failed`, and the reason for `acp_error`, if there is none or it fails.
+/// The result of `f` with the container; `failed`, and the reason for `acp_error`, if there is none or `f` fails.
 pub fn of<T>(
     function: &str,
     kind: Kind,
@@ -69,12 +69,12 @@ pub unsafe fn create(
     }
 }
 
-/// Where an iterator stands after a failure.
+/// The iterator that stands for a failure.
 pub fn end(name: Name) -> Cursor {
     Cursor { name, index: c_int::try_from(name.ranks).unwrap_or(c_int::MAX), slot: 0, element: 0 }
 }
 
-/// What an iterator names; None with the reason for `acp_error`.
+/// The element of an iterator; None with the reason for `acp_error`.
 pub fn dereference(function: &str, kind: Kind, it: Cursor) -> Option<Parts> {
     of(function, kind, it.name, None, |container| {
         let parts = container.parts(&it)?;
@@ -85,7 +85,7 @@ pub fn dereference(function: &str, kind: Kind, it: Cursor) -> Option<Parts> {
     })
 }
 
-/// Whether a key has bytes; notes it for `acp_error` if it has none.
+/// Returns true if a key has bytes; notes it for `acp_error` if it has none.
 pub fn has_bytes(function: &str, key: Element) -> bool {
     if key.size == 0 {
         error::note(function, "a key has at least one byte");
@@ -147,7 +147,7 @@ macro_rules! functions {
             }
         )+
         $(
-            /// How many elements there are.
+            /// The number of elements; 0 on an error.
             pub extern "C" fn $number(container: Name) -> usize {
                 let number =
                     hashed::of(stringify!($number), Kind::$kind, container, 0, |container| container.len(Extent::$numbers));
@@ -155,7 +155,7 @@ macro_rules! functions {
             }
         )+
         $(
-            /// Whether there are none.
+            /// Returns 1 if there are no elements, else 0; 1 on an error.
             pub extern "C" fn $empty(container: Name) -> c_int {
                 let is = |container: Container<'static>| Ok(c_int::from(container.is_empty(Extent::$empties)?));
                 hashed::of(stringify!($empty), Kind::$kind, container, 1, is)

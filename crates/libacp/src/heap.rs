@@ -37,7 +37,7 @@ pub extern "C" fn acp_malloc(size: usize, rank: c_int) -> u64 {
 pub extern "C" fn acp_free(ga: u64) {
     let Some(libraries) = process::libraries_for("acp_free") else { return };
     if let Err(error) = libraries.heap.free(GlobalAddress(ga)) {
-        // As of free(3): a program that frees what it has not will not be right again.
+        // As with free(3): a program that frees memory that it does not have will not be right again.
         error::end_job(&format!("acp_free: {error}").into());
     }
 }

@@ -1,5 +1,6 @@
-//! `libacp.so.3`: the functions of ACP (Advanced Communication Primitives) for C, which `include/acp.h` declares and documents, and
-//! nothing else. What they do is in the `vervain-acp` crate; here arguments become its types, and its errors what C gets.
+//! `libacp.so.3`: the functions of ACP (Advanced Communication Primitives) for C, which `include/acp.h` declares and
+//! documents, and nothing else. Their work is done in the `vervain-acp` crate; here arguments become its types, and its
+//! errors C's values.
 //!
 //! `tests/exports.rs` compares the built library and the header with the list of functions.
 

@@ -43,10 +43,10 @@ impl From<Cursor> for ListIt {
     }
 }
 
-/// What compares two elements.
+/// A function that compares two elements.
 type Comparison = Option<unsafe extern "C" fn(Element, Element) -> c_int>;
 
-/// What compares two elements, for Rust.
+/// The same for Rust.
 ///
 /// # Safety
 /// The function may be called.
@@ -88,7 +88,7 @@ pub extern "C" fn acp_destroy_list(list: List) {
     done("acp_destroy_list", (), |heap| list.inner().destroy(heap))
 }
 
-/// Whether it has no elements.
+/// Returns 1 if it has no elements, else 0; -1 on an error.
 pub extern "C" fn acp_empty_list(list: List) -> c_int {
     done("acp_empty_list", -1, |heap| Ok(list.inner().is_empty(heap)?.into()))
 }
@@ -148,7 +148,7 @@ pub extern "C" fn acp_pop_front_list(list: List) {
     done("acp_pop_front_list", (), |heap| some(list.inner().pop_front(heap)?))
 }
 
-/// Whether there was one.
+/// The error if there was no element.
 fn some(was: bool) -> Result<()> {
     if was { Ok(()) } else { Err(Error::refused("the list has no element")) }
 }
@@ -226,7 +226,7 @@ pub extern "C" fn acp_decrement_list_it(it: ListIt) -> ListIt {
     done("acp_decrement_list_it", ListIt::NULL, |heap| Ok(it.cursor().previous(heap)?.into()))
 }
 
-/// Where an element lies.
+/// The place of an element.
 pub extern "C" fn acp_dereference_list_it(it: ListIt) -> Element {
     done("acp_dereference_list_it", Element::NONE, |heap| Ok(it.cursor().value(heap)?.into()))
 }

@@ -12,11 +12,11 @@ use vervain_acp_heap::Heap;
 use crate::error;
 use crate::workspace::Workspaces;
 
-/// The world; null before `acp_init`, during `acp_reset` and after `acp_finalize`. Functions take it with one load. That none of
-/// them is in the midst of its work when the world goes is the program's duty, which acp.h names.
+/// The world; null before `acp_init`, during `acp_reset` and after `acp_finalize`. Functions take it with one load.
+/// That none of them is in the midst of its work when the world goes is the program's duty, which acp.h names.
 static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
 
-/// What stands above the world; null when that is. It is dropped before the world is.
+/// The libraries above the world; null if the world is. They are dropped before the world.
 static LIBRARIES: AtomicPtr<Libraries> = AtomicPtr::new(ptr::null_mut());
 
 /// The libraries above the basic layer, in this process.
@@ -24,7 +24,7 @@ pub struct Libraries {
     pub channels: Channels<'static>,
     pub workspaces: Workspaces,
     pub heap: Heap<'static>,
-    /// Where sets, multisets and maps are.
+    /// The places of sets, multisets and maps.
     pub places: Places,
 }
 
@@ -43,10 +43,10 @@ impl Libraries {
     }
 }
 
-/// What ends the job, once this process has joined one.
+/// The function that ends the job, once this process has joined one.
 static ENDER: OnceLock<Ender> = OnceLock::new();
 
-/// What ends the job; None in a process that is no rank.
+/// The function that ends the job; None in a process that is no rank.
 pub fn ender() -> Option<&'static Ender> {
     ENDER.get().filter(|_| PHASE.load(Ordering::Acquire) != CHILD)
 }
@@ -68,8 +68,8 @@ static TURN: Mutex<()> = Mutex::new(());
 /// The world, if this process is a rank.
 #[inline]
 pub fn world() -> Option<&'static World> {
-    // SAFETY: what is not null was made by `join` and is freed by `leave`, which takes the pointer away first; the program does not
-    // call it while another of its threads is inside a function.
+    // SAFETY: what is not null was made by `join` and is freed by `leave`, which takes the pointer away first; the
+    // program does not call it while another of its threads is inside a function.
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
@@ -94,7 +94,7 @@ pub fn libraries_for(function: &str) -> Option<&'static Libraries> {
     libraries
 }
 
-/// Why this process is no rank.
+/// The reason why this process is no rank.
 #[cold]
 fn why_not() -> &'static str {
     match PHASE.load(Ordering::Acquire) {
@@ -143,7 +143,7 @@ pub fn join() -> Result<(), String> {
 /// # Errors
 /// A sentence: it is no rank, or the new number cannot be.
 pub fn renumber(rank: u32) -> Result<(), String> {
-    // What is refused leaves everything as it was, the libraries' channels too.
+    // A refusal must leave everything as it was, the libraries' channels too.
     if let Some(ranks) = world().map(World::size).filter(|ranks| rank >= *ranks) {
         return Err(format!("there is no rank {rank}: the job has {ranks}"));
     }
@@ -188,12 +188,13 @@ fn take() -> Result<*mut World, String> {
     if world.is_null() { Err(why_not().into()) } else { Ok(world) }
 }
 
-/// Called by exit(3), and when a program returns from main. If this rank has not called `acp_finalize`, the others would wait for
-/// it for ever: they are ended.
+/// Called by exit(3), and when a program returns from main. If this rank has not called `acp_finalize`, the others
+/// would wait for it for ever: they are ended.
 ///
-/// As a destructor of the library's it comes after the program's functions of atexit(3) and its destructors, which may still call
-/// `acp_finalize`. It takes no lock of this library's, since a handler of a signal may have called exit(3) in the midst of any
-/// function here. A child made by fork(2) is in a phase of its own; one made by clone(2) has another process number than the job.
+/// As a destructor of the library's it comes after the program's functions of atexit(3) and its destructors, which may
+/// still call `acp_finalize`. It takes no lock of this library's, since a handler of a signal may have called exit(3)
+/// in the midst of any function here. A child made by fork(2) is in a phase of its own; one made by clone(2) has
+/// another process number than the job.
 pub extern "C" fn process_ends() {
     if PHASE.load(Ordering::Acquire) != RANK {
         return;
@@ -204,8 +205,8 @@ pub extern "C" fn process_ends() {
     }
 }
 
-/// Writes what the program has printed. exit(3) does so later, when the launcher may have killed this process. Standard output
-/// only: another thread may hold the lock of standard input for as long as nothing comes.
+/// Writes what the program has printed. exit(3) does so later, when the launcher may have killed this process. Standard
+/// output only: another thread may hold the lock of standard input for as long as nothing comes.
 fn flush_output() {
     unsafe extern "C" {
         static stdout: *mut libc::FILE;
@@ -214,8 +215,8 @@ fn flush_output() {
     unsafe { libc::fflush(stdout) };
 }
 
-/// A child made by fork(2) has this memory and not the progress thread, nor does the job count it. There the functions answer as
-/// before `acp_init`; what the world has in memory stays.
+/// A child made by fork(2) has this memory and not the progress thread, nor does the job count it. There the functions
+/// answer as before `acp_init`; what the world has in memory stays.
 fn watch_forks() {
     extern "C" fn in_the_child() {
         if PHASE.load(Ordering::Acquire) != OUTSIDE {
@@ -226,8 +227,8 @@ fn watch_forks() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler stores into atomics, which is allowed in the child of a process with threads, and its code stays
-        // mapped (build.rs). It fails for want of memory only, and then children are told nothing.
+        // SAFETY: the handler stores into atomics, which is allowed in the child of a process with threads, and its
+        // code stays mapped (build.rs). It fails for want of memory only, and then children are told nothing.
         unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
     });
 }

@@ -55,7 +55,7 @@ fn count(name: &str, segbuf: *mut Opaque, which: usize) -> i64 {
     result(name, |libraries| Ok(libraries.channels.segment_counts(id(segbuf))?[which].cast_signed()))
 }
 
-/// What changes something: 0.
+/// The result of a call that changes something: 0, or -1.
 fn change(
     name: &str,
     segbuf: *mut Opaque,
@@ -69,7 +69,7 @@ pub extern "C" fn acp_connect_segbuf(segbuf: *mut Opaque) -> c_int {
     change("acp_connect_segbuf", segbuf, |channels, id| channels.connect_buffer(id))
 }
 
-/// Whether the other end is there.
+/// Returns 0 if the other end is there, else 1; -1 on an error.
 pub extern "C" fn acp_isconnected_segbuf(segbuf: *mut Opaque) -> c_int {
     result("acp_isconnected_segbuf", |libraries| answer(libraries.channels.is_buffer_connected(id(segbuf))))
 }
@@ -84,12 +84,12 @@ pub extern "C" fn acp_ack_segbuf(segbuf: *mut Opaque) -> c_int {
     change("acp_ack_segbuf", segbuf, |channels, id| channels.push_segment(id))
 }
 
-/// Whether a segment is free.
+/// Returns 0 if a segment is free, else 1; -1 on an error.
 pub extern "C" fn acp_isready_segbuf(segbuf: *mut Opaque) -> c_int {
     result("acp_isready_segbuf", |libraries| answer(libraries.channels.is_segment_ready(id(segbuf))))
 }
 
-/// Whether a segment is pushed.
+/// Returns 0 if a segment is pushed, else 1; -1 on an error.
 pub extern "C" fn acp_isacked_segbuf(segbuf: *mut Opaque) -> c_int {
     result("acp_isacked_segbuf", |libraries| answer(libraries.channels.is_segment_pushed(id(segbuf))))
 }

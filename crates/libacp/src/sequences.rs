@@ -1,4 +1,5 @@
-//! What the functions of vectors, deques and lists have in common: the types of acp.h, and what becomes of arguments and errors.
+//! The common part of the functions of vectors, deques and lists: the types of acp.h, and the conversion of arguments
+//! and errors.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -101,7 +102,7 @@ macro_rules! byte_container {
             })
         }
 
-        /// Where a byte lies.
+        /// The place of a byte.
         pub extern "C" fn $at(of: $container, at: c_int) -> u64 {
             done(stringify!($at), NULL, |heap| Ok(of.inner().at(heap, index(at)?)?.0))
         }
@@ -136,7 +137,7 @@ macro_rules! byte_container {
             done(stringify!($destroy), (), |heap| of.inner().destroy(heap))
         }
 
-        /// Whether it has no bytes.
+        /// Returns 1 if it has no bytes, else 0; -1 on an error.
         pub extern "C" fn $empty(of: $container) -> c_int {
             done(stringify!($empty), -1, |heap| Ok(of.inner().is_empty(heap)?.into()))
         }
@@ -217,7 +218,7 @@ macro_rules! byte_container {
         pub extern "C" fn $distance(first: $iterator, last: $iterator) -> c_int {
             done(stringify!($distance), -1, |_| {
                 let range = range([first.$of.ga, last.$of.ga], [first.index, last.index])?;
-                // Of two that are not negative.
+                // The difference of two numbers that are not negative.
                 Ok((range.end as i64 - range.start as i64) as c_int)
             })
         }

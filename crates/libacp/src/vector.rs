@@ -14,7 +14,7 @@ byte_container!(Vector, vector, Inner, VectorIt {
     acp_swap_vector acp_advance_vector_it acp_distance_vector_it
 });
 
-/// Where a byte lies.
+/// The place of a byte.
 pub extern "C" fn acp_dereference_vector_it(it: VectorIt) -> u64 {
     done("acp_dereference_vector_it", NULL, |heap| Ok(it.vector.inner().at(heap, index(it.index)?)?.0))
 }

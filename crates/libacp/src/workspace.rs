@@ -41,7 +41,8 @@ struct Descriptor {
     workspace: Arc<Workspace<'static>>,
 }
 
-// SAFETY: the pointers lead into the vectors beside them, which nobody changes, and to memory that is shared by all ranks.
+// SAFETY: the pointers lead into the vectors beside them, which nobody changes, and to memory that is shared by all
+// ranks.
 unsafe impl Send for Descriptor {}
 
 /// The workspaces of this rank, by the addresses that C has.

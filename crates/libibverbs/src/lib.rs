@@ -1,5 +1,5 @@
-//! `libibverbs.so.1`: every exported symbol of rdma-core's library up to v65, under its version, and those of `vervain.h`. What
-//! the functions do is in the `vervain-verbs` crate.
+//! `libibverbs.so.1`: every exported symbol of rdma-core's library up to v65, under its version, and those of
+//! `vervain.h`. The functions themselves are in the `vervain-verbs` crate.
 //!
 //! `tests/exports.rs` compares the built library with the list of Debian's v44 and with the nodes that came later.
 
@@ -24,9 +24,9 @@ export!(
     mult_to_ibv_rate,
 );
 
-// The ABI of 2006, whose structs were laid out otherwise. Its device list cannot be had, so no program gets an object that
-// it could pass to the other functions; no program of today asks for any of them. They are here because ld.so may bind a
-// reference without a version to the oldest one: then the answer is a clean error.
+// The ABI of 2006, whose structs were laid out otherwise. Its device list cannot be had, so no program gets an object
+// that it could pass to the other functions; no program of today asks for any of them. They are here because ld.so may
+// bind a reference without a version to the oldest one: then the answer is a clean error.
 export!(
     compat "IBVERBS_1.0" => no_pointer:
     ibv_alloc_pd,
@@ -172,8 +172,8 @@ export!(
 );
 
 // The private node, for the plugins that rdma-core loads. Without it programs do not load: ibv_devinfo, perftest and
-// pyverbs import `ibv_query_gid_type` from it. A vendor's own libmlx5 in the search path needs the rest to be loaded, and
-// finds that none of it works. Newer releases renamed the node; their programs import the same few functions.
+// pyverbs import `ibv_query_gid_type` from it. A vendor's own libmlx5 in the search path needs the rest to be loaded,
+// and finds that none of it works. Newer releases renamed the node; their programs import the same few functions.
 export!(default "IBVERBS_PRIVATE_34" from vervain_verbs: ibv_query_gid_type);
 export!(compat "IBVERBS_PRIVATE_57" => vervain_verbs::ibv_query_gid_type: ibv_query_gid_type);
 export!(compat "IBVERBS_PRIVATE_59" => vervain_verbs::ibv_query_gid_type: ibv_query_gid_type);
@@ -258,7 +258,7 @@ export!(
     ibv_cmd_resize_cq,
 );
 
-// What plugins of later releases import. No program does.
+// Functions that plugins of later releases import; no program does.
 export!(
     default "IBVERBS_PRIVATE_65" => unsupported:
     ibv_cmd_alloc_dmah,
@@ -286,13 +286,13 @@ export!(
     verbs_register_driver_65,
 );
 
-// What Vervain has beyond verbs, for programs that ask for it.
+// Vervain's own functions beyond verbs, for programs that look for them.
 export!(default "VERVAIN_1.0" from vervain_verbs: vervain_go, vervain_restore, vervain_save, vervain_stop);
 
 // QP 1, for Vervain's librdmacm.
 export!(default "VERVAIN_PRIVATE_1" from vervain_verbs: vervain_gsi);
 
-// The one datum: a flag of rdma-core's that plugins may set, and that nobody here reads.
+// The one datum: a flag of rdma-core's that plugins may set; nothing here reads it.
 std::arch::global_asm!(
     ".pushsection .bss.export,\"aw\",%nobits",
     ".globl \"verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34\"",

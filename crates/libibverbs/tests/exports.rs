@@ -1,4 +1,5 @@
-//! The exports of the built library are those of rdma-core's, name by name and version by version, and what `vervain.h` declares.
+//! The exports of the built library are those of rdma-core's, name by name and version by version, and what `vervain.h`
+//! declares.
 
 use std::collections::BTreeSet;
 use std::path::Path;

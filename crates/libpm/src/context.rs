@@ -9,7 +9,7 @@ use vervain_pm::{Composite, Error};
 use crate::device::{self, Device};
 use crate::error::{null, status};
 
-/// What `pmContext *` points to.
+/// The object behind `pmContext *`.
 pub struct Context {
     pub way: Way,
     /// The device, where pmAttachContext has opened it and pmDetachContext closes it.
@@ -45,7 +45,7 @@ impl Context {
         Ok(Context { way, own: None })
     }
 
-    /// Closes it. What is not in use any more is closed in any case.
+    /// Closes it. All that is not in use any more is closed in any case.
     pub fn close(self) -> Result<(), Error> {
         let closed = match self.way {
             Way::One(context) => Arc::into_inner(context).map_or(Ok(()), vervain_pm::Context::close),

@@ -7,11 +7,11 @@ use vervain_pm::{Error, Settings};
 
 use crate::error::{null, status, watch_forks};
 
-/// What `pmDevice *` points to.
+/// The object behind `pmDevice *`.
 pub enum Device {
     /// One that contexts are opened on.
     Verbs(Arc<vervain_pm::Device>),
-    /// Of composite contexts, which need none; it is kept by those that are open.
+    /// The device of composite contexts, which need none; open ones keep it.
     Composite(Arc<()>),
 }
 
@@ -34,7 +34,7 @@ impl Device {
         }
     }
 
-    /// Whether a context is open on it.
+    /// Returns true if a context is open on it.
     fn is_used(&self) -> bool {
         match self {
             Device::Verbs(device) => device.is_used(),

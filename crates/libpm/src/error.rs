@@ -1,4 +1,5 @@
-//! What becomes of an error: the errno value that a function returns, a sentence for `pmErrorString`, and one in the log.
+//! The reports of an error: the errno value that a function returns, a sentence for `pmErrorString`, and one in the
+//! log.
 
 use std::cell::RefCell;
 use std::env;
@@ -13,7 +14,7 @@ use vervain_pm::Error;
 /// The last error of a thread.
 enum Last {
     None,
-    /// Of a function that says so often: nothing is made until somebody asks.
+    /// An error of a function that often has it: its text is made only when it is asked for.
     Plain(&'static str, &'static str),
     Text(CString),
 }
@@ -25,7 +26,7 @@ thread_local! {
 /// This process was forked from one that had joined a job: it has that one's memory, and nothing that moves messages.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Why the last function that has failed in this thread did; see pm.h.
+/// The reason why the last failed function of this thread failed; see pm.h.
 pub extern "C" fn pmErrorString() -> *const c_char {
     LAST.with_borrow_mut(|last| {
         if let Last::Plain(function, sentence) = *last {
@@ -75,7 +76,8 @@ fn note(function: &'static str, error: &Error) -> c_int {
     error.errno()
 }
 
-/// Whether PM_LOG asks for the sentences on standard error. Not among them are those of calls that only have to be tried again.
+/// Returns true if PM_LOG asks for the sentences on standard error. Not among them are those of calls that only have to
+/// be tried again.
 fn is_logging() -> bool {
     static LOGGING: OnceLock<bool> = OnceLock::new();
     *LOGGING.get_or_init(|| env::var_os("PM_LOG").is_some_and(|value| !value.is_empty() && value != "off"))
@@ -99,8 +101,8 @@ pub fn watch_forks() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler stores into an atomic, which is allowed in the child of a process with threads, and its code stays mapped
-        // (build.rs). It fails for want of memory only, and then children are told nothing.
+        // SAFETY: the handler stores into an atomic, which is allowed in the child of a process with threads, and its
+        // code stays mapped (build.rs). It fails for want of memory only, and then children are told nothing.
         unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
     });
 }

@@ -1,5 +1,6 @@
-//! `libpm.so.2`: the functions of PM (PMv2 of SCore's cluster system) for C, which `include/pm.h` declares and documents, and nothing
-//! else. What they do is in the `vervain-pm` crate; here arguments become its types, and its errors what C gets.
+//! `libpm.so.2`: the functions of PM (PMv2 of SCore's cluster system) for C, which `include/pm.h` declares and
+//! documents, and nothing else. Their work is done in the `vervain-pm` crate; here arguments become its types, and its
+//! errors C's values.
 //!
 //! `tests/exports.rs` compares the built library and the header with the list of functions.
 

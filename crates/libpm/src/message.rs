@@ -37,7 +37,7 @@ pub unsafe extern "C" fn pmSend(pmc: *mut Context) -> c_int {
     })
 }
 
-/// Whether all were sent.
+/// Returns 0 if all messages were sent, else an errno value.
 ///
 /// # Safety
 /// `pmc` is null or open.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn pmReceive(pmc: *mut Context, buffer: *mut *mut c_char, 
     })
 }
 
-/// Who has sent it.
+/// The sender of the message that was received last.
 ///
 /// # Safety
 /// `pmc` is null or open, `sender` is null or a place for a number.

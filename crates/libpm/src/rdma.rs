@@ -85,7 +85,7 @@ pub unsafe extern "C" fn pmRead(pmc: *mut Context, rmt_node: c_int, rmt: u64, lo
     unsafe { copy("pmRead", Direction::Read, pmc, rmt_node, (rmt, local), len) }
 }
 
-/// Whether all writes are over.
+/// Returns 0 if all writes are over, else an errno value.
 ///
 /// # Safety
 /// `pmc` is null or open.
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn pmIsWriteDone(pmc: *mut Context) -> c_int {
     })
 }
 
-/// Whether all reads are over.
+/// Returns 0 if all reads are over, else an errno value.
 ///
 /// # Safety
 /// `pmc` is null or open.

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn pmSendStable(pmc: *mut Context) -> c_int {
     })
 }
 
-/// Whether it has.
+/// Returns 0 if it has, else an errno value.
 ///
 /// # Safety
 /// `pmc` is null or open.
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn pmRestoreContext(pmc: *mut Context, fd: c_int) -> c_int
     })
 }
 
-/// Where checkpoints are.
+/// The folder of checkpoints.
 fn directory() -> Result<PathBuf, Error> {
     let directory = env::var_os("PM_CHECKPOINT").filter(|directory| !directory.is_empty());
     directory.map(PathBuf::from).ok_or_else(|| Error::new(libc::EINVAL, "PM_CHECKPOINT names no directory"))

@@ -1,4 +1,4 @@
-//! What programs of SCore find ready: the job's context and numbers, as variables.
+//! The state that programs of SCore find at their start: the job's context and numbers, as variables.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -33,7 +33,7 @@ macro_rules! variables {
 }
 
 variables! {
-    /// How many contexts there are.
+    /// The number of contexts.
     score_num_pmnet: c_int = 4;
     /// The contexts.
     score_pmnet: *mut *mut c_void = 8;
@@ -51,13 +51,13 @@ variables! {
 /// The longest sleep of `score_become_idle`, in milliseconds.
 const NAP: c_int = 10;
 
-/// What `score_initialize` has made.
+/// The objects that `score_initialize` has made.
 struct World {
     context: *mut Context,
     device: Device,
 }
 
-// SAFETY: the context may be used by several threads; whoever takes the world out of its place is alone with it.
+// SAFETY: the context may be used by several threads; a thread that takes the world out of its place has it alone.
 unsafe impl Send for World {}
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
@@ -79,7 +79,8 @@ fn initialize() -> Result<(), Error> {
     let context = match Context::open(&device) {
         Ok(context) => context,
         Err(error) => {
-            // The process ends, and the job is not left before the sentence is out: with that, others fail for want of this one.
+            // The process ends, and the job is not left before the sentence is out: with that, others fail for want of
+            // this one.
             mem::forget(device);
             return Err(error);
         }
@@ -107,7 +108,8 @@ unsafe extern "C" {
     fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// A program of SCore's has no function that ends it. One that fails ends at once: the launcher ends the others, which may wait for it.
+/// A program of SCore's has no function that ends it. One that fails ends at once: the launcher ends the others, which
+/// may wait for it.
 extern "C" fn at_the_end(status: c_int, _: *mut c_void) {
     let world = WORLD.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(World { context, device }) = world.filter(|_| status == 0) else { return };
@@ -133,7 +135,7 @@ pub extern "C" fn score_become_idle() {
         let mut fd = libc::pollfd { fd: context.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor's place.
         unsafe { libc::poll(&mut fd, 1, NAP) };
-        // What is wrong, the next call says.
+        // An error is reported by the next call.
         let _ = context.after_select();
     }
 }

@@ -1,5 +1,5 @@
-//! `librdmacm.so.1`: every exported symbol of rdma-core's library, under its version. What the functions do is in the `vervain-rdmacm` and
-//! `vervain-rsocket` crates.
+//! `librdmacm.so.1`: every exported symbol of rdma-core's library, under its version. The functions themselves are in
+//! the `vervain-rdmacm` and `vervain-rsocket` crates.
 //!
 //! `tests/exports.rs` compares the built library with the lists of rdma-core's.
 

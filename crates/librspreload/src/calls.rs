@@ -14,7 +14,8 @@ use crate::table::{find, insert, is_here, remove};
 const SOL_RDMA: c_int = 0x10000;
 const VARIABLES: [(&str, c_int); 3] = [("RS_SQ_SIZE", 0), ("RS_RQ_SIZE", 1), ("RS_INLINE", 2)];
 
-/// socket(2). What rsockets are made of are no sockets of the C library's: Vervain's libraries make theirs by system calls.
+/// socket(2). The sockets inside of an rsocket do not come from the C library: Vervain's libraries make them by system
+/// calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the caller's own arguments.
@@ -215,7 +216,7 @@ forwarded! {
     fn write(from: *const c_void, length: size_t) -> ssize_t => rsendto(from, length, 0, NONE, 0);
     fn writev(from: *const iovec, count: c_int) -> ssize_t => rwritev(from, count);
 
-    // What these become with _FORTIFY_SOURCE.
+    // The forms of these with _FORTIFY_SOURCE.
     fn __read_chk(to: *mut c_void, length: size_t, size: size_t) -> ssize_t
         => rrecvfrom(to, length.min(size), 0, NONE, NOTHING);
     fn __recv_chk(to: *mut c_void, length: size_t, size: size_t, flags: c_int) -> ssize_t

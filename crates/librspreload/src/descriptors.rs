@@ -1,7 +1,7 @@
 //! Functions of any descriptor, of which some have an rsocket.
 //!
-//! fcntl(2) and ioctl(2) are variadic in C; on x86-64 and AArch64 under Linux an integer or a pointer travels the same way whether it is
-//! variadic or not.
+//! fcntl(2) and ioctl(2) are variadic in C; on x86-64 and AArch64 under Linux an integer or a pointer travels the same
+//! way whether it is variadic or not.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
@@ -100,7 +100,7 @@ fn replace(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     share(old, duplicated)
 }
 
-/// What fcntl(2) does to a descriptor that has an rsocket; None: what it does to others.
+/// The effect of fcntl(2) on a descriptor that has an rsocket; None: the same as on others.
 fn controlled(fd: c_int, command: c_int, argument: *mut c_void, real: impl Fn() -> c_int) -> c_int {
     let Some((rsocket, functions)) = find(fd) else { return real() };
     match command {
@@ -127,7 +127,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> 
     })
 }
 
-/// What fcntl becomes with 64 bits for the offsets of files.
+/// The form of fcntl with 64 bits for the offsets of files.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
@@ -190,7 +190,7 @@ fn send_file(
         // SAFETY: the caller's.
         match unsafe { offset.as_mut() } {
             Some(at) => *at += moved as off_t,
-            // What was read and not sent is to be read again.
+            // Bytes that were read and not sent are to be read again.
             None if moved < got => {
                 // SAFETY: integers.
                 unsafe { libc::lseek(from, (moved - got) as off_t, libc::SEEK_CUR) };
@@ -218,7 +218,7 @@ unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count:
     }
 }
 
-/// What sendfile becomes with 64 bits for the offsets of files.
+/// The form of sendfile with 64 bits for the offsets of files.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the caller's own arguments; off_t has 64 bits here.

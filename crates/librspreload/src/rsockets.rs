@@ -15,7 +15,8 @@ macro_rules! functions {
         }
 
         fn load() -> Option<Functions> {
-            // SAFETY: a name that ends with 0; loading it runs constructors that are trusted as in any program linked to it.
+            // SAFETY: a name that ends with 0; loading it runs constructors that are trusted as in any program linked
+            // to it.
             let library = unsafe { libc::dlopen(SONAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if library.is_null() {
                 return None;
@@ -57,7 +58,7 @@ functions! {
     rfcntl: fn(c_int, c_int, c_int) -> c_int;
 }
 
-/// The functions; None where there is no such library.
+/// The functions; None if there is no such library.
 pub fn functions() -> Option<&'static Functions> {
     static LOADED: OnceLock<Option<Functions>> = OnceLock::new();
     LOADED.get_or_init(load).as_ref()

@@ -1,4 +1,5 @@
-//! Which descriptor has an rsocket. Looked at by each read and write of the program, in signal handlers too: without a lock.
+//! Which descriptor has an rsocket. Looked at by each read and write of the program, in signal handlers too: without a
+//! lock.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -15,19 +16,20 @@ type Page = [AtomicI32; PAGE];
 /// Rsockets, plus 1, by descriptor; pages are made when first needed, and stay.
 static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
 
-/// How many descriptors each rsocket has, if more than one; and whoever changes the table.
+/// The number of descriptors of each rsocket that has more than one; its lock is also that of changes to the table.
 static COUNTS: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
 
-/// The process that the rsockets of the table are of; 0 while there are none. After fork(2) the child has a copy of the table, and after vfork(2)
-/// the table itself, and neither has the rsockets.
+/// The process that the rsockets of the table are of; 0 while there are none. After fork(2) the child has a copy of the
+/// table, and after vfork(2) the table itself, and neither has the rsockets.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn process() -> u32 {
-    // SAFETY: no arguments. Of the kernel, as the C library may have kept the number of another process after a bare clone(2).
+    // SAFETY: no arguments. By the system call, as the C library may have kept the number of another process after a
+    // bare clone(2).
     unsafe { libc::syscall(libc::SYS_getpid) as u32 }
 }
 
-/// Whether this process may have rsockets: none of another are in the table.
+/// Returns true if this process may have rsockets: none of another are in the table.
 pub fn is_here() -> bool {
     let owner = OWNER.load(Ordering::Acquire);
     owner == 0 || owner == process()
@@ -63,8 +65,8 @@ pub fn find(fd: c_int) -> Option<(c_int, &'static Functions)> {
     if rsocket < 0 || !is_here() { None } else { Some((rsocket, functions()?)) }
 }
 
-/// The descriptor has this rsocket from now on, beside others that may have it. Whether it can: there are descriptors for which there is no place, and
-/// no child of the table's process has any.
+/// The descriptor has this rsocket from now on, beside others that may have it. Returns false if that is impossible:
+/// some descriptors have no place in the table, and in a child of the table's process none has.
 pub fn insert(fd: c_int, rsocket: c_int) -> bool {
     if !is_here() {
         return false;
@@ -77,7 +79,8 @@ pub fn insert(fd: c_int, rsocket: c_int) -> bool {
         None => counts.push((rsocket, 1)),
     }
     let before = place.swap(rsocket + 1, Ordering::AcqRel) - 1;
-    // A descriptor that the kernel has given anew was closed by a way that does not lead here, such as a system call of the program's own.
+    // A descriptor that the kernel has given anew was closed by a way that does not lead here, such as a system call of
+    // the program's own.
     let left_over = count_down(&mut counts, before);
     drop(counts);
     if let (Some(rsocket), Some(functions)) = (left_over, functions()) {
@@ -117,7 +120,7 @@ pub fn remove_all(first: c_uint, last: c_uint) {
     let mut fd = first;
     while fd <= last && fd < most {
         if TABLE[fd as usize / PAGE].load(Ordering::Acquire).is_null() {
-            // None of the whole page.
+            // The whole page is empty.
             fd = (fd / PAGE as c_uint + 1) * PAGE as c_uint;
             continue;
         }

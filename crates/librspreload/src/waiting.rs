@@ -34,7 +34,7 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
     unsafe { real!(poll(fds, count, timeout): fn(*mut pollfd, nfds_t, c_int) -> c_int) }
 }
 
-/// What poll becomes with _FORTIFY_SOURCE.
+/// The form of poll with _FORTIFY_SOURCE.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, size: usize) -> c_int {
     if (size / size_of::<pollfd>()) < count as usize {

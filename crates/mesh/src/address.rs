@@ -1,4 +1,4 @@
-//! Where ranks and their QPs are, as they tell each other.
+//! Addresses of ranks and of their QPs, as ranks exchange them.
 
 use serde::{Deserialize, Serialize};
 use vervain_rdma::{Endpoint, Gid, Mtu};
@@ -11,7 +11,7 @@ pub const MAX_DEVICES: usize = 2;
 /// QP numbers and PSNs have 24 bits.
 const LIMIT: u32 = 1 << 24;
 
-/// What leads to a port: IBA volume 1, 4.1.
+/// The address of a port: IBA volume 1, 4.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Site {
     /// On Ethernet, and where a subnet wants a GRH always: the LID too, which is 0 on Ethernet.
@@ -21,13 +21,13 @@ pub enum Site {
 }
 
 impl Site {
-    /// What lies under the transport there. The LID is 0 on Ethernet, and never on InfiniBand (IBA 4.1.3).
+    /// The layer below the transport there. The LID is 0 on Ethernet, and never on InfiniBand (IBA 4.1.3).
     fn link_layer(&self) -> &'static str {
         if matches!(self, Site::Gid(_, 0)) { "Ethernet" } else { "InfiniBand" }
     }
 }
 
-/// Where a rank is asked for connections: a UD QP, one at each port that it uses.
+/// The address at which a rank is asked for connections: a UD QP, one at each port that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Door {
     /// The port.
@@ -75,8 +75,8 @@ impl Doors {
         self.second.filter(|_| color > 0).unwrap_or(self.first)
     }
 
-    /// Whether the doors of process 0 of the job are on the same link layers as these, of `rank`: datagrams to one on another lead
-    /// nowhere, and nothing answers.
+    /// Checks that the doors of process 0 of the job are on the same link layers as these, of `rank`: a datagram to a
+    /// door on another one gets lost, and nothing answers.
     ///
     /// # Errors
     /// They are not: the sentence names both.

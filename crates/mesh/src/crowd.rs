@@ -1,8 +1,8 @@
-//! Many ranks of a job in one process: each with its own pool, handshakes and identity, all on one set of ports and doors. For who
-//! measures how a rank does in a job that is larger than the machine.
+//! Many ranks of a job in one process: each with its own pool, handshakes and identity, all on one set of ports and
+//! doors. For who measures how a rank does in a job that is larger than the machine.
 //!
-//! Datagrams name the rank that they are for only where that is not known otherwise. Here it follows from the attempt that they belong
-//! to, which no other rank has.
+//! Datagrams name the rank that they are for only where that is not known otherwise. Here it follows from the attempt
+//! that they belong to, which no other rank has.
 
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -29,12 +29,12 @@ const PLACES: usize = 2;
 /// Completions that are taken by one call.
 const BATCH: usize = 16;
 
-/// What all ranks of the crowd share.
+/// The part that all ranks of the crowd share.
 struct Home {
     ports: RefCell<Vec<Port>>,
     /// QPs in RESET, by port.
     spare: RefCell<Vec<Vec<Rc<Pair>>>>,
-    /// How many pairs there are, and how many there may be.
+    /// The number of pairs, and its limit.
     made: RefCell<usize>,
     most: usize,
 }
@@ -140,8 +140,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Opens the devices, for the ranks in `ranks`: whole blocks of the directory but for the last one, of which this process is the
-    /// first rank. `connections` of the options is what all of them may have together.
+    /// Opens the devices, for the ranks in `ranks`: whole blocks of the directory but for the last one, of which this
+    /// process is the first rank. `connections` of the options is what all of them may have together.
     ///
     /// # Errors
     /// As [`Mesh::open`](crate::Mesh::open); the ranks do not begin with this process's.
@@ -254,8 +254,8 @@ impl Crowd {
         self.members[at].as_deref_mut()
     }
 
-    /// Registers a rank with its leader, which is one of this crowd, added before, or another process; whether it is in the directory,
-    /// [`registered`](Crowd::registered) says. One at a time.
+    /// Registers a rank with its leader, which is one of this crowd, added before, or another process; whether it is in
+    /// the directory, [`registered`](Crowd::registered) says. One at a time.
     ///
     /// # Errors
     /// As [`want`](Crowd::want).
@@ -266,7 +266,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Whether the rank is in the directory.
+    /// Returns true if the rank is in the directory.
     pub fn registered(&mut self, rank: u32) -> bool {
         self.member(rank).is_some_and(|member| member.pool.registered())
     }
@@ -313,8 +313,8 @@ impl Crowd {
         }
     }
 
-    /// Connects a rank to `peer`; [`Event::Opened`] tells, and the connection is held once then. The address of the peer's leader is fetched from the job's store, the first
-    /// time.
+    /// Connects a rank to `peer`; [`Event::Opened`] reports it, and the connection is held once then. The address of
+    /// the peer's leader is fetched from the job's store, the first time.
     ///
     /// # Errors
     /// The leader has put nothing, or the launcher is gone.
@@ -354,7 +354,7 @@ impl Crowd {
         Ok(any)
     }
 
-    /// Whether the rank has wanted the connection, and not given it back.
+    /// Returns true if the rank has wanted the connection, and not given it back.
     pub fn is_held(&mut self, rank: u32, link: Link) -> bool {
         self.member(rank).is_some_and(|member| member.pool.is_held(link))
     }
@@ -369,7 +369,7 @@ impl Crowd {
         Some(Qps(self.member(rank)?.pool.fabric().pair(link.index).ok()?.clone()))
     }
 
-    /// What the peer of a rank's connection has passed as its hello.
+    /// The hello that the peer of a rank's connection has passed.
     pub fn hello(&mut self, rank: u32, link: Link) -> Vec<u8> {
         self.member(rank).map(|member| member.pool.hello(link).to_vec()).unwrap_or_default()
     }
@@ -396,7 +396,7 @@ impl Crowd {
         {
             self.look_after(now, rank);
             if self.deadlines.first() == Some(&(deadline, rank)) {
-                // Nothing has come of it: not again before the next call.
+                // No connection has come of it: not again before the next call.
                 break;
             }
         }
@@ -476,7 +476,7 @@ impl Crowd {
         }
     }
 
-    /// Whether a completion is a notice's, which these ranks do not wait for.
+    /// Returns true if a completion is a notice's, which these ranks do not wait for.
     pub fn is_notice(completion: &Completion) -> bool {
         link_of_notice(completion.id()).is_some()
     }

@@ -1,4 +1,5 @@
-//! The devices as the protocol needs them: ports, and two QPs for each place at each of them, made when they are first used.
+//! The devices as the protocol needs them: ports, and two QPs for each place at each of them, made when they are first
+//! used.
 
 use vervain_rdma::{Qp, RecvRequest, Region};
 
@@ -17,11 +18,11 @@ pub struct Devices {
     pub ports: Vec<Port>,
     /// By place, and in it by port.
     pairs: Box<[Option<Pair>]>,
-    /// Of each place, which pair is in use.
+    /// For each place, the port of the pair in use.
     active: Box<[u32]>,
     /// Places by the numbers of their QPs for commands, for each port.
     numbers: Vec<Table<u32>>,
-    /// Of receives that are a connection's own, which the owner has, by their numbers.
+    /// True for receives of a connection's own that the owner has, by their numbers.
     held: Box<[bool]>,
 }
 
@@ -55,7 +56,7 @@ impl Devices {
         self.numbers[port].get(number.into())
     }
 
-    /// Whether connections share the receives for commands.
+    /// Returns true if connections share the receives for commands.
     #[inline]
     pub fn are_shared(&self) -> bool {
         self.held.is_empty()
@@ -81,7 +82,7 @@ impl Devices {
         }
     }
 
-    /// Where a command lies: the memory, and the offset in it.
+    /// The place of a command: the memory, and the offset in it.
     #[inline]
     pub fn receive_of(&self, port: usize, slot: u32) -> (&Region, usize) {
         self.ports[port].receive_of(|pair| self.pairs[pair].as_ref(), slot)

@@ -10,7 +10,7 @@ use crate::protocol::MAX_DATAGRAM;
 const RECEIVES: u32 = 256;
 /// Datagrams that may be under way from here; more are dropped.
 const SENDS: u32 = 64;
-/// What the door can have outstanding.
+/// The most requests of the door that can be outstanding.
 pub const REQUESTS: u32 = RECEIVES + SENDS;
 /// Ways to other ports that are kept.
 const WAYS: usize = 64;
@@ -39,11 +39,11 @@ pub struct Door {
     oldest: usize,
 }
 
-/// What a completion was of.
+/// The request that a completion was of.
 pub enum Done {
     /// A datagram: its slot and length.
     Datagram(u32, usize),
-    /// Nothing to look at.
+    /// A request without news.
     Nothing,
     /// Not the door's.
     Other,

@@ -1,12 +1,12 @@
-//! What went wrong: one sentence, for people.
+//! Errors: one sentence each, for people.
 
 use std::fmt;
 
-/// Why a call failed, or why the job cannot go on. As text one sentence, without a full stop.
+/// The reason why a call failed, or why the job cannot go on. As text one sentence, without a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(String);
 
-/// What the calls of this crate return.
+/// The result of the calls of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

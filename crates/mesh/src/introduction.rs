@@ -1,4 +1,5 @@
-//! What ranks find in the job's store: as little as can be, since launchers' libraries keep for good what was fetched.
+//! The data of ranks in the job's store: as little as possible, since launchers' libraries keep fetched values for
+//! good.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use crate::address::{Door, Doors, MAX_DEVICES, Site};
 use crate::error::{Error, Result};
 use crate::protocol::{BLOCK, Key, VERSION, leader_of};
 
-/// How long a launcher may take to fetch a value.
+/// Time for which a launcher may take to fetch a value.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What rank 0 of the job puts.
+/// The data that rank 0 of the job puts.
 #[derive(Serialize, Deserialize)]
 struct Common<'a> {
     key: Key,
@@ -20,18 +21,19 @@ struct Common<'a> {
     doors: Doors,
 }
 
-/// What job rank 0 and the leader of the own block have put into the job's store.
+/// The data that job rank 0 and the leader of the own block have put into the job's store.
 #[derive(Clone)]
 pub struct Introduction {
     pub(crate) key: Key,
     pub(crate) agreed: Vec<u8>,
-    /// Of job rank 0.
+    /// Doors of job rank 0.
     pub(crate) first: Doors,
     pub(crate) leader: Doors,
 }
 
 impl Introduction {
-    /// What rank 0 of the job has passed to [`Mesh::open`](crate::Mesh::open) as that which all ranks must have alike.
+    /// The data that rank 0 of the job has passed to [`Mesh::open`](crate::Mesh::open), and that all ranks must have
+    /// alike.
     pub fn agreed(&self) -> &[u8] {
         &self.agreed
     }

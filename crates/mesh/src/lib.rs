@@ -1,18 +1,19 @@
-//! Connections between the ranks of a job: made on first use by a handshake of datagrams, kept in a pool of fixed size, and closed,
-//! drained at both ends, when others need the place. Nothing here grows with the number of ranks.
+//! Connections between the ranks of a job: made on first use by a handshake of datagrams, kept in a pool of fixed size,
+//! and closed, drained at both ends, when others need the place. Nothing here grows with the number of ranks.
 //!
-//! A connection is two RC QPs at each end. The *data* lane carries RDMA, and messages without bytes that the protocol above has
-//! reserved a receive for; it never waits for software at the other end. The *commands* lane carries Sends into receives that all
-//! connections share; where there is none, the device of the sender waits (RNR). Since what a command asks for is answered by the
-//! other lane, full queues cannot wait for each other in a circle.
+//! A connection is two RC QPs at each end. The *data* lane carries RDMA, and messages without bytes that the protocol
+//! above has reserved a receive for; it never waits for software at the other end. The *commands* lane carries Sends
+//! into receives that all connections share; where there is none, the device of the sender waits (RNR). Since what a
+//! command asks for is answered by the other lane, full queues cannot wait for each other in a circle.
 //!
-//! Each process has a UD QP at each of its devices, its *door*: there it is asked for connections. Where a rank's door is, the
-//! *leader* of its block of 1,024 ranks knows. Leaders alone put their addresses into the job's store, and they alone
-//! fetch those of other leaders, for all ranks of their blocks and a share of them for 31 other leaders. So most processes fetch two
-//! values: what rank 0 puts, and where their own leader is.
+//! Each process has a UD QP at each of its devices, its *door*: there it is asked for connections. Where a rank's door
+//! is, the *leader* of its block of 1,024 ranks knows. Leaders alone put their addresses into the job's store, and they
+//! alone fetch those of other leaders, for all ranks of their blocks and a share of them for 31 other leaders. So most
+//! processes fetch two values: what rank 0 puts, and where their own leader is.
 //!
-//! [`protocol`] has all that without I/O; [`Mesh`] drives it over verbs. Ranks of one job trust each other: datagrams carry a random
-//! key, which the store tells to them only, so that strays and strangers are not heard; still, every field of them is checked.
+//! [`protocol`] has all that without I/O; [`Mesh`] drives it over verbs. Ranks of one job trust each other: datagrams
+//! carry a random key, which the store tells to them only, so that strays and strangers are not heard; still, every
+//! field of them is checked.
 //!
 //! ```no_run
 //! # use std::time::Instant;

@@ -34,21 +34,21 @@ pub struct Command {
 pub struct Mesh {
     pool: Pool<Devices>,
     agreed: Vec<u8>,
-    /// Where completions are polled to: making room for them anew takes as long as a poll.
+    /// The room for polled completions: to make it anew takes as long as a poll.
     done: [Completion; BATCH],
 }
 
 impl Mesh {
-    /// Opens the devices and begins to listen; puts what others have to know into the job's store. `rank` is this process's number
-    /// in `epoch`; ranks are renumbered by a new mesh with the next epoch. `agreed` is what all ranks must have alike, `hello` what
-    /// peers get with each connection, at most [`MAX_HELLO`] bytes.
+    /// Opens the devices and begins to listen; puts what others have to know into the job's store. `rank` is this
+    /// process's number in `epoch`; ranks are renumbered by a new mesh with the next epoch. `agreed` is what all ranks
+    /// must have alike, `hello` what peers get with each connection, at most [`MAX_HELLO`] bytes.
     ///
     /// The owner then starts the thread that polls, calls [`Job::fence`], then [`find_leader`](Mesh::find_leader) and
     /// [`introduce`](Mesh::introduce).
     ///
     /// # Errors
-    /// No usable device, or not the resources; the launcher is gone, or a mesh of this epoch was opened before; arguments out of
-    /// range.
+    /// No usable device, or not the resources; the launcher is gone, or a mesh of this epoch was opened before;
+    /// arguments out of range.
     pub fn open(job: &Job, rank: u32, epoch: u32, options: &Options, agreed: &[u8], hello: Vec<u8>) -> Result<Mesh> {
         check(job, rank, options, &hello)?;
         let ports = Port::open_all(options)?;
@@ -79,11 +79,11 @@ impl Mesh {
         Ok(Mesh { pool, agreed: agreed.to_vec(), done: [Completion::default(); BATCH] })
     }
 
-    /// What peers get with each connection from now on, at most [`MAX_HELLO`] bytes; before [`introduce`](Mesh::introduce), for who
-    /// needs the ports to know it.
+    /// Sets the hello that peers get with each connection from now on, at most [`MAX_HELLO`] bytes. To be called before
+    /// [`introduce`](Mesh::introduce), by owners that need the ports to make it.
     ///
     /// # Panics
-    /// Where it is longer.
+    /// If it is longer.
     pub fn set_hello(&mut self, hello: Vec<u8>) {
         assert!(hello.len() <= MAX_HELLO, "a hello of {} bytes", hello.len());
         self.pool.set_hello(hello);
@@ -114,19 +114,19 @@ impl Mesh {
         Ok(())
     }
 
-    /// Whether this rank has its place in the directory. If it does not get one, [`Event::Failed`] says why.
+    /// Returns true if this rank has its place in the directory. If it does not get one, [`Event::Failed`] says why.
     pub fn registered(&self) -> bool {
         self.pool.registered()
     }
 
-    /// The job rank of a leader whose address is needed: the owner fetches it ([`fetch_leader`](Mesh::fetch_leader)) without a lock,
-    /// and passes the outcome to [`leader_found`](Mesh::leader_found). To be asked after each [`progress`](Mesh::progress),
-    /// [`want`](Mesh::want) and [`poll_service`](Mesh::poll_service).
+    /// The job rank of a leader whose address is needed: the owner fetches it ([`fetch_leader`](Mesh::fetch_leader))
+    /// without a lock, and passes the outcome to [`leader_found`](Mesh::leader_found). To be asked after each
+    /// [`progress`](Mesh::progress), [`want`](Mesh::want) and [`poll_service`](Mesh::poll_service).
     pub fn wanted_leader(&mut self) -> Option<u32> {
         self.pool.wanted_leader()
     }
 
-    /// What the leader with the job rank `leader` has put into the job's store. It may wait.
+    /// The doors that the leader with the job rank `leader` has put into the job's store. It may wait.
     ///
     /// # Errors
     /// The leader has put nothing, or the launcher is gone.
@@ -165,13 +165,13 @@ impl Mesh {
         self.pool.find(rank, color)
     }
 
-    /// The connections by which a peer may post: open ones, those that close, and those of which this side does not know yet that
-    /// the peer has them. Of each that is not open, [`Event::Opened`] or [`Event::Closed`] will tell.
+    /// The connections by which a peer may post: open ones, those that close, and those of which this side does not
+    /// know yet that the peer has them. For each that is not open, an [`Event::Opened`] or [`Event::Closed`] will come.
     pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
         self.pool.links()
     }
 
-    /// What the peer has passed to [`open`](Mesh::open) as its hello.
+    /// The hello that the peer has passed to [`open`](Mesh::open).
     pub fn hello(&self, link: Link) -> &[u8] {
         self.pool.hello(link)
     }
@@ -186,8 +186,8 @@ impl Mesh {
         self.pool.port_of(link)
     }
 
-    /// The lane for RDMA and notices: it needs no software at the other end. All its ids are the owner's, below 2^63. Peers have
-    /// [`Options::notices`] receives for what takes one.
+    /// The lane for RDMA and notices: it needs no software at the other end. All its ids are the owner's, below 2^63.
+    /// Peers have [`Options::notices`] receives for what takes one.
     ///
     /// # Panics
     /// Where the place was never used.
@@ -196,8 +196,8 @@ impl Mesh {
         self.pool.fabric().pair(link.index).0
     }
 
-    /// The lane for commands, which are Sends without immediate data; it waits while the peer has no receive. All its ids are the
-    /// owner's, below 2^63.
+    /// The lane for commands, which are Sends without immediate data; it waits while the peer has no receive. All its
+    /// ids are the owner's, below 2^63.
     ///
     /// # Panics
     /// Where the place was never used.
@@ -206,9 +206,10 @@ impl Mesh {
         self.pool.fabric().pair(link.index).1
     }
 
-    /// Keeps the connection from being closed until as many calls of [`release`](Mesh::release). Each request that is posted
-    /// belongs to a hold until its completion, or that of a later one of the same lane, was polled. Who expects an answer by the
-    /// connection holds it until that is there. One that closes may be held to answer what has come by it.
+    /// Keeps the connection from being closed until as many calls of [`release`](Mesh::release). Each posted request
+    /// needs a hold until its completion, or that of a later one of the same lane, was polled. If an answer is expected
+    /// by the connection, the hold lasts until it has come. A closing connection may be held in order to answer a
+    /// request that has come by it.
     #[inline]
     pub fn hold(&mut self, link: Link) {
         self.pool.hold(link);
@@ -220,7 +221,7 @@ impl Mesh {
         self.pool.release(link);
     }
 
-    /// Whether this is the life that the place is in, and open: it is not closing.
+    /// Returns true if this is the life that the place is in, and open: it is not closing.
     pub fn is_open(&self, link: Link) -> bool {
         self.pool.is_open(link)
     }
@@ -231,15 +232,15 @@ impl Mesh {
         self.pool.sent(link);
     }
 
-    /// Counts a message that has taken a receive: for each [`Command`] and each [`notice`](Mesh::notice), before the lock is given
-    /// back under which it was polled.
+    /// Counts a message that has taken a receive: for each [`Command`] and each [`notice`](Mesh::notice), before the
+    /// lock is given back under which it was polled.
     #[inline]
     pub fn received(&mut self, link: Link) {
         self.pool.received(link);
     }
 
-    /// Whether a connection is closing: then completions of [`Port::data`] are to be polled as they come, since the peer may wait
-    /// for what they release.
+    /// Returns true if a connection is closing: then completions of [`Port::data`] are to be polled as they come, since
+    /// the peer may wait for what they release.
     pub fn is_draining(&self) -> bool {
         self.pool.is_draining()
     }
@@ -251,7 +252,8 @@ impl Mesh {
         (self.pool.port_of(link) == port).then_some(link)
     }
 
-    /// Whether a completion of [`Port::data`] is a notice's: of which connection, and the immediate data; 0 where it has none.
+    /// The connection of a notice, and its immediate data, or 0 if it has none; None for a completion of [`Port::data`]
+    /// that is no notice's.
     #[inline]
     pub fn notice(completion: &Completion) -> Option<(Link, u32)> {
         Some((link_of_notice(completion.id())?, completion.immediate().unwrap_or(0)))
@@ -277,23 +279,24 @@ impl Mesh {
         len
     }
 
-    /// Copies what the receive `buffer` has got, as many bytes as there is room for.
+    /// Copies the contents of the receive `buffer`, as many bytes as there is room for.
     ///
     /// # Panics
-    /// Where that is more than a command can have.
+    /// If that is more than a command can have.
     pub fn read_memory_of(&self, port: usize, buffer: u32, into: &mut [u8]) {
         let (memory, start) = self.pool.fabric().receive_of(port, buffer);
         assert!(into.len() <= self.ports()[port].slot_bytes(), "{} bytes of a command", into.len());
         memory.read(start, into);
     }
 
-    /// Where the bytes of a command lie, which are the owner's to read and write until [`repost_command`](Mesh::repost_command).
+    /// The address of the bytes of a command, which are the owner's to read and write until
+    /// [`repost_command`](Mesh::repost_command).
     #[inline]
     pub fn command_memory(&self, command: &Command) -> *mut u8 {
         self.memory_of(command.port as usize, command.buffer)
     }
 
-    /// As [`command_memory`](Mesh::command_memory), of what the receive `buffer` has got.
+    /// As [`command_memory`](Mesh::command_memory), for the contents of the receive `buffer`.
     #[inline]
     pub fn memory_of(&self, port: usize, buffer: u32) -> *mut u8 {
         let (memory, start) = self.pool.fabric().receive_of(port, buffer);
@@ -308,8 +311,8 @@ impl Mesh {
         self.post_commands(command.port as usize, &[command.buffer])
     }
 
-    /// Posts receives of commands by one call: those that were not posted from the start ([`Options::posted`]), and those that
-    /// commands have taken, each once.
+    /// Posts receives of commands by one call: those that were not posted from the start ([`Options::posted`]), and
+    /// those that commands have taken, each once.
     ///
     /// # Errors
     /// What the driver says.
@@ -324,14 +327,14 @@ impl Mesh {
         Ok(())
     }
 
-    /// Connects to `rank` by `color`, unless it is or will be connected; [`Event::Opened`] tells. Also to the own rank. Those that
-    /// wait for a place get it in the order of the calls.
+    /// Connects to `rank` by `color`, unless it is or will be connected; [`Event::Opened`] reports it. Also to the own
+    /// rank. Those that wait for a place get it in the order of the calls.
     pub fn want(&mut self, rank: u32, color: u32) {
         self.pool.want(Instant::now(), rank, color);
     }
 
-    /// Polls [`Port::service`] once: answers what came to the door, appends commands to `commands`, and says how many completions
-    /// there were.
+    /// Polls [`Port::service`] once: answers what came to the door, appends commands to `commands`, and says how many
+    /// completions there were.
     ///
     /// # Errors
     /// What the driver says; a receive or a datagram that failed.
@@ -342,8 +345,8 @@ impl Mesh {
         Ok(found)
     }
 
-    /// Polls [`Port::service`] once, where the door has a CQ of its own ([`Options::own_door_cq`]): passes each command and the rank
-    /// that it came from to `take`, counted as [`received`](Mesh::received), and says how many there were.
+    /// Polls [`Port::service`] once, where the door has a CQ of its own ([`Options::own_door_cq`]): passes each command
+    /// and the rank that it came from to `take`, counted as [`received`](Mesh::received), and says how many there were.
     ///
     /// # Errors
     /// What the driver says; a receive that failed.
@@ -375,8 +378,8 @@ impl Mesh {
         Ok(())
     }
 
-    /// Polls [`Port::door_cq`] once, where that is a CQ of its own ([`Options::own_door_cq`]): answers what came to the door, and says
-    /// how many completions there were.
+    /// Polls [`Port::door_cq`] once, where that is a CQ of its own ([`Options::own_door_cq`]): answers what came to the
+    /// door, and says how many completions there were.
     ///
     /// # Errors
     /// As [`poll_service`](Mesh::poll_service).
@@ -430,27 +433,28 @@ impl Mesh {
         Error::new(format!("a command that came to {device} was not received: {}", completion.status()))
     }
 
-    /// Whether [`progress`](Mesh::progress) has something to do at once; for who gives the lock back.
+    /// Returns true if [`progress`](Mesh::progress) has something to do at once; for who gives the lock back.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.pool.is_due()
     }
 
-    /// Whether the owner has something to do at once: [`progress`](Mesh::progress), an event to take, a leader to fetch. For who gives
-    /// the lock back, and leaves that to another thread.
+    /// Returns true if the owner has something to do at once: [`progress`](Mesh::progress), an event to take, a leader
+    /// to fetch. For who gives the lock back, and leaves that to another thread.
     #[inline]
     pub fn needs_owner(&self) -> bool {
         self.pool.needs_owner()
     }
 
-    /// Does what is due, and says when to call it next, if nothing else happens before. It costs nothing where nothing is due.
+    /// Does what is due, and says when to call it next, if nothing else happens before. It costs nothing where nothing
+    /// is due.
     #[inline]
     pub fn progress(&mut self, now: Instant) -> Option<Instant> {
         self.pool.progress(now)
     }
 
-    /// The next of what has happened. Who takes an [`Event::Opened`] holds the connection before it gives its lock back, or lets it
-    /// be closed.
+    /// The next event. The taker of an [`Event::Opened`] must hold the connection before it gives its lock back; else
+    /// it may be closed.
     pub fn next_event(&mut self) -> Option<Event> {
         self.pool.next_event()
     }

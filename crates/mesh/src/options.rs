@@ -1,4 +1,4 @@
-//! What the owner of a mesh can set, and what it hears from it.
+//! The options of a mesh, and its events.
 
 use std::time::Duration;
 
@@ -17,32 +17,38 @@ pub struct Options {
     pub sends: u32,
     /// Receives on the data lane of a connection: immediate data that the peer may have under way.
     pub notices: u32,
-    /// Receives for commands, which all connections of a port share, or with [`shared`](Options::shared) off those of each.
+    /// Receives for commands, which all connections of a port share, or with [`shared`](Options::shared) off those of
+    /// each.
     pub commands: u32,
-    /// Whether connections share them, by an SRQ; else memory for them grows with the number of connections.
+    /// True if connections share them, by an SRQ; else memory for them grows with the number of connections.
     pub shared: bool,
-    /// Of those that are shared, how many are posted from the start; the owner posts the others with [`Mesh::post_commands`](crate::Mesh::post_commands).
+    /// The number of shared receives that are posted from the start; the owner posts the others with
+    /// [`Mesh::post_commands`](crate::Mesh::post_commands).
     pub posted: u32,
     /// The longest command, in bytes.
     pub command_bytes: usize,
-    /// The most bytes that a command is to carry inline, where devices can: the device's own limit is found, which no query tells.
+    /// The most bytes that a command is to carry inline, if devices can. The device's own limit is found by trying,
+    /// since no query returns it.
     pub max_inline: u32,
-    /// Whether what comes to the door completes into a CQ of its own, [`Port::door_cq`](crate::Port::door_cq), rather than into that of
-    /// commands: for who has another thread wait for the one than for the other.
+    /// True if the door's completions go into a CQ of its own, [`Port::door_cq`](crate::Port::door_cq), rather than
+    /// into that of commands: for owners with a thread that waits for the door and another one for the commands.
     pub own_door_cq: bool,
     /// The most devices that are used of those that are there, from 1 to [`MAX_DEVICES`](crate::MAX_DEVICES).
     pub most_devices: usize,
-    /// The devices by their names, at most [`MAX_DEVICES`](crate::MAX_DEVICES); none: the usable ones, in the library's order.
+    /// The devices by their names, at most [`MAX_DEVICES`](crate::MAX_DEVICES); none: the usable ones, in the library's
+    /// order.
     pub devices: Vec<String>,
-    /// How long a peer may leave a datagram of the mesh's unanswered: one that asks for an address, opens or closes a connection.
+    /// Time for which a peer may leave a datagram of the mesh's unanswered: one that asks for an address, opens or
+    /// closes a connection.
     pub give_up: Duration,
-    /// How long the peer of a connection may be silent before requests fail; they take up to four times as long to fail
-    /// ([`PathOptions::outlasting`](vervain_rdma::PathOptions::outlasting)).
+    /// Time for which the peer of a connection may be silent before requests fail; they take up to four times as long
+    /// to fail ([`PathOptions::outlasting`](vervain_rdma::PathOptions::outlasting)).
     pub silence: Duration,
 }
 
 impl Default for Options {
-    /// 256 connections of 16 sends, 24 notices; 128 commands of 64 bytes, which may be inline; all usable devices; 30 s and 0.5 s.
+    /// 256 connections of 16 sends, 24 notices; 128 commands of 64 bytes, which may be inline; all usable devices; 30 s
+    /// and 0.5 s.
     fn default() -> Self {
         Self {
             connections: 256,
@@ -71,25 +77,27 @@ pub struct Link {
     pub life: u32,
 }
 
-/// What has happened to a connection.
+/// A change of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// It is open, by this side's wish or the peer's: requests may be posted. It is not closed before this event was taken.
+    /// It is open, by this side's wish or the peer's: requests may be posted. It is not closed before this event was
+    /// taken.
     Opened(Link),
-    /// It is closed, and its place free; who wants it again says so again. What was wanted while it closed is not forgotten.
+    /// It is closed, and its place free; to have it again it must be asked for again. Requests that came while it
+    /// closed are kept.
     Closed {
         /// The connection that was.
         link: Link,
         /// To which rank.
         rank: u32,
-        /// By which color.
+        /// Its color.
         color: u32,
     },
     /// It cannot be made or closed, and the job cannot go on.
     Failed {
         /// The rank that is not reached; the own one where this process has no place in the job.
         rank: u32,
-        /// By which color.
+        /// Its color.
         color: u32,
         /// The reason.
         error: Error,

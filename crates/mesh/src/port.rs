@@ -17,7 +17,8 @@ const RNR_RETRY: u8 = 7;
 
 /// The limit of inline bytes is looked for this closely.
 const INLINE_STEP: u32 = 32;
-/// The most bytes inline on the data lane, where they are an answer's. More would be in each request of its queue, for nothing.
+/// The most bytes inline on the data lane, where they are an answer's. More would be in each request of its queue, for
+/// nothing.
 const DATA_INLINE: u32 = 64;
 
 /// Bytes of the receive for a command.
@@ -35,24 +36,24 @@ pub struct Port {
     pub path: PathOptions,
     /// Completions of both lanes' sends, and of notices. It has room for all that can be outstanding.
     pub data: Cq,
-    /// Completions of commands, and of the door if that has no CQ of its own: [`Mesh::poll_service`](crate::Mesh::poll_service) polls
-    /// it. It has room for all.
+    /// Completions of commands, and of the door if that has no CQ of its own:
+    /// [`Mesh::poll_service`](crate::Mesh::poll_service) polls it. It has room for all.
     pub service: Cq,
     /// Completions of the door: `service`, or with [`Options::own_door_cq`] one that
     /// [`Mesh::poll_door`](crate::Mesh::poll_door) polls.
     pub door_cq: Cq,
-    /// Where events of `data` arrive; does not block.
+    /// Channel of events of `data`; does not block.
     pub data_channel: CompChannel,
-    /// Where events of `service` arrive; does not block.
+    /// Channel of events of `service`; does not block.
     pub service_channel: CompChannel,
-    /// Where events of `door_cq` arrive; does not block.
+    /// Channel of events of `door_cq`; does not block.
     pub door_channel: CompChannel,
     /// The receives for commands, where connections share them, and what they are for: `slots` of `slot_bytes` each.
     pub srq: Option<Srq>,
     commands: Option<Region>,
     pub(crate) door: Door,
     slot_bytes: usize,
-    /// Of all connections, or of each.
+    /// Slots of all connections if they share the receives, else of each.
     pub(crate) slots: u32,
     /// The room of a list of receives.
     list: Option<RecvList<'static>>,
@@ -66,7 +67,7 @@ pub struct Port {
 pub(crate) struct Pair {
     pub data: Qp,
     pub commands: Qp,
-    /// What the receives of `commands` are for, where they are its own.
+    /// Memory for the receives of `commands`, if they are its own.
     pub receives: Option<Region>,
 }
 
@@ -170,7 +171,7 @@ impl Port {
         Ok(port)
     }
 
-    /// What devices allow no query tells: the most of `wanted` bytes, to within [`INLINE_STEP`].
+    /// The most of `wanted` bytes that devices allow inline, to within [`INLINE_STEP`]; no query returns it.
     fn most_inline(&self, wanted: u32) -> u32 {
         let (mut taken, mut refused) = (wanted, wanted);
         while taken > 0 && self.qp(taken).build().is_err() {
@@ -196,7 +197,7 @@ impl Port {
         self.inline
     }
 
-    /// Where this rank is asked for connections.
+    /// The address at which this rank is asked for connections.
     pub(crate) fn address(&self) -> Result<DoorAddress> {
         self.door.address(&self.path)
     }
@@ -263,7 +264,7 @@ impl Port {
         Ok(pair.commands.receive(RecvRequest::new(&sges).id(slot.into()))?)
     }
 
-    /// Where a command's receive has put it: the memory, which may be the connection's own, and the offset.
+    /// The place of a command: the memory, which may be the connection's own, and the offset.
     #[inline]
     pub(crate) fn receive_of<'a>(
         &'a self,

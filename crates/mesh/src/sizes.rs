@@ -1,22 +1,22 @@
-//! What a rank holds in memory for its connections, from the types and constants of this crate.
+//! Memory that a rank holds for its connections, from the types and constants of this crate.
 
 use crate::devices::Devices;
 use crate::options::Options;
 use crate::protocol::{BLOCK, PoolBytes, fetched};
 use crate::{door, introduction, port};
 
-/// What a rank holds of one kind.
+/// Memory that a rank holds for one purpose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
     /// Which kind.
     pub kind: Kind,
-    /// What it is, for people.
+    /// Its purpose, for people.
     pub what: &'static str,
-    /// How many of what make it up, for people.
+    /// The number and kind of its parts, for people.
     pub made_of: String,
     /// Bytes, at most.
     pub bytes: u64,
-    /// Whether it grows with the number of ranks.
+    /// True if it grows with the number of ranks.
     pub grows: bool,
 }
 
@@ -37,20 +37,20 @@ pub enum Kind {
     Commands,
     /// A leader's directory.
     Directory,
-    /// What was fetched from the job's store.
+    /// Values fetched from the job's store.
     Fetched,
 }
 
 impl Kind {
-    /// Whether each port has memory of it.
+    /// Returns true if each port has memory of it.
     pub fn is_of_port(self) -> bool {
         matches!(self, Kind::Door | Kind::Commands)
     }
 }
 
-/// What one of `ranks` ranks holds in a mesh with these options at `ports` ports; the most of each that there can be. Not in it: the
-/// objects of the devices, which [`Stock`](crate::Stock) makes for who wants to weigh them, and what a launcher's library adds to
-/// the values that it keeps.
+/// The memory that one of `ranks` ranks holds in a mesh with these options at `ports` ports, at most. It does not count
+/// the objects of the devices, which [`Stock`](crate::Stock) makes so that they can be weighed, nor the bytes that a
+/// launcher's library adds to the values that it keeps.
 pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
     let places = options.connections;
     let leaders = ranks.div_ceil(BLOCK);

@@ -42,7 +42,7 @@ impl<V: Copy> Table<V> {
         (slot + 1) & (self.slots.len() - 1)
     }
 
-    /// Where the key is, or would be.
+    /// The slot of the key, or the one that it would get.
     #[inline]
     fn slot(&self, key: u64) -> usize {
         let mut slot = self.home(key);

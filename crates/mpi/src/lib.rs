@@ -1,8 +1,8 @@
-//! A few functions of whatever MPI library is installed, loaded at run time: enough for messages between the ranks of a job. A
-//! program that uses them needs neither a compiler nor an MPI where it is built.
+//! A few functions of whatever MPI library is installed, loaded at run time: enough for messages between the ranks of a
+//! job. A program that uses them needs neither a compiler nor an MPI where it is built.
 //!
-//! The standard gives names and meanings (MPI 3.1), and leaves types and constants to each library. Two ABIs are known here: that of
-//! Open MPI, whose handles are addresses, and that of MPICH, whose handles are numbers.
+//! The standard gives names and meanings (MPI 3.1), and leaves types and constants to each library. Two ABIs are known
+//! here: that of Open MPI, whose handles are addresses, and that of MPICH, whose handles are numbers.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -27,7 +27,7 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// As people call it.
+    /// Its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI",
@@ -44,7 +44,7 @@ impl Flavour {
     }
 }
 
-/// Why something failed: a sentence.
+/// The reason of a failure: a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(String);
 
@@ -56,7 +56,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What may fail.
+/// The result of calls that may fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The functions and constants of a library whose handles are of type `H`.
@@ -74,8 +74,8 @@ struct Functions<H> {
     constants: Constants<H>,
 }
 
-/// MPI_Sendrecv: what is sent, how much, its type, to whom, with which tag; then the same of what is received; the communicator, the
-/// status.
+/// MPI_Sendrecv: what is sent, how much, its type, to whom, with which tag; then the same of what is received; the
+/// communicator, the status.
 type Exchange<H> = unsafe extern "C" fn(
     *const c_void,
     c_int,
@@ -91,7 +91,7 @@ type Exchange<H> = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// What <mpi.h> of a library has besides functions.
+/// The constants of a library's <mpi.h>.
 struct Constants<H> {
     /// MPI_COMM_WORLD.
     world: H,
@@ -123,8 +123,8 @@ impl<H: Copy> Functions<H> {
     unsafe fn of(library: &Library, constants: Constants<H>) -> Result<Self> {
         macro_rules! symbol {
             ($name:literal) => {
-                // SAFETY: the field's type repeats the declaration in <mpi.h>, with the caller's word on `H`. The library is never
-                // unloaded (`Mpi::init`).
+                // SAFETY: the field's type repeats the declaration in <mpi.h>, with the caller's word on `H`. The
+                // library is never unloaded (`Mpi::init`).
                 *unsafe { library.get(concat!($name, "\0").as_bytes()) }
                     .map_err(|e| Error(format!("the MPI library has no {}: {e}", $name)))?
             };
@@ -144,7 +144,8 @@ impl<H: Copy> Functions<H> {
         })
     }
 
-    /// MPI_Init, then what the library says of itself and of this rank: its version, the rank's number, how many there are.
+    /// MPI_Init, then what the library says of itself and of this rank: its version, the rank's number, how many there
+    /// are.
     fn begin(&self) -> Result<(String, u32, u32)> {
         // SAFETY: both may be null (MPI 3.1, 8.7). `Mpi::init` sees to it that this is the first call of the process.
         succeeded(unsafe { (self.init)(ptr::null_mut(), ptr::null_mut()) }, "MPI_Init")?;
@@ -238,11 +239,12 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// Loads the library and calls MPI_Init; it waits for the other ranks as the library sees fit. A process can be a rank once.
+    /// Loads the library and calls MPI_Init; it waits for the other ranks as the library sees fit. A process can be a
+    /// rank once.
     ///
     /// # Errors
-    /// The library is not installed or not that ABI; the process has been a rank before. What MPI_Init itself does not like ends the
-    /// process, by default.
+    /// The library is not installed or not that ABI; the process has been a rank before. An error in MPI_Init itself
+    /// ends the process, by default.
     pub fn init(flavour: Flavour) -> Result<Mpi> {
         static DONE: AtomicBool = AtomicBool::new(false);
         let library = load(flavour)?;
@@ -273,11 +275,12 @@ impl Mpi {
                     sum: 0x5800_0003,
                     ignore: ptr::without_provenance_mut(1),
                 };
-                // SAFETY: MPICH's <mpi.h> and its ABI initiative: handles are these numbers, MPI_STATUS_IGNORE is the address 1.
+                // SAFETY: MPICH's <mpi.h> and its ABI initiative: handles are these numbers, MPI_STATUS_IGNORE is the
+                // address 1.
                 Abi::Numbers(unsafe { Functions::of(&library, constants) }?)
             }
         };
-        // What MPI has started (threads, handlers) may outlive MPI_Finalize.
+        // Threads and handlers that MPI has started may outlive MPI_Finalize.
         std::mem::forget(library);
         if DONE.swap(true, Ordering::Relaxed) {
             return Err(Error("this process has been an MPI rank already".into()));
@@ -287,7 +290,7 @@ impl Mpi {
         Ok(mpi)
     }
 
-    /// What the library says of itself, in one line.
+    /// The library's description of itself, in one line.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -356,8 +359,8 @@ impl Mpi {
 fn load(flavour: Flavour) -> Result<Library> {
     let mut why = String::new();
     for name in flavour.sonames() {
-        // SAFETY: loading runs the library's constructors, which the user's MPI is trusted with, as in any program that is linked to
-        // it. Global, since Open MPI's components find it so.
+        // SAFETY: loading runs the library's constructors, which the user's MPI is trusted with, as in any program that
+        // is linked to it. Global, since Open MPI's components find it so.
         match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) } {
             Ok(library) => return Ok(library),
             Err(e) => why = e.to_string(),

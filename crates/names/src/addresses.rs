@@ -5,12 +5,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Addresses, and what they have become. All change at once, so two may have changed places. Both of a pair are of one family, and those
-/// of one host; no two become one. IPv4 addresses that are mapped into IPv6 are IPv4 addresses.
+/// Addresses, and what they have become. All change at once, so two may have changed places. Both of a pair are of one
+/// family, and those of one host; no two become one. IPv4 addresses that are mapped into IPv6 are IPv4 addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap(BTreeMap<IpAddr, IpAddr>);
 
-/// Why addresses cannot become others: a sentence.
+/// The reason why a map of addresses is wrong: a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadMap(String);
 
@@ -46,7 +46,7 @@ impl AddressMap {
         Ok(AddressMap(map))
     }
 
-    /// Whether no address is named.
+    /// Returns true if no address is named.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -56,7 +56,7 @@ impl AddressMap {
         self.0.iter().map(|(old, new)| (*old, *new))
     }
 
-    /// What an address has become: itself, if it is not named. One that is mapped into IPv6 stays so.
+    /// The new address for an old one; the old one itself, if it is not named. One that is mapped into IPv6 stays so.
     pub fn of(&self, old: IpAddr) -> IpAddr {
         match (self.0.get(&old.to_canonical()), old) {
             (None, _) => old,
@@ -85,7 +85,7 @@ impl FromStr for AddressMap {
     }
 }
 
-/// As it is parsed.
+/// The form that is parsed.
 impl fmt::Display for AddressMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, (old, new)) in self.pairs().enumerate() {

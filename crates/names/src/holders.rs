@@ -1,5 +1,5 @@
-//! Who has a name. The kernel tells it by sock_diag(7), of sockets of all kinds and without being connected to them; where
-//! that is refused, /proc/net/unix still tells which names are taken.
+//! The holders of names. The kernel reports them by sock_diag(7), for sockets of all kinds and without a connection to
+//! them. If that is refused, /proc/net/unix still shows the names that are taken.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, socket_with, sockopt};
@@ -14,7 +14,8 @@ use std::time::Duration;
 pub struct Holder {
     /// The name.
     pub name: String,
-    /// The user that made the socket, as seen from this user namespace; None where the kernel does not say (before Linux 5.3).
+    /// The user that made the socket, as seen from this user namespace; None if the kernel does not report it (before
+    /// Linux 5.3).
     pub uid: Option<u32>,
     /// The socket's number in /proc.
     pub inode: u32,
@@ -38,16 +39,16 @@ pub fn holders(kind: SocketType, prefix: &str) -> io::Result<Vec<Holder>> {
 /// A user other than this one who has names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
-    /// As seen from this user namespace.
+    /// The user, as seen from this user namespace.
     pub uid: u32,
-    /// How many of the names.
+    /// The number of names that it holds.
     pub names: usize,
     /// A process that has one of them: its number and the name of its program. Only root, as a rule, can see that.
     pub process: Option<(i32, String)>,
 }
 
 impl Other {
-    /// Who is at the other end of a connection, as [`peer`] tells it.
+    /// The process at the other end of a connection, from the result of [`peer`].
     pub fn of_peer((pid, uid): (i32, u32)) -> Other {
         Other { uid, names: 1, process: (pid > 0).then(|| (pid, program(pid))) }
     }
@@ -94,8 +95,8 @@ fn program(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Process and user at the other end of a connection (SO_PEERCRED): of who listened there, or of who connected. The process
-/// is 0 where this pid namespace does not show it.
+/// Process and user at the other end of a connection (SO_PEERCRED): of who listened there, or of who connected. The
+/// process is 0 where this pid namespace does not show it.
 pub fn peer(socket: impl AsFd) -> Option<(i32, u32)> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

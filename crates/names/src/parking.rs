@@ -1,9 +1,9 @@
-//! Parking: what a supervisor asks of the processes of a job before an image of them is made, and after. Each step is taken by all of them
-//! before the next one by any. Each is a connection of its own to the listener of one of the process's slots, which the process closes when
-//! it has answered: no image has an end of it.
+//! Parking: the steps that a supervisor asks of the processes of a job before an image of them is made, and after. Each
+//! step is taken by all of them before the next one by any. Each is a connection of its own to the listener of one of
+//! the process's slots, which the process closes when it has answered: no image has an end of it.
 //!
-//! Where the process is restored, addresses may be others than its program knows. Then it is told of them in messages before the one that
-//! has it rejoin, a pair in each.
+//! If the process is restored elsewhere, addresses may be others than its program knows. It then gets them in messages
+//! before the one that has it rejoin, a pair in each.
 
 use crate::AddressMap;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ pub const MESSAGE: usize = 64;
 pub const ANSWER: u32 = 60;
 /// The kind of a message with a pair of addresses ([`pair_in`]).
 pub const ADDRESS: u32 = 61;
-/// Where a message has them: behind its kind and its numbers.
+/// Offset of a pair in a message: behind its kind and its numbers.
 const PAIR: usize = 32;
 /// Between two looks at a process that has not answered.
 const LOOK: Duration = Duration::from_millis(100);
@@ -28,11 +28,11 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Step {
-    /// Nothing moves from now on, and time stands still for QPs.
+    /// Stops: nothing moves from now on, and time stands still for QPs.
     Stop = 56,
-    /// What no image can have is given up: the sockets of packets, and locks on files that others take meanwhile.
+    /// Gives up all that no image can contain: the sockets of packets, and locks on files that others take meanwhile.
     Leave = 57,
-    /// That is there again, here or where the process is restored.
+    /// Makes that anew, here or in the place where the process is restored.
     Rejoin = 58,
     /// All goes on.
     Go = 59,
@@ -45,8 +45,8 @@ impl Step {
     }
 }
 
-/// Has the process that has `slot` of user `uid`, in the network namespace of this thread, take `step`, and waits for it. False if there is
-/// no such process.
+/// Has the process that has `slot` of user `uid`, in the network namespace of this thread, take `step`, and waits for
+/// it. False if there is no such process.
 ///
 /// # Errors
 /// As [`begin`] and [`Asked::answer`].
@@ -58,7 +58,7 @@ pub fn ask(uid: u32, slot: u32, step: Step, patience: Duration) -> io::Result<bo
 #[derive(Debug)]
 pub struct Asked(OwnedFd);
 
-/// Asks as [`ask`] does, and does not wait for the answer. None if there is no such process.
+/// Asks like [`ask`], but does not wait for the answer. None if there is no such process.
 ///
 /// # Errors
 /// EPERM if the listener is another user's.
@@ -66,8 +66,9 @@ pub fn begin(uid: u32, slot: u32, step: Step) -> io::Result<Option<Asked>> {
     send(uid, slot, &[message(step as u32)])
 }
 
-/// Asks for [`Step::Rejoin`] as [`begin`] does, where addresses are others than when the process left: `map` has each that has changed, as
-/// it was then, or as the program knows it. Those that the process has nothing to do with do no harm.
+/// Asks for [`Step::Rejoin`] as [`begin`] does, where addresses are others than when the process left: `map` has each
+/// that has changed, as it was then, or as the program knows it. Those that the process has nothing to do with do no
+/// harm.
 ///
 /// # Errors
 /// As [`begin`].
@@ -133,8 +134,9 @@ impl Asked {
     /// Waits for the answer. False if the process has ended.
     ///
     /// # Errors
-    /// What the process says: ETIMEDOUT if somebody keeps it from standing still, EOPNOTSUPP for what it cannot give up, EADDRINUSE for a
-    /// port that somebody else has; its log has a sentence. ETIMEDOUT if it does not answer within `patience` either.
+    /// What the process says: ETIMEDOUT if somebody keeps it from standing still, EOPNOTSUPP for what it cannot give
+    /// up, EADDRINUSE for a port that somebody else has; its log has a sentence. ETIMEDOUT if it does not answer within
+    /// `patience` either.
     pub fn answer(self, patience: Duration) -> io::Result<bool> {
         self.answer_unless_busy(patience, || false)
     }
@@ -168,7 +170,8 @@ impl Asked {
             match (kind, errno) {
                 (ANSWER, 0) => return Ok(true),
                 (ANSWER, errno) => return Err(io::Error::from_raw_os_error(errno.cast_signed())),
-                // What all are told who are connected, such as that a process goes on: this is a connection like others until it asks.
+                // Messages to all that are connected, for example that a process goes on: this is a connection like
+                // others until it asks.
                 _ => {}
             }
         }
@@ -190,7 +193,7 @@ mod tests {
     fn pairs_of_addresses_come_before_the_step() {
         // SAFETY: asks the kernel a number.
         let uid = unsafe { libc::geteuid() };
-        // Of no process of Vervain's.
+        // A slot of no process of Vervain's.
         let slot = 5_000_000 + std::process::id();
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -222,7 +225,7 @@ mod tests {
     fn time_in_which_a_process_is_busy_does_not_count() {
         // SAFETY: asks the kernel a number.
         let uid = unsafe { libc::geteuid() };
-        // Of no process of Vervain's.
+        // A slot of no process of Vervain's.
         let slot = 6_000_000 + std::process::id();
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -23,7 +23,8 @@ mod errno {
 /// Types below this are netlink's own.
 const NLMSG_MIN_TYPE: u16 = 16;
 
-/// The datagrams that answer those messages in `request` that want an answer, to be sent to the socket with number `port_id`.
+/// The datagrams that answer those messages in `request` that want an answer, to be sent to the socket with number
+/// `port_id`.
 ///
 /// A dump is a message for each thing that there is, and one that says it is done. Other requests have one answer, with
 /// NLM_F_ACK an acknowledgement after it; or an error.
@@ -89,7 +90,7 @@ impl One<'_> {
         }
     }
 
-    /// The answers to a request for all of something; None where the kernel knows none such.
+    /// The answers to a request for all objects of a kind; None if the kernel knows no such request.
     fn dump(&self, message_type: u16, wanted: &Wanted) -> Option<Result<Vec<Attributes>, i32>> {
         let (client, command) = client_and_command(message_type);
         if client != RDMA_NL_NLDEV {
@@ -102,7 +103,7 @@ impl One<'_> {
                 self.device(wanted).map(|device| device.ports.iter().map(|one| port(device, one)).collect())
             }
             command::RES_GET => Ok(devices.iter().map(summary).collect()),
-            // Whose each object is, only its process knows: no list of them can be had, and so none is in it.
+            // Only its process knows the owner of an object: no list of them can be had, so the answer is empty.
             command::RES_QP_GET..=command::RES_PD_GET | command::RES_CTX_GET | command::RES_SRQ_GET => Ok(Vec::new()),
             // Without a kind of object a dump is of nothing; counters that are bound to QPs are not there.
             command::STAT_GET if wanted.kind_of_object.is_some() => Ok(Vec::new()),
@@ -187,7 +188,7 @@ impl One<'_> {
 /// Bytes of a message's header.
 const HEADER: usize = 16;
 
-/// What a request names.
+/// The objects that a request names.
 #[derive(Default)]
 struct Wanted {
     device: Option<u32>,
@@ -259,7 +260,7 @@ fn port(device: &Device, port: &Port) -> Attributes {
     all
 }
 
-/// How many objects of each kind there are.
+/// The number of objects of each kind.
 fn summary(device: &Device) -> Attributes {
     let mut all = handle(device);
     let entry = |(name, count): &(&'static str, u64)| {
@@ -284,7 +285,8 @@ fn counters(device: &Device, port: &Port) -> Attributes {
     all
 }
 
-/// Devices are there in every network namespace, a forked child's memory is its own, and a controlled Q_Key takes privilege.
+/// Devices are there in every network namespace, a forked child's memory is its own, and a controlled Q_Key takes
+/// privilege.
 fn system() -> Attributes {
     vec![
         u8_attr(attr::SYS_NETNS_MODE, 1),
@@ -374,7 +376,7 @@ mod tests {
         bytes
     }
 
-    /// What comes for it: the attributes of each message, and the error or 0 that ends them.
+    /// The answer to a request: the attributes of each message, and the error or 0 that ends them.
     fn ask(command: u16, flags: u16, attributes: &[DefaultNla]) -> (Vec<Reply>, Option<i32>) {
         let (mut replies, mut end) = (Vec::new(), None);
         let (_tree, devices) = two();

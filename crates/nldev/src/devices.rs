@@ -11,7 +11,7 @@ pub struct Devices(pub Vec<Device>);
 /// A device.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// What the kernel numbers its devices with, and `ibv_get_device_index` tells.
+    /// The kernel's number of the device, as `ibv_get_device_index` returns it.
     pub index: u32,
     /// Such as `vervain0`.
     pub name: String,
@@ -27,7 +27,7 @@ pub struct Device {
     pub chardev: Option<Chardev>,
     /// From port 1.
     pub ports: Vec<Port>,
-    /// How many objects of each kind there are, where that is known. The files do not say it.
+    /// The number of objects of each kind, if it is known. It is not in the files.
     pub objects: Vec<(&'static str, u64)>,
 }
 
@@ -47,7 +47,7 @@ pub struct Chardev {
 pub struct Port {
     /// From 1.
     pub number: u32,
-    /// Whether its link layer is InfiniBand, which has LIDs; else it is Ethernet.
+    /// True if its link layer is InfiniBand, which has LIDs; else it is Ethernet.
     pub infiniband: bool,
     /// enum ib_port_state.
     pub state: u8,
@@ -70,11 +70,11 @@ pub struct Port {
 }
 
 impl Port {
-    /// What its counters are just now, by name. They are read when they are asked for, since each costs its sum.
+    /// The present values of its counters, by name. They are read at each call, since each costs its sum.
     pub fn hw_counters(&self) -> Vec<(String, u64)> {
         let mut all: Vec<_> = names(&self.counters)
             .into_iter()
-            // A setting, which the kernel has there for the whole directory.
+            // A setting, which the kernel shows once for the whole directory.
             .filter(|name| name != "lifespan")
             .filter_map(|name| text(&self.counters.join(&name)).parse().ok().map(|value| (name, value)))
             .collect();
@@ -84,10 +84,10 @@ impl Port {
 }
 
 impl Devices {
-    /// What the files below `sys`, which is laid out as /sys, say. What they do not say has its default.
+    /// Reads the files below `sys`, which is laid out as /sys. Facts that are missing there have defaults.
     pub fn read(sys: &Path) -> Devices {
         let mut names = names(&sys.join("class/infiniband"));
-        // As the kernel numbered them, or the tenth would come before the second.
+        // In the kernel's numbering: by name alone the tenth would come before the second.
         names.sort_by_key(|name| (name.len(), name.clone()));
         let nodes = chardevs(sys);
         let device = |(index, name): (u32, String)| {

@@ -1,9 +1,9 @@
-//! What a kernel with an RDMA subsystem answers on a socket of NETLINK_RDMA, said of Vervain's devices: `rdma` of iproute2,
-//! libibverbs and the tests of rdma-core ask there which devices, ports and network interfaces there are.
+//! The answers of a kernel with an RDMA subsystem on a socket of NETLINK_RDMA, for Vervain's devices: `rdma` of
+//! iproute2, libibverbs and the tests of rdma-core ask there which devices, ports and network interfaces there are.
 //!
-//! [`answer`] makes messages of messages; it knows no socket. The facts come from the view of sysfs ([`Devices::read`]),
-//! which says them already, so that both ways of asking agree. Numbers and shapes are those of the kernel's
-//! rdma_netlink.h and of its nldev.
+//! [`answer`] makes messages of messages; it knows no socket. The facts come from the view of sysfs
+//! ([`Devices::read`]), so that both ways of asking agree. Numbers and shapes are those of the kernel's rdma_netlink.h
+//! and of its nldev.
 
 mod answer;
 mod devices;

@@ -1,5 +1,5 @@
-//! What all nodes do together and not by messages, since those stand still: each tells the others something by the job's store, and all
-//! go on or none does.
+//! Agreements of all nodes that do not travel by messages, since those stand still: each node puts a value into the
+//! job's store, and all go on or none does.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use vervain_bootstrap::Job;
 
 use crate::error::{Error, Result};
 
-/// How long a launcher may take to fetch a value.
+/// Time for which a launcher may take to fetch a value.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The nodes of a context as they meet. All call its functions in the same order.
@@ -27,20 +27,21 @@ impl<'a> Meeting<'a> {
         format!("pm.rest.{}.{}", self.epoch, self.turn)
     }
 
-    /// Tells all others something, and returns once they have told theirs too, which [`told`](Self::told) has until the next time.
+    /// Tells all others something, and returns once they have told theirs too, which [`told`](Self::told) has until the
+    /// next time.
     pub fn tell(&mut self, what: &[u8]) -> Result<()> {
         *self.turn += 1;
         self.job.put(&self.key(), what)?;
         Ok(self.job.fence()?)
     }
 
-    /// What a node has told.
+    /// The value that a node has put.
     pub fn told(&self, node: u32) -> Result<Vec<u8>> {
         let told = self.job.get(node, &self.key(), PATIENCE)?;
         told.ok_or_else(|| Error::broken(format!("node {node} has not told what it was asked")))
     }
 
-    /// What node 0 tells all.
+    /// The value that node 0 gives to all.
     pub fn told_by_first(&mut self, what: &[u8]) -> Result<Vec<u8>> {
         // A value has a byte at least.
         let own = if self.job.rank() == 0 { [&[1], what].concat() } else { vec![0] };
@@ -48,7 +49,7 @@ impl<'a> Meeting<'a> {
         Ok(self.told(0)?.split_off(1))
     }
 
-    /// Whether all nodes say yes.
+    /// Returns whether all nodes say yes.
     pub fn all_agree(&mut self, own: bool) -> Result<bool> {
         self.tell(&[u8::from(own)])?;
         let mut all = own;
@@ -60,7 +61,10 @@ impl<'a> Meeting<'a> {
         Ok(self.told_by_first(&[u8::from(all)])? == [1])
     }
 
-    /// Whether all nodes have done `what`: the own error, or ECANCELED for another node's.
+    /// Checks that all nodes have done `what`.
+    ///
+    /// # Errors
+    /// The own error, or ECANCELED for another node's.
     pub fn all_have<T>(&mut self, what: &str, own: Result<T>) -> Result<T> {
         let errno = own.as_ref().map_or_else(|error| error.errno(), |_| 0);
         self.tell(&errno.to_le_bytes())?;

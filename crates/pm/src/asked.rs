@@ -1,5 +1,5 @@
-//! Checkpoints that the supervisor of the job asks for (`vervain-request`): nodes number their calls, and a word of memory that they share
-//! with it says at which of them all make one.
+//! Checkpoints that the supervisor of the job asks for (`vervain-request`): nodes number their calls, and a word of
+//! memory that they share with it says at which of them all make one.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,22 @@ use crate::context::Together;
 use crate::error::{Error, Result};
 use crate::shared::Shared;
 
-/// How long a launcher may take to fetch a value.
+/// Time for which a launcher may take to fetch a value.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks whether the supervisor has put a checkpoint away, and how many of them until one at whether it is there.
+/// Between two looks whether the supervisor has put a checkpoint away, and how many of them until one at whether it is
+/// there.
 const LOOK: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 200;
-/// How long a node that could not save may take to say why; it has told the others already.
+/// Time for which a node that could not save may take to give the reason; the others know already that it could not.
 const REASON: Duration = Duration::from_secs(1);
 
-/// What a context knows of what is asked of it.
+/// The state of a context's requests for checkpoints.
 #[derive(Default)]
 pub(crate) struct Asked {
     node: Option<Node>,
-    /// Whether all nodes see one file, once it was looked at.
+    /// True if all nodes see one file; None until that was checked.
     together: Option<bool>,
-    /// Whether this context is the one that is asked.
+    /// True if this context is the one that is asked.
     is_of: bool,
     calls: u64,
 }
@@ -38,8 +39,8 @@ fn key(epoch: u32) -> String {
 }
 
 impl Asked {
-    /// Finds what the supervisor asks by, and tells the other nodes, who see it after the next fence: so that the first call need not wait
-    /// for them.
+    /// Finds the supervisor's file, and announces its identity to the other nodes, which see it after the next fence;
+    /// so the first call need not wait for them.
     pub fn open(job: &Job, epoch: u32) -> Result<Asked> {
         // One that cannot be opened is that of another host.
         let path = env::var_os(VARIABLE).filter(|path| !path.is_empty());
@@ -49,7 +50,7 @@ impl Asked {
         Ok(Asked { node, ..Asked::default() })
     }
 
-    /// Whether all nodes of the context see what this one does.
+    /// Returns whether all nodes of the context see what this one does.
     fn are_together(node: &Node, shared: &Shared) -> Result<bool> {
         let own = node.identity().to_le_bytes();
         let mut all = true;
@@ -96,7 +97,7 @@ pub(crate) fn make(
             let directory = directory();
             let directory = directory.as_deref().map_err(Clone::clone);
             let made = checkpoint::make(shared, together, directory, program, || hand_over(node, call));
-            // Who could not tells why, and the others know no more than that.
+            // The node that failed gives its reason; the others have none to give.
             match made.as_ref().map_err(Error::errno) {
                 Ok(()) => {}
                 Err(libc::ECANCELED) => await_reason(node, call),
@@ -110,7 +111,8 @@ pub(crate) fn make(
     made
 }
 
-/// Waits until the node that could not save has said why: the next call of this one would say that it has failed, and no reason.
+/// Waits until the node that could not save has said why: the next call of this one would say that it has failed, and
+/// no reason.
 fn await_reason(node: &Node, call: u64) {
     let until = Instant::now() + REASON;
     while node.is_making(call) && Instant::now() < until {

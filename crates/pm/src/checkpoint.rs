@@ -1,5 +1,5 @@
-//! Checkpoints: a file for each node in a directory, and one by which node 0 says which of them is the last that all have ended. That is
-//! replaced at once, so whenever the job dies there is a whole one.
+//! Checkpoints: a file for each node in a directory, and one by which node 0 says which of them is the last that all
+//! have ended. That is replaced at once, so whenever the job dies there is a whole one.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::image::check_file;
 use crate::save::{restore, save};
 use crate::shared::Shared;
 
-/// What a context knows of its checkpoints.
+/// The state of a context's checkpoints.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
     /// The last one that all have ended, if there is one.
@@ -43,7 +43,7 @@ impl Files<'_> {
     }
 
     fn create(path: &Path) -> Result<File> {
-        // What an attempt has left that failed.
+        // A failed attempt may have left the file.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(of_file(path, &error)),
             _ => {}
@@ -109,7 +109,8 @@ fn last<'a>(shared: &Shared, together: &mut Together, directory: Result<&'a Path
     Ok((files, together.checkpoints.last))
 }
 
-/// Makes a checkpoint, and lets sending go on as it was. When all files are there, and before any node goes on, node 0 calls `whole`.
+/// Makes a checkpoint, and lets sending go on as it was. When all files are there, and before any node goes on, node 0
+/// calls `whole`.
 pub(crate) fn make(
     shared: &Shared,
     together: &mut Together,

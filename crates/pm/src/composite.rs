@@ -1,4 +1,5 @@
-//! A composite context: nodes that are reached by different contexts, such as a fast one inside a host and one for all others.
+//! A composite context: nodes that are reached by different contexts, such as a fast one inside a host and one for all
+//! others.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +29,8 @@ struct Way {
 struct State {
     members: Vec<Arc<Context>>,
     ways: Vec<Option<Way>>,
-    /// The member that has given out a send buffer, and the one that has given out a message, with the sender as it is known here.
+    /// The member that has given out a send buffer, and the one that has given out a message, with the sender as it is
+    /// known here.
     out: Option<usize>,
     received: Option<(usize, u32)>,
     /// The member that is asked first for the next message.
@@ -75,7 +77,8 @@ impl Composite {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `node` be node `there` of `member`. One that was another's before is that no more. Each process says so for itself.
+    /// Has `node` be node `there` of `member`. One that was another's before is that no more. Each process says so for
+    /// itself.
     ///
     /// # Errors
     /// EINVAL: the member has no such node, or `node` is above 2^20. ENOMEM: no descriptor.
@@ -127,7 +130,7 @@ impl Composite {
     /// As [`Context::send_buffer`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::send_buffer`].
     pub fn send_buffer(&self, node: u32, len: usize) -> Result<*mut u8> {
         let mut state = self.state();
         let way = state.way(node)?;
@@ -142,7 +145,7 @@ impl Composite {
     /// As [`Context::send`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::send`].
     pub fn send(&self) -> Result<()> {
         let mut state = self.state();
         let member = state.out.ok_or_else(|| Error::invalid("no send buffer was taken"))?;
@@ -156,7 +159,7 @@ impl Composite {
     /// As [`Context::is_send_done`], of all members.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::is_send_done`].
     pub fn is_send_done(&self) -> Result<()> {
         self.state().all(Context::is_send_done)
     }
@@ -164,7 +167,8 @@ impl Composite {
     /// As [`Context::receive`]. The members are asked in turn.
     ///
     /// # Errors
-    /// As there; EIO: a message came by a member from a node that is not reached by it, and was dropped.
+    /// Those of [`Context::receive`]; EIO: a message came by a member from a node that is not reached by it, and was
+    /// dropped.
     pub fn receive(&self) -> Result<Received> {
         let mut state = self.state();
         if state.received.is_some() {
@@ -202,7 +206,7 @@ impl Composite {
     /// As [`Context::release_receive_buffer`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::release_receive_buffer`].
     pub fn release_receive_buffer(&self) -> Result<()> {
         let mut state = self.state();
         let (member, _) = state.received.take().ok_or(NOTHING_RECEIVED)?;
@@ -212,7 +216,7 @@ impl Composite {
     /// As [`Context::sender`], by the number here.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::sender`].
     pub fn sender(&self) -> Result<u32> {
         self.state().received.map(|(_, node)| node).ok_or(NOTHING_RECEIVED)
     }
@@ -229,13 +233,14 @@ impl Composite {
         Ok((state.members[way.member].clone(), Whom::Node(way.node)))
     }
 
-    /// As [`Context::lock`], in the member by which the node is reached. The handle is for that node, and for copies to and from it.
+    /// As [`Context::lock`], in the member by which the node is reached. The handle is for that node, and for copies to
+    /// and from it.
     ///
     /// # Safety
-    /// As there.
+    /// The same as for [`Context::lock`].
     ///
     /// # Errors
-    /// As there; EINVAL for [`Whom::Any`].
+    /// Those of [`Context::lock`]; EINVAL for [`Whom::Any`].
     pub unsafe fn lock(&self, whom: Whom, start: *mut c_void, len: usize) -> Result<AddrHandle> {
         let (member, whom) = self.locking(whom)?;
         // SAFETY: the caller's promise.
@@ -245,7 +250,7 @@ impl Composite {
     /// As [`Context::unlock`].
     ///
     /// # Errors
-    /// As there; EINVAL for [`Whom::Any`].
+    /// Those of [`Context::unlock`]; EINVAL for [`Whom::Any`].
     pub fn unlock(&self, whom: Whom, start: *mut c_void, len: usize) -> Result<()> {
         let (member, whom) = self.locking(whom)?;
         member.unlock(whom, start, len)
@@ -254,7 +259,7 @@ impl Composite {
     /// As [`Context::copy`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::copy`].
     pub fn copy(
         &self,
         direction: Direction,
@@ -271,7 +276,7 @@ impl Composite {
     /// As [`Context::is_copied`], of all members.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::is_copied`].
     pub fn is_copied(&self, direction: Direction) -> Result<()> {
         self.state().all(|member| member.is_copied(direction))
     }
@@ -279,7 +284,7 @@ impl Composite {
     /// As [`Context::control_send`], of all members.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::control_send`].
     pub fn control_send(&self, on: bool) -> Result<()> {
         self.state().all(|member| member.control_send(on))
     }
@@ -287,7 +292,7 @@ impl Composite {
     /// As [`Context::send_stable`], of all members.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::send_stable`].
     pub fn send_stable(&self) -> Result<()> {
         self.state().all(Context::send_stable)
     }
@@ -295,7 +300,7 @@ impl Composite {
     /// As [`Context::is_send_stable`], of all members.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::is_send_stable`].
     pub fn is_send_stable(&self) -> Result<()> {
         self.state().all(Context::is_send_stable)
     }
@@ -303,7 +308,7 @@ impl Composite {
     /// As [`Context::before_select`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::before_select`].
     pub fn before_select(&self) -> Result<()> {
         self.state().all(Context::before_select)
     }
@@ -316,7 +321,7 @@ impl Composite {
     /// As [`Context::after_select`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Context::after_select`].
     pub fn after_select(&self) -> Result<()> {
         self.state().all(Context::after_select)
     }

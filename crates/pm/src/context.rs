@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::thread::{STACK, run};
 use crate::window::Window;
 
-/// What a context knows of the times that its nodes have met.
+/// The state of a context's meetings with its other nodes.
 #[derive(Default)]
 pub(crate) struct Together {
     pub turn: u32,
@@ -41,18 +41,19 @@ const LOOK: Duration = Duration::from_micros(100);
 pub struct Context {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// What all nodes do together; one thread of the program at a time takes part.
+    /// Work that all nodes do together; one thread of the program at a time takes part.
     together: Mutex<Together>,
     /// Behind what is made on it.
     device: Arc<Device>,
 }
 
 impl Context {
-    /// Joins the job, unless it was joined before, and opens a context on the device. All processes of the job call it, for as many
-    /// contexts and in the same order; it returns once all have.
+    /// Joins the job, unless it was joined before, and opens a context on the device. All processes of the job call it,
+    /// for as many contexts and in the same order; it returns once all have.
     ///
     /// # Errors
-    /// EIO: no launcher that can be spoken to, the device has failed, or nodes have other settings. ENOMEM: not the resources.
+    /// EIO: no launcher that can be spoken to, the device has failed, or nodes have other settings. ENOMEM: not the
+    /// resources.
     pub fn open(device: &Arc<Device>) -> Result<Context> {
         let settings = &device.settings;
         let (job, epoch) = job::enter()?;
@@ -88,8 +89,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Waits until what was sent is with its nodes and all processes have come here, and closes the context. What has come and was not
-    /// received is dropped. Where a node was lost, the others are not waited for.
+    /// Waits until all sent messages are with their nodes and all processes have come here, and closes the context.
+    /// Messages that were not received are dropped. If a node was lost, the others are not waited for.
     ///
     /// # Errors
     /// EIO: the launcher is gone. The context is closed in any case.
@@ -143,11 +144,12 @@ impl Context {
         Hosts::count(&self.shared.job)
     }
 
-    /// A buffer for a message of `len` bytes to `node`, the caller's to fill until [`send`](Context::send). There is one at a time.
+    /// A buffer for a message of `len` bytes to `node`, the caller's to fill until [`send`](Context::send). There is
+    /// one at a time.
     ///
     /// # Errors
-    /// EINVAL: no such node, a length of 0 or above the MTU. ENOBUFS: none is free, too much is under way to that node, or it is not
-    /// connected yet. EBUSY: one is out. EPIPE: the node is lost. EIO: the context is.
+    /// EINVAL: no such node, a length of 0 or above the MTU. ENOBUFS: none is free, too much is under way to that node,
+    /// or it is not connected yet. EBUSY: one is out. EPIPE: the node is lost. EIO: the context is.
     #[inline]
     pub fn send_buffer(&self, node: u32, len: usize) -> Result<*mut u8> {
         self.shared.with(|engine| engine.send_buffer(node, len))
@@ -156,13 +158,14 @@ impl Context {
     /// Sends the buffer that was taken. Messages to a node arrive in the order of these calls.
     ///
     /// # Errors
-    /// EINVAL: none was taken. EPIPE: the node is lost. EIO: the device has refused it. The buffer is given back in any case.
+    /// EINVAL: none was taken. EPIPE: the node is lost. EIO: the device has refused it. The buffer is given back in any
+    /// case.
     #[inline]
     pub fn send(&self) -> Result<()> {
         self.shared.with(Engine::send)
     }
 
-    /// Whether all messages that were sent are with their nodes, in receive buffers there.
+    /// Checks that all messages that were sent are with their nodes, in receive buffers there.
     ///
     /// # Errors
     /// EBUSY: not yet. EIO: the context is lost.
@@ -173,7 +176,8 @@ impl Context {
     /// The next message, in its buffer: the caller's until [`release_receive_buffer`](Context::release_receive_buffer).
     ///
     /// # Errors
-    /// ENOBUFS: none has come. EBUSY: the last one was not released. EPIPE: a node was lost, told once for each. EIO: the context was.
+    /// ENOBUFS: none has come. EBUSY: the last one was not released. EPIPE: a node was lost, told once for each. EIO:
+    /// the context was.
     #[inline]
     pub fn receive(&self) -> Result<Received> {
         self.shared.with(Engine::receive)
@@ -188,7 +192,7 @@ impl Context {
         self.shared.with(Engine::release_receive_buffer)
     }
 
-    /// Who has sent the message that was received last and not released.
+    /// The sender of the message that was received last and not released.
     ///
     /// # Errors
     /// EIO: there is none.
@@ -196,12 +200,12 @@ impl Context {
         self.shared.lock().sender()
     }
 
-    /// Locks memory, so that `whom`, who has to be given the handle, reaches it. It may be locked more than once, for several nodes
-    /// too. Devices know one key for all: it is the handle that keeps others out.
+    /// Locks memory, so that `whom`, who has to be given the handle, reaches it. It may be locked more than once, for
+    /// several nodes too. Devices know one key for all: it is the handle that keeps others out.
     ///
     /// # Safety
-    /// The memory stays mapped until it is unlocked as often, and no request of this node's uses it any more. Nobody has a Rust reference
-    /// into it.
+    /// The memory stays mapped until it is unlocked as often, and no request of this node's uses it any more. Nobody
+    /// has a Rust reference into it.
     ///
     /// # Errors
     /// EINVAL: no such node; no such memory, of 1 byte to 4 GiB less a page. ENOSPC: the device can lock no more.
@@ -213,8 +217,8 @@ impl Context {
         })
     }
 
-    /// Takes a lock back. Once all of that memory are, handles to it have lost their meaning; where a request of this node's still
-    /// uses it, that is put off until the request is over.
+    /// Takes a lock back. Once all of that memory are, handles to it have lost their meaning; where a request of this
+    /// node's still uses it, that is put off until the request is over.
     ///
     /// # Errors
     /// EINVAL: no such node. ENOENT: it was not locked so. EIO: the device does not let go of it.
@@ -225,12 +229,13 @@ impl Context {
         })
     }
 
-    /// Begins to copy `len` bytes between `remote`, of memory that `node` has locked, and `local`, of memory locked here. Writes, and reads,
-    /// to a node begin in the order of these calls; nothing orders them with messages.
+    /// Begins to copy `len` bytes between `remote`, of memory that `node` has locked, and `local`, of memory locked
+    /// here. Writes, and reads, to a node begin in the order of these calls; nothing orders them with messages.
     ///
     /// # Errors
-    /// EINVAL: no such node; a length of 0 or above 1 GiB; `local` is not of memory locked here, or not all of it. ENOBUFS: too many
-    /// are under way, or the node is not connected yet. EPIPE: the node is lost, or has refused an earlier one.
+    /// EINVAL: no such node; a length of 0 or above 1 GiB; `local` is not of memory locked here, or not all of it.
+    /// ENOBUFS: too many are under way, or the node is not connected yet. EPIPE: the node is lost, or has refused an
+    /// earlier one.
     #[inline]
     pub fn copy(
         &self,
@@ -243,17 +248,18 @@ impl Context {
         self.shared.with(|engine| engine.copy(direction, node, remote, local, len))
     }
 
-    /// Whether all writes, or all reads, are over: the bytes are where they belong.
+    /// Checks that all writes, or all reads, are over: the bytes are in their places.
     ///
     /// # Errors
-    /// EBUSY: not yet. EFAULT, once: one has failed, for the memory is not locked at the node. EPIPE, once: one has failed with the
-    /// connection. EIO: the context is lost.
+    /// EBUSY: not yet. EFAULT, once: one has failed, for the memory is not locked at the node. EPIPE, once: one has
+    /// failed with the connection. EIO: the context is lost.
     #[inline]
     pub fn is_copied(&self, direction: Direction) -> Result<()> {
         self.shared.with(|engine| engine.check_copied(direction))
     }
 
-    /// Stops all sending: no message leaves, no write or read begins, until this is called with `true`. What has left before goes on.
+    /// Stops all sending: no message leaves, no write or read begins, until this is called with `true`. Requests that
+    /// left before go on.
     ///
     /// # Errors
     /// EIO: the context is lost.
@@ -263,8 +269,8 @@ impl Context {
         done
     }
 
-    /// Stops all sending, and keeps what comes in memory of its own, so that nobody waits for receives here, until
-    /// [`control_send`](Context::control_send) lets sending go on.
+    /// Stops all sending, and keeps messages that come in memory of its own, so that no sender waits for receives here,
+    /// until [`control_send`](Context::control_send) lets sending go on.
     ///
     /// # Errors
     /// EIO: the context is lost.
@@ -274,39 +280,43 @@ impl Context {
         done
     }
 
-    /// Whether nothing that this node has sent, written or read is under way.
+    /// Checks that no message, write or read of this node is in progress.
     ///
     /// # Errors
-    /// EBUSY: something is. EINVAL: sending is not stopped. EIO: the context is lost.
+    /// EBUSY: some are. EINVAL: sending is not stopped. EIO: the context is lost.
     pub fn is_send_stable(&self) -> Result<()> {
         self.shared.with(Engine::check_settled)
     }
 
-    /// Writes the context to a file, or says why there is none, so that nobody waits for this node: messages that were not received, what was sent to whom, locks, and to whom it belongs. All nodes
-    /// call it when their sending is stopped, and it stays so. What is under way is in the images too, where all devices can stand still;
-    /// else it is waited for.
+    /// Writes the context to a file, or reports why there is none, so that no node waits for this one: messages that
+    /// were not received, the numbers of messages to each node, locks, and the owner. All nodes call it when their
+    /// sending is stopped, and it stays so. Requests in progress are in the images too, if all devices can stand still;
+    /// else it waits for them.
     ///
     /// # Errors
-    /// EACCES: it is no regular file of this user with mode 0600. EINVAL: sending goes on. EBUSY: a buffer is out. EPIPE: a node is
-    /// lost. ECANCELED: another node has failed. EIO; or what write(2) says. The context goes on in any case, and is still stopped.
+    /// EACCES: it is no regular file of this user with mode 0600. EINVAL: sending goes on. EBUSY: a buffer is out.
+    /// EPIPE: a node is lost. ECANCELED: another node has failed. EIO; or what write(2) says. The context goes on in
+    /// any case, and is still stopped.
     pub fn save(&self, file: Result<BorrowedFd<'_>>) -> Result<()> {
         save::save(&self.shared, &mut self.together().turn, file)
     }
 
-    /// Makes the context what it was when a file was written; all nodes call it, with files of one save. What has come or been sent since
-    /// is forgotten. Memory that was locked then is locked by the same address and length now, by handles that become those of then.
-    /// Sending is stopped after it.
+    /// Makes the context what it was when a file was written; all nodes call it, with files of one save. Messages that
+    /// have come or been sent since are forgotten. Memory that was locked then is locked by the same address and length
+    /// now, by handles that become those of then. Sending is stopped after it.
     ///
     /// # Errors
-    /// EACCES: as in [`save`](Context::save). EBADMSG: the file has no image, or it is damaged. EPROTONOSUPPORT: one of another version.
-    /// EINVAL: one of another node or another kind of job, or memory is not locked. ESTALE: nodes have images of different saves. EBUSY: a
-    /// buffer is out. EPIPE, ECANCELED, EIO: as there. The context is then as it was.
+    /// EACCES: as in [`save`](Context::save). EBADMSG: the file has no image, or it is damaged. EPROTONOSUPPORT: one of
+    /// another version. EINVAL: one of another node or another kind of job, or memory is not locked. ESTALE: nodes have
+    /// images of different saves. EBUSY: a buffer is out. EPIPE, ECANCELED, EIO: as in [`save`](Context::save). The
+    /// context is then as it was.
     pub fn restore(&self, file: Result<BorrowedFd<'_>>) -> Result<()> {
         save::restore(&self.shared, &mut self.together().turn, file)
     }
 
-    /// Makes a checkpoint in `directory`, or says why there is none, which all nodes do: stops, saves the context there, calls `program` with the checkpoint's number
-    /// to save what the program has, and goes on once all nodes have. It replaces the one before.
+    /// Makes a checkpoint in `directory`, or reports why there is none; all nodes call it. It stops, saves the context
+    /// there, calls `program` with the checkpoint's number to save what the program has, and goes on once all nodes
+    /// have. It replaces the one before.
     ///
     /// # Errors
     /// As [`save`](Context::save); what open(2) says of files in the directory.
@@ -314,11 +324,13 @@ impl Context {
         checkpoint::make(&self.shared, &mut self.together(), directory, program, || ())
     }
 
-    /// Makes a checkpoint if the job's supervisor has asked for one, and says whether it has; all nodes call it equally often, and make it
-    /// at the same of their calls. `directory` and `program` are asked only then, and nothing is told to other nodes otherwise.
+    /// Makes a checkpoint if the job's supervisor has asked for one, and returns true if it has; all nodes call it
+    /// equally often, and make it at the same of their calls. `directory` and `program` are called only then; without a
+    /// request the nodes exchange nothing.
     ///
     /// # Errors
-    /// EINVAL: the nodes of another context were the first to call it. Otherwise as [`checkpoint`](Context::checkpoint).
+    /// EINVAL: the nodes of another context were the first to call it. Otherwise as
+    /// [`checkpoint`](Context::checkpoint).
     pub fn checkpoint_if_asked(
         &self,
         directory: impl FnOnce() -> Result<PathBuf>,
@@ -327,8 +339,8 @@ impl Context {
         asked::make(&self.shared, &mut self.together(), directory, program)
     }
 
-    /// Makes the context what it was at the last checkpoint in `directory` that all nodes have ended, and goes on; all nodes call it. The
-    /// number of the checkpoint.
+    /// Makes the context what it was at the last checkpoint in `directory` that all nodes have ended, and goes on; all
+    /// nodes call it. The number of the checkpoint.
     ///
     /// # Errors
     /// ENOENT: there is none. Otherwise as [`restore`](Context::restore).
@@ -345,7 +357,8 @@ impl Context {
         self.together.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has [`fd`](Context::fd) become readable with the next thing that happens: a message, room for one, the end of a write.
+    /// Has [`fd`](Context::fd) become readable with the next thing that happens: a message, room for one, the end of a
+    /// write.
     ///
     /// # Errors
     /// EBUSY: something has happened already, so that the caller looks rather than sleeps. EIO: the device has failed.
@@ -353,12 +366,13 @@ impl Context {
         self.shared.before_select()
     }
 
-    /// The descriptor to sleep on, with select(2), poll(2) or epoll(7). What wakes it may turn out to be nothing for the caller.
+    /// The descriptor to sleep on, with select(2), poll(2) or epoll(7). It may wake without news for the caller.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
     }
 
-    /// Takes what has made the descriptor readable, so that it is not until the next [`before_select`](Context::before_select).
+    /// Takes what has made the descriptor readable, so that it is not until the next
+    /// [`before_select`](Context::before_select).
     ///
     /// # Errors
     /// EIO: the device has failed.
@@ -385,7 +399,8 @@ fn check_whom(engine: &Engine, whom: Whom) -> Result<()> {
     }
 }
 
-/// More bytes inline than any device takes that we know, Vervain's too, are not asked for: it counts as a mistake there.
+/// More bytes inline than any device takes that we know, Vervain's too, are not asked for: it counts as a mistake
+/// there.
 const MOST_INLINE: usize = 1024;
 
 /// The mesh that these settings ask for.

@@ -40,7 +40,7 @@ impl Device {
         Ok(Arc::new(Device { settings, is_open: true }))
     }
 
-    /// Whether somebody else has it: a context.
+    /// Returns true if somebody else has it: a context.
     pub fn is_used(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) > 1
     }
@@ -59,7 +59,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.is_open {
-            // Nobody to tell.
+            // Drop cannot report an error.
             let _ = job::remove_device();
         }
     }

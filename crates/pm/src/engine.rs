@@ -1,5 +1,5 @@
-//! The state of a context behind its lock: connections, buffers, requests under way. None of its functions waits. The program's calls
-//! move it on, and the context's thread does where a peer waits for this side of a connection.
+//! The state of a context behind its lock: connections, buffers, requests in progress. None of its functions waits. The
+//! program's calls move it on; so does the context's thread if a peer waits for this side of a connection.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ use crate::window::Window;
 
 /// Requests in each of the two send queues of a connection.
 pub(crate) const QUEUE: u32 = 64;
-/// Of the mesh's ports, the one that a context has.
+/// The only port of the mesh that a context has.
 pub(crate) const PORT: usize = 0;
 /// The color of all its connections.
 pub(crate) const COLOR: u32 = 0;
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
     pub connections: Vec<Connection>,
     /// Nodes that cannot be reached any more, and why.
     pub lost: HashMap<u32, Arc<str>>,
-    /// Of these, those that the program has not been told of by a receive.
+    /// Lost nodes that no receive has reported to the program yet.
     pub untold: VecDeque<u32>,
 
     /// Send buffers: slots of an MTU.
@@ -78,8 +78,9 @@ pub(crate) struct Engine {
     /// How it stands still, and what was kept or brought back meanwhile.
     pub rest: Rest,
 
-    /// Grows with whatever a program may wait for but messages. `seen`: what it was when the program was last told to look, by the end of
-    /// a sleep or since there was something; not when it last found nothing, which may have been of something else.
+    /// Grows with whatever a program may wait for but messages. `seen`: what it was when the program was last told to
+    /// look, by the end of a sleep or since there was something; not when it last found nothing, which may have been of
+    /// something else.
     pub news: u64,
     pub seen: u64,
     /// The program has asked for events, and has not taken them.
@@ -88,7 +89,8 @@ pub(crate) struct Engine {
     pub discarding: bool,
     /// The context cannot go on.
     pub failure: Option<Error>,
-    /// When the mesh wants to be called again, as far as is known; connections have changed since the thread has looked at that.
+    /// When the mesh wants to be called again, as far as is known; connections have changed since the thread has looked
+    /// at that.
     pub due: Option<Instant>,
     pub stirred: bool,
     /// The thread looks at messages and completions too, and when it wakes by itself.
@@ -195,8 +197,9 @@ impl Engine {
         found
     }
 
-    /// Takes what has come out of its receives, where senders wait for one and connections wait for these senders: one closes when what was
-    /// sent by it has come. A program that tries again until it is connected, or computes, may not receive meanwhile.
+    /// Takes what has come out of its receives, where senders wait for one and connections wait for these senders: one
+    /// closes when what was sent by it has come. A program that tries again until it is connected, or computes, may not
+    /// receive meanwhile.
     pub fn make_way(&mut self) {
         while self.window.is_used_up(self.queue.len())
             && (self.mesh.is_draining() || self.rest.kept.len() < self.most_kept())
@@ -208,7 +211,8 @@ impl Engine {
         }
     }
 
-    /// As many messages as can be under way at a time. A sender that goes on is to wait for the program, unless its connection closes.
+    /// The most messages that can be in progress at a time. A sender that goes on is to wait for the program, unless
+    /// its connection closes.
     fn most_kept(&self) -> usize {
         self.connections.len() * (QUEUE as usize + self.window.all())
     }
@@ -296,7 +300,8 @@ impl Engine {
         while let Some(event) = self.mesh.next_event() {
             self.news += 1;
             match event {
-                // What its last life has left was taken away when that was closed; messages may have come by this one already.
+                // The counts of its last life were taken away when that was closed; messages may have come by this one
+                // already.
                 Event::Opened(_) => {}
                 Event::Closed { link, rank, .. } => {
                     let connection = std::mem::take(&mut self.connections[link.index as usize]);
@@ -308,14 +313,14 @@ impl Engine {
         }
     }
 
-    /// Whether something has happened that the program was not told of when it was to sleep.
+    /// Returns true if something has happened that the program was not told of when it was to sleep.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news != self.seen
     }
 
-    /// Whether the thread has to be told of what a call of the program's has changed: it is to wake earlier, to look at what it does not
-    /// look at, or to ask the launcher.
+    /// Returns true if the thread has to be told of what a call of the program's has changed: it is to wake earlier, to
+    /// look at what it does not look at, or to ask the launcher.
     #[inline]
     pub fn needs_thread(&mut self) -> bool {
         self.mesh.needs_owner() || (self.stirred && self.has_been_stirred())
@@ -340,7 +345,7 @@ impl Engine {
 
     #[inline]
     fn completed(&mut self, completion: &Completion) {
-        // Peers send no notices; what a receive for one tells is that its connection has ended.
+        // Peers send no notices; a completion of a receive for one means that its connection has ended.
         if Mesh::notice(completion).is_some() {
             return;
         }
@@ -353,8 +358,8 @@ impl Engine {
         self.mesh.release(link);
     }
 
-    /// A request has failed, and with it all that were posted behind it by the same lane. It is the end of the node, but where the node
-    /// itself has refused a write or a read: that has no more of those.
+    /// A request has failed, and with it all that were posted behind it by the same lane. It is the end of the node,
+    /// but where the node itself has refused a write or a read: that has no more of those.
     #[cold]
     fn request_failed(&mut self, link: Link, is_message: bool, status: Status) {
         let node = self.mesh.peer(link).0;
@@ -363,18 +368,18 @@ impl Engine {
         if std::mem::replace(broken, true) || (!is_message && is_refusal(status)) {
             return;
         }
-        // What was sent and what was received will never be as many: nobody is to wait for that.
+        // The counts of sent and received messages will never agree, so a close must not wait for that.
         self.mesh.hold(link);
         self.lose(node, &format!("a request failed: {status}"));
     }
 }
 
-/// Whether the node is there and does not allow what was asked.
+/// Returns true if the node is there and does not allow what was asked.
 pub(crate) fn is_refusal(status: Status) -> bool {
     matches!(status, Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation)
 }
 
-/// What a slot or an operation has in place of a connection while it is unused.
+/// The value in place of a connection in an unused slot or operation.
 pub(crate) const NO_LINK: Link = Link { index: 0, life: 0 };
 
 impl Default for Operation {

@@ -1,9 +1,9 @@
-//! What can go wrong: an errno value, as the functions of C return, and a sentence.
+//! Errors: an errno value, as the functions of C return, and a sentence.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why a call did nothing.
+/// The reason why a call did nothing.
 #[derive(Debug, Clone)]
 pub struct Error {
     errno: i32,
@@ -50,7 +50,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anything being changed: ENOBUFS or EBUSY.
+    /// Returns true if the same call may succeed later without anything being changed: ENOBUFS or EBUSY.
     pub fn is_temporary(&self) -> bool {
         matches!(self.errno, libc::ENOBUFS | libc::EBUSY)
     }

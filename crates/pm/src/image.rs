@@ -1,5 +1,6 @@
-//! The image of a context: what a file has of it, and how it is written and read. A file may be anything: it is read once, then each
-//! field of it is checked. It has to be this user's alone, for it says what was sent and where memory lies.
+//! The image of a context: what a file has of it, and how it is written and read. A file may be anything: it is read
+//! once, then each field of it is checked. It has to be this user's alone, for it says what was sent and where memory
+//! lies.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,7 +17,7 @@ use crate::rdma::{Direction, MAX_REQUEST};
 use crate::rest::Counts;
 use crate::unsent::Unsent;
 
-/// What a file begins with, and the version behind it.
+/// The first bytes of a file, and the version behind them.
 const MAGIC: [u8; 8] = *b"PMimage\n";
 const VERSION: u32 = 2;
 /// Magic, version, the length of the body, the digest of all that and of the body.
@@ -28,7 +29,7 @@ const MAX_BODY: u64 = 1 << 34;
 /// Which save of a job an image is of: random.
 pub(crate) type SaveId = [u8; 16];
 
-/// What an image says of a node.
+/// Facts about a node in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedPeer {
     pub node: u32,
@@ -78,7 +79,8 @@ pub(crate) struct Image {
     pub messages: Vec<SavedMessage>,
     /// In the order of their keys.
     pub locks: Vec<SavedLock>,
-    /// What is to begin anew. An image of nodes that were drained has it too, where they were restored from one and had not gone on.
+    /// Requests that are to begin anew. An image of nodes that were drained has some too, if they were restored from
+    /// one and had not gone on.
     pub unsent: Unsent,
 }
 
@@ -131,7 +133,7 @@ impl Image {
         Ok(all)
     }
 
-    /// What the bytes of a file say, if they were not damaged.
+    /// Reads the bytes of a file, if they were not damaged.
     fn decode(bytes: &[u8]) -> Result<Image> {
         let Some((header, body)) = bytes.split_at_checked(HEADER) else {
             return Err(damaged("it is too short"));
@@ -158,7 +160,7 @@ impl Image {
         }
     }
 
-    /// What no context is like is refused, whoever has made the digest.
+    /// Refuses an image in which no context can be, also if its digest is right.
     fn checked(self) -> Result<Image> {
         let is_message = |message: &SavedMessage| {
             message.node < self.nodes && (1..=self.mtu as usize).contains(&message.bytes.len())
@@ -207,7 +209,7 @@ impl Image {
         Ok(self)
     }
 
-    /// Whether it could have been begun, with memory that was locked.
+    /// Returns true if it could have been begun, with memory that was locked.
     fn is_copy(&self, copy: &SavedCopy) -> bool {
         let (local, len) = (AddrHandle(copy.local), u64::from(copy.len));
         let lock = self.locks.binary_search_by_key(&local.key(), |lock| lock.key).ok().map(|at| self.locks[at]);
@@ -220,10 +222,10 @@ impl Image {
             })
     }
 
-    /// Writes the image in the place of what the file has.
+    /// Replaces the contents of the file by the image.
     ///
     /// # Errors
-    /// EACCES: the file is not this user's alone. What write(2) says.
+    /// EACCES: the file is not this user's alone. That of write(2).
     pub fn write(&self, file: BorrowedFd<'_>) -> Result<()> {
         check_file(file)?;
         let failed = |error: std::io::Error| {
@@ -231,14 +233,15 @@ impl Image {
         };
         let bytes = self.encode()?;
         let file = File::from(file.try_clone_to_owned().map_err(failed)?);
-        // What is torn is no image.
+        // A torn file is no image.
         file.set_len(0).and_then(|()| file.write_all_at(&bytes, 0)).and_then(|()| file.sync_data()).map_err(failed)
     }
 
     /// Reads an image from the beginning of a file.
     ///
     /// # Errors
-    /// EACCES: the file is not this user's alone. EBADMSG: it has no image, or a damaged one. EPROTONOSUPPORT: another version's.
+    /// EACCES: the file is not this user's alone. EBADMSG: it has no image, or a damaged one. EPROTONOSUPPORT: another
+    /// version's.
     pub fn read(file: BorrowedFd<'_>) -> Result<Image> {
         let length = check_file(file)?;
         if length > MAX_BODY + HEADER as u64 {

@@ -1,5 +1,5 @@
-//! This process's membership in its job, which all its contexts share. The job is joined by the first context and left with the last
-//! device, and a process does either once: launchers know it by that.
+//! This process's membership in its job, which all its contexts share. The job is joined by the first context and left
+//! with the last device, and a process does either once: launchers know it by that.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use vervain_bootstrap::Job;
 
 use crate::error::{Error, Result};
 
-/// How long a launcher may take to fetch a value.
+/// Time for which a launcher may take to fetch a value.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 enum State {
@@ -70,15 +70,15 @@ pub(crate) fn enter() -> Result<(Arc<Job>, u32)> {
 /// The hosts of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hosts {
-    /// How many there are.
+    /// Their number.
     pub count: u32,
     /// The number of this one, from 0. They are numbered as the lowest ranks of each.
     pub own: u32,
 }
 
 impl Hosts {
-    /// Counts the hosts; all ranks do, once they are in the job. Where the launcher does not say which ranks share a host, each has its
-    /// own.
+    /// Counts the hosts; all ranks do, once they are in the job. Where the launcher does not say which ranks share a
+    /// host, each has its own.
     pub(crate) fn count(job: &Job) -> Result<Hosts> {
         let mut membership = membership();
         if let Some(hosts) = membership.hosts {

@@ -1,11 +1,13 @@
-//! PM, the messages of SCore's cluster system: a process sends messages of up to 8 KiB to the others of its job, in buffers that are
-//! the device's own, and reads and writes memory that they have locked. On any verbs device.
+//! PM, the messages of SCore's cluster system: a process sends messages of up to 8 KiB to the others of its job, in
+//! buffers that are the device's own, and reads and writes memory that they have locked. On any verbs device.
 //!
-//! A [`Context`] is one network of the job's processes, its *nodes*. Receive buffers are shared by all who send, so that memory does
-//! not grow with the number of nodes; connections are made on first use. Nothing waits but [`Context::open`], [`Context::close`] and the
-//! program's own select(2): what cannot be done at once is refused with ENOBUFS or EBUSY.
+//! A [`Context`] is one network of the job's processes, its *nodes*. Receive buffers are shared by all who send, so
+//! that memory does not grow with the number of nodes; connections are made on first use. Nothing waits but
+//! [`Context::open`], [`Context::close`] and the program's own select(2): what cannot be done at once is refused with
+//! ENOBUFS or EBUSY.
 //!
-//! `libpm.so` and `pm.h` are the C interface over this crate (PMv2 of SCore, as in Sumimoto et al. 2004). docs/pm.md is the guide.
+//! `libpm.so` and `pm.h` are the C interface over this crate (PMv2 of SCore, as in Sumimoto et al. 2004). docs/pm.md is
+//! the guide.
 
 mod agree;
 mod asked;

@@ -1,5 +1,6 @@
-//! The lock of a context. Each call of the program's takes it once and holds it for some 100 ns; the context's own thread does seldom. So
-//! giving it back is a plain store, and who waits looks again by itself: a mutex that wakes waiters needs a second exchange in each call.
+//! The lock of a context. Each call of the program's takes it once and holds it for some 100 ns; the context's own
+//! thread does seldom. So giving it back is a plain store, and who waits looks again by itself: a mutex that wakes
+//! waiters needs a second exchange in each call.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -12,15 +13,17 @@ const SPINS: u32 = 200;
 const YIELDS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
-/// What one thread at a time has, in the order in which they have asked: a program that polls would leave the thread no gap otherwise.
+/// A value that one thread at a time has, in the order in which they have asked: a program that polls would leave the
+/// thread no gap otherwise.
 pub(crate) struct Lock<T> {
-    /// The ticket of the next one who asks, and that of who has it.
+    /// The ticket of the next thread that asks, and that of the thread that has it.
     next: AtomicU32,
     serving: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a guard only, of which there is one at a time; a guard hands it from thread to thread.
+// SAFETY: the value is reached through a guard only, of which there is one at a time; a guard hands it from thread to
+// thread.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -77,7 +80,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Who has it is the only one who writes this.
+        // Only the holder writes this.
         self.0.serving.store(self.0.serving.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }

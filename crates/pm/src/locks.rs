@@ -13,8 +13,9 @@ pub(crate) const IN_PAGE: usize = 4095;
 /// Bytes that the lower half of a handle can name.
 pub(crate) const SPAN: u64 = 1 << 32;
 
-/// Names a byte of locked memory to any node (`pmAddrHandle`): the key is above, below is where the byte lies behind the beginning of
-/// the first byte's page. So a handle and a number of bytes make the handle of a byte further on, and nobody has to be asked for it.
+/// Names a byte of locked memory to any node (`pmAddrHandle`): the key is above, below is where the byte lies behind
+/// the beginning of the first byte's page. So a handle and a number of bytes make the handle of a byte further on, and
+/// nobody has to be asked for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct AddrHandle(pub u64);
@@ -35,7 +36,7 @@ impl AddrHandle {
     }
 }
 
-/// Who is to reach locked memory.
+/// The nodes that may reach locked memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Whom {
     /// One node.
@@ -70,7 +71,8 @@ pub(crate) struct Locks {
     pd: Pd,
     /// By the keys in their handles.
     by_key: HashMap<u32, Lock>,
-    /// Keys in handles of an image, which are no others' as long as the context lives: nodes know them by the ones that they have now.
+    /// Keys in handles of an image, which are no others' as long as the context lives: nodes know them by the ones that
+    /// they have now.
     restored: HashSet<u32>,
     /// Keys of those that are locked, by address and length. One that is only still in use is not here.
     by_range: HashMap<(usize, usize), u32>,
@@ -82,8 +84,8 @@ impl Locks {
     }
 
     /// # Safety
-    /// The memory stays mapped until [`unlock`](Locks::unlock), as often as it was locked, and until no request uses it; nobody has a Rust
-    /// reference into it.
+    /// The memory stays mapped until [`unlock`](Locks::unlock), as often as it was locked, and until no request uses
+    /// it; nobody has a Rust reference into it.
     pub unsafe fn lock(&mut self, whom: Whom, start: *mut c_void, len: usize) -> Result<AddrHandle> {
         let range = (start.addr(), len);
         let at = start.addr() & IN_PAGE;
@@ -152,11 +154,11 @@ impl Locks {
         all
     }
 
-    /// Of all locks, the keys that their handles are to have with those of an image, whose memory is locked already, and those by which
-    /// the device knows the memory.
+    /// For all locks: the keys that their handles get with those of an image, whose memory is locked already, and the
+    /// keys by which the device knows the memory.
     ///
     /// # Errors
-    /// EINVAL: it is not; or a key is that of other memory, whose handle the program has.
+    /// EINVAL: the memory is not locked; or a key is that of other memory, whose handle the program has.
     pub fn keys_of(&self, saved: &[SavedLock]) -> Result<Vec<(u32, u32)>> {
         let range = |lock: &SavedLock| (lock.start as usize, lock.len as usize);
         let of_image: HashSet<(usize, usize)> = saved.iter().map(range).collect();

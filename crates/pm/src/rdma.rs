@@ -56,7 +56,7 @@ impl Operation {
 #[derive(Default)]
 struct Kind {
     under_way: u32,
-    /// Why one has failed, until the program has been told.
+    /// The reason why one has failed, until it was reported to the program.
     fault: Option<Error>,
 }
 
@@ -98,7 +98,7 @@ impl Rdma {
         self.kind(direction).fault.get_or_insert(error);
     }
 
-    /// Nobody is told any more of what has failed.
+    /// Drops failures that were not reported yet.
     pub fn forget_faults(&mut self) {
         (self.writes.fault, self.reads.fault) = (None, None);
     }
@@ -151,7 +151,8 @@ impl Engine {
     ) -> Result<()> {
         let Some(mut link) = self.connection(node) else { return self.no_room() };
         if self.connections[link.index as usize].operations >= QUEUE {
-            // When the last one is over, and others wait for the place, the connection is not that to the node any more.
+            // When the last one is over, and others wait for the place, the connection is not that to the node any
+            // more.
             self.look_for_completions();
             let Some(found) = self.mesh.find(node, COLOR) else { return self.no_room() };
             link = found;
@@ -236,7 +237,7 @@ impl Engine {
         self.rdma.add_fault(direction, error);
     }
 
-    /// Whether all writes, or reads, are over.
+    /// Checks that all writes, or reads, are over.
     pub fn check_copied(&mut self, direction: Direction) -> Result<()> {
         self.begin_unsent();
         self.look_for_completions();

@@ -1,4 +1,5 @@
-//! Receiving: messages lie where the device has put them, in receives that all senders share, until the program gives them back.
+//! Receiving: messages lie where the device has put them, in receives that all senders share, until the program gives
+//! them back.
 
 use crate::engine::{Engine, PORT};
 use crate::error::{Error, Result};
@@ -24,7 +25,7 @@ pub(crate) struct Message {
 /// A message in its receive buffer, the program's until it is [released](crate::Context::release_receive_buffer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// Where it lies.
+    /// Its address.
     pub at: *mut u8,
     /// Its length in bytes.
     pub len: usize,
@@ -50,7 +51,7 @@ impl Engine {
         Ok(Received { at: self.receive_memory(message.buffer), len: message.len as usize, node: message.node })
     }
 
-    /// Where a message lies.
+    /// Address of a message.
     #[inline]
     fn receive_memory(&self, buffer: u32) -> *mut u8 {
         self.mesh.memory_of(PORT, buffer)
@@ -102,7 +103,7 @@ impl Engine {
         Received { at: out.memory(), len, node }
     }
 
-    /// Who has sent the message that was received last.
+    /// The sender of the message that was received last.
     pub fn sender(&self) -> Result<u32> {
         self.received.map(|message| message.node).ok_or(NOTHING_RECEIVED)
     }

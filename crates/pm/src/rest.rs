@@ -1,5 +1,6 @@
-//! A context that stands still: nothing is sent any more, and what was sent is over. Meanwhile messages of others still come, since theirs
-//! are to be over too; they are kept in memory of their own, for receives are for those who still send.
+//! A context that stands still: nothing is sent any more, and what was sent is over. Meanwhile messages of others still
+//! come, since theirs are to be over too; they are kept in memory of their own, for receives are for those who still
+//! send.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,7 +23,7 @@ pub(crate) struct Counts {
 pub(crate) struct Kept {
     pub node: u32,
     len: usize,
-    /// As words, since programs read words from messages.
+    /// The bytes as words, since programs read words from messages.
     words: Box<[u64]>,
 }
 
@@ -42,7 +43,7 @@ impl Kept {
         self.len
     }
 
-    /// Where it lies; the program may write to it.
+    /// Address of the bytes; the program may write to them.
     pub fn memory(&mut self) -> *mut u8 {
         self.words.as_mut_ptr().cast()
     }
@@ -54,7 +55,7 @@ impl Kept {
     }
 }
 
-/// Of which kind the program is not told that all are over.
+/// The kinds whose end is not reported to the program.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Withheld {
     pub writes: bool,
@@ -64,21 +65,23 @@ pub(crate) struct Withheld {
 /// How a context stands still.
 #[derive(Default)]
 pub(crate) struct Rest {
-    /// Nothing is sent, written or read.
+    /// True while nothing is sent, written or read.
     pub is_stopped: bool,
-    /// What comes is kept, so that nobody waits for receives here.
+    /// True while messages that come are kept, so that no sender waits for receives here.
     pub keeps: bool,
     /// Messages out of their receives, in order, all before those that are in theirs; and the one that the program has.
     pub kept: VecDeque<Kept>,
     pub out: Option<Kept>,
-    /// What an image had under way, until it has begun anew.
+    /// Requests in progress of an image, until they have begun anew.
     pub unsent: Option<Box<Unsent>>,
-    /// Writes, or reads, are in an image that was written since sending was stopped. Until it goes on the program is not told that they are
-    /// over: after a restore they begin anew, so what it keeps of its memory must be as it was when they had not ended.
+    /// Writes, or reads, are in an image that was written since sending was stopped. Until it goes on the program is
+    /// not told that they are over: after a restore they begin anew, so what it keeps of its memory must be as it was
+    /// when they had not ended.
     pub withheld: Withheld,
     /// By connections that were closed, or in the life that an image was made of.
     totals: HashMap<u32, Counts>,
-    /// Of memory that other nodes had locked when an image was made: the key that it has now, by the node and the key in its handle.
+    /// For memory that other nodes had locked when an image was made: its present key, by the node and the key in its
+    /// handle.
     far_keys: HashMap<(u32, u32), u32>,
 }
 
@@ -92,7 +95,7 @@ impl Rest {
         }
     }
 
-    /// Whether the program is not to be told that these are over: they have not begun, or are in an image.
+    /// Returns true if the program is not to be told that these are over: they have not begun, or are in an image.
     pub fn withholds(&self, direction: Direction) -> bool {
         let is_withheld = match direction {
             Direction::Write => self.withheld.writes,
@@ -109,7 +112,7 @@ impl Rest {
 }
 
 impl Engine {
-    /// Whether the program has a message to receive.
+    /// Returns true if the program has a message to receive.
     pub fn has_messages(&self) -> bool {
         !self.queue.is_empty() || !self.rest.kept.is_empty()
     }
@@ -123,7 +126,7 @@ impl Engine {
         }
         (self.rest.is_stopped, self.rest.keeps, self.rest.withheld) = (false, false, Withheld::default());
         self.begin_unsent();
-        // Who sleeps until there is room to send.
+        // Wakes a program that sleeps until there is room to send.
         self.news += 1;
         Ok(())
     }
@@ -144,7 +147,7 @@ impl Engine {
         if self.rest.is_stopped { Ok(()) } else { Err(NOT_STOPPED) }
     }
 
-    /// Whether nothing that this node has sent, written or read is under way. What an image had under way is not until it begins.
+    /// Checks that no message, write or read of this node is in progress. Those of an image are not until they begin.
     pub fn check_settled(&mut self) -> Result<()> {
         while self.look_for_completions() {}
         self.look_for_messages();
@@ -179,7 +182,7 @@ impl Engine {
         all
     }
 
-    /// What was received and sent is what an image says, and all else is forgotten.
+    /// Takes the counts and messages from an image, and forgets all others.
     pub fn become_restored(
         &mut self,
         counts: Vec<(u32, Counts)>,

@@ -23,12 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const OUT: Error = Error::plain(libc::EBUSY, "a send buffer was taken and not sent");
 const RECEIVED: Error = Error::plain(libc::EBUSY, "the message that was received last was not released");
 
-/// What a node tells the others of what it has sent, or what it has, by the numbers of nodes.
+/// Numbers of messages that a node has sent, or has, by the numbers of nodes; for the others.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Counted(pub Vec<(u32, u64)>);
 
-/// What a node tells the others of its image: which save it is of, what was sent by then, and the keys in handles of its memory with those
-/// that it has now.
+/// Facts about a node's image for the others: the save that it is of, the numbers of messages sent by then, and the
+/// keys in handles of its memory with the present ones.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     save: SaveId,
@@ -57,7 +57,8 @@ fn sent(engine: &Engine) -> Vec<(u32, u64)> {
         .collect()
 }
 
-/// Waits until what all nodes have told that they have sent to this one is here: the device has received it, and tells in its time.
+/// Waits until all messages are here that all nodes have announced as sent to this one: the device has received them,
+/// and reports them a little later.
 fn await_sent(shared: &Shared, meeting: &Meeting<'_>, nodes: u32, own: u32) -> Result<()> {
     let since = Instant::now();
     for node in 0..nodes {
@@ -84,7 +85,8 @@ fn await_sent(shared: &Shared, meeting: &Meeting<'_>, nodes: u32, own: u32) -> R
 }
 
 impl Engine {
-    /// Whether an image can be made as far as the program goes: it has nothing that the image would have to have.
+    /// Checks that an image can be made as far as the program goes: it holds nothing that would have to be in the
+    /// image.
     pub fn check_hands(&self) -> Result<()> {
         if self.out.is_some() {
             return Err(OUT);
@@ -98,7 +100,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What an image has of it, but for what the device has under way.
+    /// The image, without the requests that the device has in progress.
     pub fn image(&self, kind: Kind, save: SaveId) -> Image {
         let peers = self.counts().into_iter();
         Image {
@@ -135,7 +137,7 @@ pub(crate) fn save(shared: &Shared, turn: &mut u32, file: Result<BorrowedFd<'_>>
         shared.with(|engine| {
             engine.check_stopped()?;
             engine.check_hands()?;
-            // What others have sent before is still to be taken.
+            // Messages that others have sent before must still be taken.
             engine.settle()
         })?;
         Ok((file, random()?))
@@ -158,8 +160,8 @@ pub(crate) fn save(shared: &Shared, turn: &mut u32, file: Result<BorrowedFd<'_>>
     written
 }
 
-/// The image of this node where not all can have their devices stand still: all that was sent is let arrive, so that nothing is left in
-/// queues and on the wire. It works on any device.
+/// The image of this node where not all can have their devices stand still: all that was sent is let arrive, so that
+/// nothing is left in queues and on the wire. It works on any device.
 fn drained(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> Result<Image> {
     let (own, nodes) = (shared.job.rank(), shared.job.size());
     meeting.all_have("come to rest", await_rest(shared))?;
@@ -217,7 +219,7 @@ fn try_restore(shared: &Shared, turn: &mut u32, file: Result<BorrowedFd<'_>>) ->
     let mut meeting = Meeting::new(&shared.job, shared.epoch, turn);
     let image = file.and_then(|file| read(shared, file)).and_then(|image| await_rest(shared).map(|()| image));
     let (image, keys) = meeting.all_have("read its image", image)?;
-    // What has been sent in this life is to be here, so that none of it comes later; then it is forgotten.
+    // Messages of this life must be here, so that none of them comes later; then they are forgotten.
     let all_sent = shared.with(|engine| sent(engine));
     meeting.tell(&told(&Counted(all_sent))?)?;
     let here = await_sent(shared, &meeting, nodes, own);
@@ -232,7 +234,7 @@ fn try_restore(shared: &Shared, turn: &mut u32, file: Result<BorrowedFd<'_>>) ->
     meeting.tell(&[0])
 }
 
-/// What the others have locked.
+/// The memory that other nodes have locked.
 struct Far {
     /// The keys in handles that are known by other ones now.
     changed: HashMap<(u32, u32), u32>,
@@ -240,7 +242,7 @@ struct Far {
     all: HashSet<(u32, u32)>,
 }
 
-/// What others tell of their images fits the own one: the keys of their memory.
+/// Checks that the images of other nodes fit the own one; returns the keys of their memory.
 fn far_keys(meeting: &Meeting<'_>, image: &Image, own: u32, nodes: u32) -> Result<Far> {
     let mut far = Far { changed: HashMap::new(), all: HashSet::new() };
     for node in 0..nodes {

@@ -1,5 +1,5 @@
-//! Sending: a buffer of the context's is filled by the program and goes by the lane for commands, into a receive that all senders share.
-//! Where the node has none, the device waits and tries again.
+//! Sending: a buffer of the context's is filled by the program and goes by the lane for commands, into a receive that
+//! all senders share. Where the node has none, the device waits and tries again.
 
 use vervain_mesh::Link;
 use vervain_rdma::SendRequest;
@@ -70,8 +70,8 @@ impl Engine {
         if self.connections[link.index as usize].messages <= 1 {
             return Some(link);
         }
-        // The buffer of a message that is over is the next, since it is in the cache. When the last one is over, and others wait for
-        // the place, the connection is not that to the node any more.
+        // The buffer of a message that is over is the next, since it is in the cache. When the last one is over, and
+        // others wait for the place, the connection is not that to the node any more.
         self.look_for_completions();
         self.mesh.find(node, COLOR).filter(|link| self.connections[link.index as usize].messages < QUEUE)
     }
@@ -142,7 +142,7 @@ impl Engine {
         link
     }
 
-    /// Whether all messages that were sent are with their nodes.
+    /// Checks that all messages that were sent are with their nodes.
     pub fn check_sent(&mut self) -> Result<()> {
         self.begin_unsent();
         while self.look_for_completions() {}

@@ -1,4 +1,4 @@
-//! What a context is asked for, by its environment and by the arguments of `pmOpenDevice`.
+//! The settings of a context, from its environment and the arguments of `pmOpenDevice`.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,12 +12,12 @@ pub struct Settings {
     pub send_bytes: usize,
     /// Bytes of all receive buffers (PM_RECEIVE_BUFFER), which all who send share; 8 MiB unless said otherwise.
     pub receive_bytes: usize,
-    /// Whether all connections share the receive buffers, by an SRQ (PM_SRQ); else each has 128 of its own.
+    /// True if all connections share the receive buffers, by an SRQ (PM_SRQ); else each has 128 of its own.
     pub shared: bool,
     /// The longest message in bytes (PM_MTU, `-mtu`): 8 KiB unless said otherwise, 64 to 65,536, a multiple of 8.
     pub mtu: usize,
-    /// The most bytes of a message that go inside its work request (PM_INLINE, `-inline`): as many as the device takes, up to 1024,
-    /// unless said otherwise.
+    /// The most bytes of a message that go inside its work request (PM_INLINE, `-inline`): as many as the device takes,
+    /// up to 1024, unless said otherwise.
     pub inline: usize,
     /// Connections that are kept at a time (PM_CONNECTIONS), 2 to 65,536.
     pub connections: usize,
@@ -34,7 +34,8 @@ const MAX_MTU: usize = 64 << 10;
 /// More is no buffer but a mistake; and as many receives as devices take in one queue.
 const MAX_BUFFER: usize = 1 << 30;
 const MAX_RECEIVES: usize = 32_768;
-/// Receive buffers of each connection where they are not shared: as many as messages to a node would have had in Sumimoto et al. 2004, 3.2.
+/// Receive buffers of each connection where they are not shared: as many as messages to a node would have had in
+/// Sumimoto et al. 2004, 3.2.
 const OWN_RECEIVES: usize = 128;
 /// Fewer buffers keep no two ends busy.
 const MIN_BUFFERS: usize = 4;
@@ -144,7 +145,7 @@ impl Settings {
         if self.shared { (self.receive_bytes / self.mtu).min(MAX_RECEIVES) } else { OWN_RECEIVES }
     }
 
-    /// What all nodes must have alike.
+    /// The settings that all nodes must have alike.
     pub(crate) fn agreed(&self) -> Vec<u8> {
         format!("pm {} mtu {}", env!("CARGO_PKG_VERSION"), self.mtu).into_bytes()
     }

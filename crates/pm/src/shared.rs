@@ -1,5 +1,6 @@
-//! What threads of the program and the context's own thread share: the engine behind its lock, and descriptors. A program that sleeps
-//! does so on one descriptor, which stands for the queues of messages and of completions, and for what the thread finds.
+//! The state that threads of the program and the context's own thread share: the engine behind its lock, and
+//! descriptors. A program that sleeps does so on one descriptor, which stands for the queues of messages and of
+//! completions, and for events that the thread finds.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub(crate) struct Shared {
     kick: OwnedFd,
     /// Wakes a program that sleeps.
     ready: OwnedFd,
-    /// What it sleeps on.
+    /// The descriptor that a program sleeps on.
     program: OwnedFd,
     pub messages: Events,
     pub completions: Events,
@@ -139,7 +140,7 @@ impl Shared {
         if engine.under_way() {
             self.completions.arm()?;
         }
-        // What has come before they were armed has no event of its own for certain.
+        // Completions that came before the arming may have no event of their own.
         engine.look_for_messages();
         engine.look_for_completions();
         self.check_news(engine)

@@ -1,6 +1,7 @@
-//! Images of devices that stand still. Nothing is let arrive: all nodes have their devices stand still, and take what they have then. What
-//! a node had sent by that moment is either with the other node, which says how many messages it has, or not, and then it is still in a
-//! buffer of its sender's. So each has what it needs to send it again.
+//! Images of devices that stand still. The nodes need not wait for messages to arrive: all have their devices stand
+//! still, and save the messages that they have at that moment. A message that a node had sent by then is either with
+//! the other node, which announces the number that it has, or still in a buffer of its sender's. So each node has all
+//! that it needs to send it again.
 
 use crate::agree::Meeting;
 use crate::engine::Engine;
@@ -10,17 +11,18 @@ use crate::rdma::{Direction, Operation};
 use crate::save::{Counted, count_for, heard, told};
 use crate::shared::Shared;
 
-/// What a node had in a moment in which nothing moved.
+/// The state of a node at a moment in which nothing moved.
 struct Moment {
     /// All but the messages that are to be sent again.
     image: Image,
     /// Messages that the device had and had not told to be with their nodes, in the order in which they were sent.
     posted: Vec<SavedMessage>,
-    /// How many have come from each node.
+    /// The number of messages that have come from each node.
     received: Vec<(u32, u64)>,
 }
 
-/// The image of this node. None where not all nodes can make theirs so, which all hear: then nothing has changed.
+/// The image of this node. None if not all nodes can make theirs in this way, which all learn; then nothing has
+/// changed.
 pub(crate) fn image(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> Result<Option<Image>> {
     let still = shared.device.stand_still();
     if !meeting.all_agree(still.is_ok())? {
@@ -30,7 +32,8 @@ pub(crate) fn image(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> R
     let moment = shared.with(|engine| take(engine, id));
     let received = moment.as_ref().map_or_else(|_| Vec::new(), |moment| moment.received.clone());
     meeting.tell(&told(&Counted(received))?)?;
-    // All have taken what they have: it is of no use to stand still any longer, and peers in packets do not wait for ever.
+    // All have taken what they have: it is of no use to stand still any longer, and peers in packets do not wait for
+    // ever.
     drop(still);
     let image = match moment {
         Ok(moment) => complete(moment, meeting)?,
@@ -42,7 +45,7 @@ pub(crate) fn image(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> R
     Ok(image)
 }
 
-/// What the node has while nothing moves.
+/// Takes the state of the node while nothing moves.
 fn take(engine: &mut Engine, id: SaveId) -> Result<Moment> {
     while engine.look_for_completions() {}
     while engine.look_for_messages() {}
@@ -53,15 +56,15 @@ fn take(engine: &mut Engine, id: SaveId) -> Result<Moment> {
     let received = image.peers.iter().map(|peer| (peer.node, peer.received)).collect();
     let copies: Result<Vec<_>> =
         engine.rdma.all_under_way().iter().map(|operation| engine.saved_copy(operation)).collect();
-    // What an image had under way and has not begun comes behind what has.
+    // Requests of an older image that have not begun come behind those that have.
     image.unsent.copies.splice(0..0, copies?);
     engine.rest.withheld.writes |= image.unsent.has(Direction::Write);
     engine.rest.withheld.reads |= image.unsent.has(Direction::Read);
     Ok(Moment { image, posted: engine.posted_messages(), received })
 }
 
-/// Adds what is to be sent again, by what the others say that they have. None where one has less than this node knows to be there: a
-/// device may tell its sender of a message before it tells the receiver.
+/// Adds the messages that are to be sent again, by the numbers that the others have. None if one has fewer than this
+/// node knows to be there: a device may complete a message at its sender before it completes it at the receiver.
 fn complete(moment: Moment, meeting: &Meeting<'_>) -> Result<Option<Image>> {
     let Moment { mut image, posted, .. } = moment;
     let mut again = Vec::new();

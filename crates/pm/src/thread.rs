@@ -1,6 +1,7 @@
-//! The context's own thread: it answers peers that want to connect or to close a connection while the program computes, and asks the
-//! launcher for leaders' addresses. Messages wait in their buffers for the program, and wake nobody that has not asked for it; the
-//! thread looks at them only while a connection closes, which may depend on one, and while the context does.
+//! The context's own thread: it answers peers that want to connect or to close a connection while the program computes,
+//! and asks the launcher for leaders' addresses. Messages wait in their buffers for the program, and wake nobody that
+//! has not asked for it; the thread looks at them only while a connection closes, which may depend on one, and while
+//! the context does.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,13 +22,13 @@ pub(crate) fn run(shared: &Shared) {
         if let Err(error) = turn(shared) {
             shared.lock().fail(error);
             shared.wake();
-            // Nothing of the device or the launcher works any more: a call of the program's will say so.
+            // The device or the launcher does not work any more: a call of the program's will report it.
             return;
         }
     }
 }
 
-/// Whether it looks at messages and completions too.
+/// Returns true if it looks at messages and completions too.
 fn is_watching(engine: &Engine) -> bool {
     engine.mesh.is_draining() || engine.discarding || engine.rest.keeps || engine.begins()
 }
@@ -36,9 +37,10 @@ fn is_watching(engine: &Engine) -> bool {
 fn turn(shared: &Shared) -> Result<()> {
     shared.door.arm()?;
     let mut engine = shared.lock();
-    // What is over holds its connection no more, of which a peer that has woken this may want the place.
+    // A completed request does not hold its connection any more, and a peer that has woken this thread may want its
+    // place.
     while engine.look_for_completions() {}
-    // What has come before it was armed has no event of its own for certain.
+    // Requests that came before the arming may have no event of their own.
     while engine.look_for_peers() {}
     engine.progress(Instant::now());
     if engine.begins() {
@@ -103,7 +105,8 @@ fn sleep(shared: &Shared, watching: bool, wait: Option<Duration>) -> Result<()> 
         tell(shared, &engine);
     }
     if watching {
-        // Under the lock: a program that is about to sleep takes them too, and one that has been woken by one finds it or `ready`.
+        // Under the lock: a program that is about to sleep takes them too, and one that has been woken by one finds it
+        // or `ready`.
         let mut engine = shared.lock();
         let taken = shared.messages.take()? | shared.completions.take()?;
         look(&mut engine);

@@ -1,5 +1,5 @@
-//! What an image has that was under way when it was written: messages that were not with their nodes, and writes and reads that were not
-//! over. All of it begins anew when sending goes on, before anything else is sent.
+//! Requests in an image that were in progress when it was written: messages that were not with their nodes, and writes
+//! and reads that were not over. All of it begins anew when sending goes on, before anything else is sent.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ pub(crate) struct Unsent {
 }
 
 impl Unsent {
-    /// Nothing where there is none, since each call that sends looks.
+    /// None if it is empty, since each call that sends looks at it.
     pub fn some(self) -> Option<Box<Unsent>> {
         (!self.is_empty()).then(|| Box::new(self))
     }
@@ -34,12 +34,12 @@ impl Unsent {
 }
 
 impl Engine {
-    /// Whether there is something that may begin.
+    /// Returns true if there is something that may begin.
     pub fn begins(&self) -> bool {
         self.rest.unsent.is_some() && (!self.rest.is_stopped || self.discarding)
     }
 
-    /// Begins as much of it as there is room for; says whether nothing is left.
+    /// Begins as many of them as there is room for; returns true if none is left.
     #[cold]
     pub fn begin_unsent(&mut self) -> bool {
         if !self.begins() {
@@ -47,7 +47,7 @@ impl Engine {
         }
         let Some(unsent) = self.rest.unsent.take() else { return true };
         let mut left = Unsent::default();
-        // What goes to a node keeps its order.
+        // Messages to one node keep their order.
         let mut full = HashSet::new();
         for message in unsent.messages {
             if full.contains(&message.node) || !self.begin_message(&message) {
@@ -66,7 +66,7 @@ impl Engine {
         self.rest.unsent.is_none()
     }
 
-    /// Whether it has begun, or never will: its node is lost.
+    /// Returns true if it has begun, or never will: its node is lost.
     fn begin_message(&mut self, message: &SavedMessage) -> bool {
         if self.lost.contains_key(&message.node) || self.failure.is_some() {
             return true;
@@ -84,7 +84,7 @@ impl Engine {
         true
     }
 
-    /// As for a message. What is refused at once is told as if the device had.
+    /// As for a message. A request that is refused at once is reported as if the device had refused it.
     fn begin_saved_copy(&mut self, copy: &SavedCopy) -> bool {
         if self.failure.is_some() {
             return true;
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Of a write or a read that goes to memory which its node has not locked the program is told as if the device had refused it.
+    /// Reports a write or a read to memory that its node has not locked, as if the device had refused it.
     pub fn refuse_copy(&mut self, copy: &SavedCopy) {
         let what = if copy.direction == Direction::Write { "a write to" } else { "a read from" };
         let sentence = format!("{what} node {} failed: the memory is not locked there", copy.node);

@@ -1,22 +1,23 @@
-//! Which receives are posted. A shared receive queue hands them out in the order of posting, so if all were posted, messages would be
-//! written to all receive buffers in turn, megabytes that no cache keeps. So few are, those that were given back last, while the program
-//! takes what comes. Where it does not, the device tells that few are left (the limit of the queue), and all others are posted.
+//! The choice of receives that are posted. A shared receive queue hands them out in the order of posting, so if all
+//! were posted, messages would be written to all receive buffers in turn, megabytes that no cache keeps. So few are
+//! posted while the program keeps up, those that were given back last. If it does not, the device reports that few are
+//! left (the limit of the queue), and all others are posted.
 
 use crate::engine::{Engine, PORT};
 use crate::error::Result;
 
 /// Receives that are posted while the program keeps up: with 8 KiB each, a quarter of a second-level cache of 1 MiB.
 const FEW: u32 = 32;
-/// As many are posted by one call.
+/// Receives that one call posts.
 const BATCH: u32 = 8;
 
 /// The receives of a context, by their numbers.
 pub(crate) struct Window {
     /// Those that are not posted; the one that was given back last is the next, since it is in the cache.
     free: Vec<u32>,
-    /// How many are posted, or filled by messages that were not polled.
+    /// The number that are posted, or filled by messages that were not polled.
     posted: u32,
-    /// How many are to be.
+    /// The number that are to be posted.
     wanted: u32,
     all: u32,
     few: u32,
@@ -35,7 +36,7 @@ impl Window {
         Self { free, posted: few, wanted: few, all, few, batch: (few / 4).clamp(1, BATCH), armed: false, shared }
     }
 
-    /// Of `all` receives, how many are posted from the start.
+    /// The number, of `all` receives, that are posted from the start.
     pub fn few(all: u32) -> u32 {
         if all >= 2 * FEW { FEW } else { all }
     }
@@ -51,7 +52,8 @@ impl Window {
         self.all as usize
     }
 
-    /// Whether senders may wait for a receive, where so many are with messages that the program has not received.
+    /// Returns true if senders may wait for a receive, where so many are with messages that the program has not
+    /// received.
     pub fn is_used_up(&self, filled: usize) -> bool {
         // A batch that is free is going to be posted: the device has told that few are left.
         if self.shared { self.posted == 0 && self.free.len() < self.batch as usize } else { filled >= self.all() }
@@ -106,7 +108,7 @@ impl Engine {
     /// The device says that few receives are left: the program is busy with something else.
     #[cold]
     pub fn few_receives_left(&mut self) -> Result<()> {
-        // What has come and was not polled is not posted.
+        // Receives of messages that came and were not polled do not count as posted.
         while self.look_for_messages() {}
         let window = &mut self.window;
         (window.armed, window.wanted) = (false, window.all);

@@ -1,8 +1,8 @@
 //! malloc and its kin. Large and page-aligned requests go to the shared heap (`vervain-share`), all others to the next
-//! allocator, after one comparison; free tells by the address.
+//! allocator, after one comparison; free decides by the address.
 //!
-//! The next allocator is found at the first call, which comes before any constructor of ours. What dlsym itself asks
-//! for meanwhile comes from the C library under its other names.
+//! The next allocator is found at the first call, which comes before any constructor of ours. Memory that dlsym itself
+//! needs meanwhile comes from the C library under its other names.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;

@@ -1,14 +1,14 @@
-//! What the runtimes of GCC's and Clang's sanitizers ask a program for, as far as it does not say it itself: functions that
-//! each runtime defines weakly, and calls by way of the dynamic linker, which finds these first. A runtime that is linked
-//! into the program itself never asks here; `vervain run` sets the variable for it.
+//! Settings that the runtimes of GCC's and Clang's sanitizers read from a program that does not define them itself:
+//! functions that each runtime defines weakly, and calls by way of the dynamic linker, which finds these first. A
+//! runtime that is linked into the program itself never asks here; `vervain run` sets the variable for it.
 //!
-//! So a program is served whoever starts it, and whatever it finds in ASAN_OPTIONS and TSAN_OPTIONS, which are read after
-//! this and have the last word.
+//! So the settings do not depend on the process that starts the program. ASAN_OPTIONS and TSAN_OPTIONS are read after
+//! them, and override them.
 
 use std::ffi::{CStr, c_char};
 
-/// A runtime that is a shared library refuses to start behind another library, since that may serve malloc in its place.
-/// This one does not: where there is a sanitizer it passes every request on (`vervain_share::checkers`).
+/// A runtime that is a shared library refuses to start behind another library, since that may serve malloc in its
+/// place. This one does not: where there is a sanitizer it passes every request on (`vervain_share::checkers`).
 const ASAN_OPTIONS: &CStr = c"verify_asan_link_order=0";
 
 /// ThreadSanitizer sees what Vervain's libraries call of the C library and nothing of how their threads agree among

@@ -1,9 +1,9 @@
-//! Counters are the files of the tree whose content is not there yet: a program that opens one gets its value of that moment,
-//! in a file of its own under the same descriptor, and as in sysfs anew with each read from the start, which perftest relies
-//! on. The file's name says which counter it is.
+//! Counters are the files of the tree whose content is not there yet: a program that opens one gets its value of that
+//! moment, in a file of its own under the same descriptor, and as in sysfs anew with each read from the start, which
+//! perftest relies on. The file's name says which counter it is.
 //!
-//! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open. One without a
-//! text is an attribute that has no value: its read fails with EINVAL, as the kernel's does.
+//! They are told by their mode, and not by their path, for a program may come to them by a directory that it has open.
+//! One without a text is an attribute that has no value: its read fails with EINVAL, as the kernel's does.
 
 use std::ffi::c_int;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::view;
 /// Longest placeholder, and longest path of the file with the counts.
 const TEXT: usize = 128;
 
-/// Whether the program has been in the tree, so that a path without a directory may mean something there.
+/// True if the program has been in the tree, so that a path without a directory may mean something there.
 static VISITED: AtomicBool = AtomicBool::new(false);
 
 /// The program sees, or may see, a directory of the tree.
@@ -28,7 +28,7 @@ pub fn visited() {
     VISITED.store(true, Ordering::Relaxed);
 }
 
-/// Whether it has.
+/// Returns true if it has.
 #[inline]
 pub fn may_be_inside() -> bool {
     VISITED.load(Ordering::Relaxed)
@@ -52,7 +52,8 @@ pub fn bring_to_life(fd: c_int) {
     set_errno(before);
 }
 
-/// Descriptors that have been a counter, one bit each; what else they may be now, the file's name tells.
+/// Descriptors that have been a counter, one bit each. A descriptor may be another file by now; the file's name
+/// decides.
 static LIVE: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 /// The word and the bit of a descriptor.
@@ -62,14 +63,14 @@ fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((LIVE.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// Whether `fd` may be a counter: all that a read of another file costs.
+/// Returns true if `fd` may be a counter: all that a read of another file costs.
 #[inline]
 pub fn may_be_one(fd: c_int) -> bool {
     may_be_inside() && bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// If `fd` is a counter that lives, and is about to be read from its start, it gets its value of now. `at` is the place that
-/// is read, where that is not the file's own.
+/// If `fd` is a counter that lives, and is about to be read from its start, it gets its value of now. `at` is the place
+/// that is read, where that is not the file's own.
 #[cold]
 #[inline(never)]
 pub fn renew(fd: c_int, at: Option<off_t>) {
@@ -100,14 +101,14 @@ fn is_placeholder(fd: c_int) -> bool {
     meta.st_mode == libc::S_IFREG | PLACEHOLDER_MODE && meta.st_uid == unsafe { libc::geteuid() }
 }
 
-/// What a placeholder says.
+/// The text of a placeholder.
 fn read(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
     // SAFETY: reads at most the size of the buffer, less one for a NUL, into it.
     let n = unsafe { libc::syscall(libc::SYS_pread64, fd, text.as_mut_ptr(), TEXT - 1, 0) };
     text.get(..usize::try_from(n).ok()?)
 }
 
-/// What a counter that lives says, from its file's name.
+/// The text of a counter that is open, from its file's name.
 fn name_of(fd: c_int, text: &mut [u8; TEXT]) -> Option<&[u8]> {
     const FRAME: (&[u8], &[u8]) = (b"/memfd:", b" (deleted)");
     let mut link = [0_u8; 32];
@@ -128,7 +129,7 @@ pub fn objects(port: usize, ports: usize) -> Option<[u64; WORDS]> {
     with_counts(|counts| held_sums(counts, port, ports))
 }
 
-/// What `f` makes of the file with the counts. Nobody has counted anything before that is there.
+/// Calls `f` with the file of counts. If it is not there yet, nothing has been counted: zeros. None without a tree.
 fn with_counts(f: impl FnOnce(c_int) -> [u64; WORDS]) -> Option<[u64; WORDS]> {
     let counts = view::with_file_of_tree(vervain_counters::FILE, |path| {
         // Not by open, which is ours.
@@ -173,8 +174,8 @@ fn give(fd: c_int, placeholder: &[u8], value: u64) {
     let mut name = [0_u8; TEXT];
     let line = placeholder.split(|b| *b == b'\n').next().unwrap_or_default();
     name[..line.len()].copy_from_slice(line);
-    // SAFETY: plain calls on a descriptor of our own, named by a C string, for the placeholder was shorter than the buffer;
-    // `fd` is the program's, which has not seen it yet.
+    // SAFETY: plain calls on a descriptor of our own, named by a C string, for the placeholder was shorter than the
+    // buffer; `fd` is the program's, which has not seen it yet.
     unsafe {
         let file = libc::memfd_create(name.as_ptr().cast(), libc::MFD_CLOEXEC);
         if file < 0 {

@@ -9,7 +9,7 @@ use crate::real::{real, reals, set_errno};
 
 reals! { close close_range closefrom dup2 dup3 }
 
-/// Where the heap's descriptors are to a caller that names a number: not there.
+/// Returns true, with errno `CODE`, for a descriptor of the heap: a program that names its number is to find it closed.
 fn hidden<const CODE: c_int>(fd: c_int) -> bool {
     let hidden = fd >= 0 && own_descriptors().contains(&fd);
     if hidden {

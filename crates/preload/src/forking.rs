@@ -1,5 +1,5 @@
-//! Where processes are duplicated: the shared heap's handlers run innermost, so they are registered before any other;
-//! and `_Fork`, which runs no handlers, runs ours.
+//! Hooks of fork. The shared heap's handlers run innermost, so they are registered before any other; `_Fork` runs no
+//! handlers of the C library, and runs these.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ pub fn prepare() {
 
 type Handler = Option<unsafe extern "C" fn()>;
 
-/// What `pthread_atfork`, which is linked into each program and library, calls.
+/// The function that `pthread_atfork` calls, which is linked into each program and library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, dso: *mut c_void) -> c_int {
     let real = real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> c_int);

@@ -4,21 +4,23 @@
 //! /sys/class/infiniband and /dev/infiniband. The library puts the tree that `vervain run` made, $VERVAIN_SYSFS, in
 //! place of a few path prefixes; every other call passes through after a comparison of the first bytes.
 //!
-//! Netlink: who asks the kernel for RDMA devices on a socket of NETLINK_RDMA is told of those in the tree (`netlink`).
+//! Netlink: a program that asks the kernel for RDMA devices on a socket of NETLINK_RDMA gets those in the tree
+//! (`netlink`).
 //!
 //! Memory: in a process that has loaded the verbs library, large allocations and mappings come from shared memory
 //! (`vervain-share`), unless VERVAIN_SHARE=off. The device finds out about them by [`vervain_share_v1`].
 //!
-//! Libraries: what a program loads from a package that brings a libibverbs or librdmacm of its own gets Vervain's (`loading`).
+//! Libraries: libraries of a package that brings a libibverbs or librdmacm of its own are linked to Vervain's
+//! (`loading`).
 //!
-//! Sanitizers: what a runtime has to be told where this library is loaded (`checkers`).
+//! Sanitizers: settings that a runtime needs if this library is loaded (`checkers`).
 //!
 //! - `view` knows the prefixes and the tree, `real` finds the functions behind ours, `arch` has what depends on the
 //!   processor.
 //! - `allocation`, `mapping`, `forking`, `signals`, `descriptors` and `sandbox` are the functions of memory.
 //! - `threads` finds the functions behind ours before there is a second thread.
-//! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters` fills in what is
-//!   counted just now.
+//! - `opening`, `files`, `status`, `links` and `listing` are the functions, by what they do with a path; `counters`
+//!   fills in the present counts.
 //!
 //! Only absolute paths in their plain spelling are rewritten: not `/sys//class/…`, and not a path relative to a
 //! directory above. Calls that the C library makes inside itself never come here, nor do direct system calls (Go,
@@ -69,8 +71,8 @@ pub unsafe extern "C" fn vervain_faults_v1(exchange: vervain_share::faults::Exch
     vervain_share::faults::stand_before(exchange);
 }
 
-/// What has to be there before the program's first instruction. Every process under `vervain run` pays for it, so the
-/// functions behind ours are left to whoever needs them (`resolve`).
+/// Prepares the parts that must be ready before the program's first instruction. Every process under `vervain run` pays
+/// for this, so the real functions are looked up later, at the first call that needs them (`resolve`).
 extern "C" fn prepare() {
     view::prepare();
     if vervain_share::settings::from_the_start() {
@@ -78,10 +80,10 @@ extern "C" fn prepare() {
     }
 }
 
-/// Finds all functions behind ours. A program that starts no thread and loads nothing has each of them found at its first
-/// call, in a signal handler or after vfork(2) too, for dlsym(3) then only takes a lock that is this thread's or nobody's.
-/// Before the second thread all are found: another may hold that lock, in dlopen(3), and wait there for what this one calls.
-/// Before dlopen(3) too: a call between it and dlerror(3) must not be the one that looks something up.
+/// Finds all functions behind ours. A program that starts no thread and loads nothing has each of them found at its
+/// first call, in a signal handler or after vfork(2) too, for dlsym(3) then only takes a lock that is this thread's or
+/// nobody's. Before the second thread all are found: another may hold that lock, in dlopen(3), and wait there for what
+/// this one calls. Before dlopen(3) too: a call between it and dlerror(3) must not be the one that looks something up.
 fn resolve() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {

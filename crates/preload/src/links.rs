@@ -1,4 +1,4 @@
-//! Functions that say where a path leads. What they answer must be spelled as the program knows it, not as the tree does.
+//! Functions that resolve a path. Their answers must be spelled as the program knows them, not as the tree does.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -97,7 +97,7 @@ unsafe fn give(text: &[u8], place: *mut c_char) -> *mut c_char {
     place
 }
 
-/// What realpath becomes with _FORTIFY_SOURCE; `room` is the size of the caller's buffer.
+/// The form of realpath with _FORTIFY_SOURCE; `room` is the size of the caller's buffer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __realpath_chk(path: *const c_char, resolved: *mut c_char, room: size_t) -> *mut c_char {
     // The C library aborts here too: the program is about to overrun its buffer.

@@ -1,4 +1,5 @@
-//! Functions that list directories. Entries are names, which need no rewriting, except for glob(3), which answers paths.
+//! Functions that list directories. Entries are names, which need no rewriting, except for glob(3), which answers
+//! paths.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{ptr, slice};

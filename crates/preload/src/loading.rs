@@ -1,11 +1,11 @@
-//! dlopen(3). A package may bring a libibverbs of its own, and a librdmacm: a Python wheel has its libraries under names such as
-//! libibverbs-1de1263b.so.1.14.48.0, other packages in a directory that each of them names in its DT_RPATH. Neither is
-//! found in LD_LIBRARY_PATH, and with it the program would look for devices of the kernel's.
+//! dlopen(3). A package may bring a libibverbs of its own, and a librdmacm: a Python wheel has its libraries under
+//! names such as libibverbs-1de1263b.so.1.14.48.0, other packages in a directory that each of them names in its
+//! DT_RPATH. Neither is found in LD_LIBRARY_PATH, and with it the program would look for devices of the kernel's.
 //!
-//! So before a library is loaded that needs such a one, Vervain's is, for all to see (RTLD_GLOBAL): the dynamic linker
-//! takes a symbol from what is global before it looks at what a library brings (dlopen(3)). And a program that loads
-//! the package's libibverbs by its path gets Vervain's in its place. What is linked into a program itself, is loaded
-//! with RTLD_DEEPBIND, or by a bare name that only a DT_RUNPATH leads to, goes unnoticed.
+//! So Vervain's library is loaded before a library that needs such a one, with RTLD_GLOBAL: the dynamic linker takes a
+//! symbol from global libraries before it looks at those that a library brings (dlopen(3)). And a program that loads
+//! the package's libibverbs by its path gets Vervain's in its place. Libraries that are linked into the program itself,
+//! are loaded with RTLD_DEEPBIND, or by a bare name that only a DT_RUNPATH leads to, go unnoticed.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -32,14 +32,14 @@ const LIBRARIES: [&str; 8] = [
     "libionic.so.1",
 ];
 
-/// Where the real dlopen goes on: its first argument, and itself. In the two registers of a returned pair.
+/// The real dlopen and its first argument, with which the call continues; in the two registers of a returned pair.
 #[repr(C)]
 pub(crate) struct Opening {
     path: *const c_char,
     function: *const c_void,
 }
 
-/// What stands before the real dlopen ([`crate::arch`]).
+/// Runs before the real dlopen ([`crate::arch`]).
 pub(crate) extern "C" fn opening(path: *const c_char, flags: c_int) -> Opening {
     crate::resolve();
     let real = REAL.dlopen.get().cast_const();
@@ -123,8 +123,8 @@ fn own_path() -> Option<PathBuf> {
 /// Which of [`LIBRARIES`] the library at `path`, or one that it brings along, needs under another name or has in a
 /// directory of its own. Each file is looked at once.
 fn brought_along(path: &Path) -> Vec<usize> {
-    // By what a file is, not by its real path: that takes a call for each directory, and MPI loads fifty plugins. The time is for a
-    // number that another file gets again.
+    // Files by device, inode and time of the last change, not by their real path: that takes a call for each directory,
+    // and MPI loads fifty plugins. The time is there because a new file may get the inode of a deleted one.
     static SEEN: Mutex<Option<HashSet<[u64; 4]>>> = Mutex::new(None);
     // Not waited for: a child forked by another thread meanwhile would wait for ever.
     let mut shared = SEEN.try_lock().ok();

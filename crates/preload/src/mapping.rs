@@ -1,9 +1,10 @@
-//! mmap and its kin. What concerns the shared heap goes to `vervain-share`; shared mappings of memfds and SysV segments
-//! are noted there; every other call passes through after a few comparisons.
+//! mmap and its kin. Calls on the shared heap go to `vervain-share`; shared mappings of memfds and SysV segments are
+//! noted there; every other call passes through after a few comparisons.
 //!
-//! UCX wants to hear of memory that goes away. Its libucm rewrites the first bytes of the functions that it finds for that, and
-//! these here too, to jump to its own, which end in system calls: what it would do so, the functions that it does it by
-//! (`ucm_orig_mmap` and so on, ucm/util/replace.h) stand here as well, with the kernel behind them in place of the C library.
+//! UCX watches for memory that goes away. Its libucm rewrites the first bytes of these functions, as it finds them, to
+//! jump to its own, which end in system calls and would bypass the heap. So the functions by which it makes those calls
+//! (`ucm_orig_mmap` and so on, ucm/util/replace.h) are defined here as well, with the kernel behind them in place of
+//! the C library.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -211,7 +212,7 @@ unsafe extern "C" fn mremap(
     unsafe { remap(real, addr, len, new_len, flags, to) }
 }
 
-/// What is done after a call on a range that concerns the heap.
+/// Calls `then` after a successful call on a range that touches the heap.
 #[inline]
 fn afterwards(addr: *mut c_void, len: size_t, result: c_int, then: impl FnOnce(usize, usize)) -> c_int {
     if result == 0 && maps::touches(addr as usize, len) {

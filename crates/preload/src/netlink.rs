@@ -1,9 +1,10 @@
-//! Sockets of NETLINK_RDMA, on which `rdma` of iproute2, rdma-core's tests and other programs ask the kernel for RDMA devices.
+//! Sockets of NETLINK_RDMA, on which `rdma` of iproute2, rdma-core's tests and other programs ask the kernel for RDMA
+//! devices.
 //!
-//! Under a tree such a socket becomes one of NETLINK_USERSOCK, by which processes may talk to each other without privilege
-//! and which the kernel itself never reads. So it is a netlink socket in every respect: bind(2), getsockname(2), poll(2),
-//! recvmsg(2), dup(2) and close(2) are the kernel's. Only what the program sends to the kernel is taken here, and the
-//! answers (`vervain-nldev`) are sent to it before the call returns.
+//! Under a tree such a socket becomes one of NETLINK_USERSOCK, by which processes may talk to each other without
+//! privilege and which the kernel itself never reads. So it is a netlink socket in every respect: bind(2),
+//! getsockname(2), poll(2), recvmsg(2), dup(2) and close(2) are the kernel's. Only what the program sends to the kernel
+//! is taken here, and the answers (`vervain-nldev`) are sent to it before the call returns.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -21,7 +22,7 @@ use crate::view;
 
 reals! { socket send sendto sendmsg }
 
-/// Whether the program has opened such a socket: all that sending costs one that has not.
+/// True if the program has opened such a socket: all that sending costs one that has not.
 static OPENED: AtomicBool = AtomicBool::new(false);
 
 /// Longest request that is looked at.
@@ -94,7 +95,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     unsafe { real(fd, message, flags) }
 }
 
-/// Whether what is sent to this address is sent to the kernel: no address stands for it too.
+/// Returns true if the address is the kernel's; so is no address.
 ///
 /// # Safety
 /// `to` is null or readable for `length` bytes.
@@ -110,8 +111,8 @@ unsafe fn is_kernel(to: *const sockaddr_nl, length: socklen_t) -> bool {
     c_int::from(to.nl_family) == libc::AF_NETLINK && to.nl_pid == 0 && to.nl_groups == 0
 }
 
-/// Whether the descriptor is a socket that was opened for NETLINK_RDMA, or one that was opened for NETLINK_USERSOCK, on
-/// which the kernel takes nothing: there is no need to tell them apart.
+/// Returns true if the descriptor is a socket that was opened for NETLINK_RDMA, or one that was opened for
+/// NETLINK_USERSOCK, on which the kernel takes nothing: there is no need to tell them apart.
 fn is_ours(fd: c_int) -> bool {
     let before = errno();
     let is = |option, value: c_int| {
@@ -143,7 +144,7 @@ fn taken(fd: c_int, request: &[u8]) -> ssize_t {
     }
 }
 
-/// What is said of the devices: the view, read by this library's own hooks as the program would, and the objects.
+/// The facts about the devices: the view, read by this library's own hooks as the program would, and the objects.
 fn devices() -> Devices {
     let mut devices = Devices::read(Path::new("/sys"));
     let ports: usize = devices.0.iter().map(|device| device.ports.len()).sum();
@@ -193,7 +194,8 @@ fn give(to: u32, datagrams: &[Vec<u8>]) -> Option<()> {
     (address.nl_family, address.nl_pid) = (libc::AF_NETLINK as _, to);
     for datagram in datagrams {
         // A queue that the program does not read must not hold it up.
-        // SAFETY: the datagram and the address live as long as the call, which the hook passes on: it is not to the kernel.
+        // SAFETY: the datagram and the address live as long as the call, which the hook passes on: it is not to the
+        // kernel.
         let sent = unsafe {
             libc::sendto(
                 fd.as_raw_fd(),

@@ -1,8 +1,8 @@
 //! Functions that open a file, and that read one.
 //!
 //! open(2) and its kin are variadic in C. On x86-64 and AArch64 under Linux an integer argument travels the same way
-//! whether it is variadic or not, so the mode is an ordinary argument here; where the caller gave none, what is passed on
-//! is ignored by the real function as well.
+//! whether it is variadic or not, so the mode is an ordinary argument here; where the caller gave none, what is passed
+//! on is ignored by the real function as well.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -14,7 +14,7 @@ use crate::view::{self, Kind};
 
 reals! { open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 fopen fopen64 read __read_chk pread pread64 }
 
-/// What a function that opens a file gives: a descriptor behind it, if it did not fail.
+/// The result of a function that opens a file: a descriptor behind it, if it did not fail.
 trait Opened {
     fn descriptor(&self) -> c_int;
 }
@@ -63,7 +63,7 @@ opening! {
     fn open64(@path, flags: c_int, mode: mode_t) -> c_int;
     fn openat(dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int;
     fn openat64(dir: c_int, @path, flags: c_int, mode: mode_t) -> c_int;
-    // What open becomes with _FORTIFY_SOURCE.
+    // The form of open with _FORTIFY_SOURCE.
     fn __open_2(@path, flags: c_int) -> c_int;
     fn __open64_2(@path, flags: c_int) -> c_int;
     fn __openat_2(dir: c_int, @path, flags: c_int) -> c_int;

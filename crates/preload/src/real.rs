@@ -54,7 +54,7 @@ pub fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
-/// What a function that takes a path returns when it fails.
+/// The value that a function that takes a path returns when it fails.
 pub trait Failure {
     const FAILURE: Self;
 }

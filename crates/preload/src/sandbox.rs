@@ -1,5 +1,5 @@
-//! prctl(2) and syscall(2), for seccomp alone: a program that sets a filter for itself allows what the C library's allocator
-//! needs, and nothing of what the shared heap does. So the heap serves no more from then on.
+//! prctl(2) and syscall(2), for seccomp alone: a program that sets a filter for itself allows what the C library's
+//! allocator needs, and nothing of what the shared heap does. So the heap serves no more from then on.
 
 use std::ffi::{c_int, c_ulong};
 
@@ -18,7 +18,7 @@ unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d:
     unsafe { real(option, a, b, c, d) }
 }
 
-/// What [`crate::arch`]'s syscall(2), which is called by libseccomp for seccomp(2), does before a filter is set.
+/// Called by [`crate::arch`]'s syscall(2), which libseccomp calls for seccomp(2), before a filter is set.
 pub(crate) extern "C" fn stop() {
     vervain_share::stop();
 }

@@ -15,7 +15,7 @@ impl Failure for sighandler_t {
     const FAILURE: sighandler_t = libc::SIG_ERR;
 }
 
-/// Whether the program has just asked for the default action of such a signal.
+/// Returns true if the program has just asked for the default action of such a signal.
 fn stands_in(signal: c_int, handler: sighandler_t) -> bool {
     handler == SIG_DFL && dump::installed() && dump::SIGNALS.contains(&signal)
 }

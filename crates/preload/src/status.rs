@@ -1,5 +1,5 @@
-//! stat(2) and its kin. A device node of the tree is a link to /dev/null, so the functions that do not follow links must
-//! follow this one, or a program would see a link where it wants a character device.
+//! stat(2) and its kin. A device node of the tree is a link to /dev/null, so the functions that do not follow links
+//! must follow this one, or a program would see a link where it wants a character device.
 
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -8,7 +8,7 @@ use crate::counters;
 /// Room for a path with its terminating NUL (PATH_MAX).
 pub const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// What is shown, by the beginning of its path.
+/// A prefix of the paths that are shown from the tree.
 struct Prefix {
     text: &'static [u8],
     /// It is a whole name, and not the beginning of several.
@@ -65,7 +65,7 @@ fn find_tree() -> Option<Tree> {
     })
 }
 
-/// Whether there is a tree.
+/// Returns true if there is a tree.
 pub fn is_shown() -> bool {
     tree().is_some()
 }
@@ -76,7 +76,7 @@ impl Tree {
     }
 }
 
-/// What the program's path is, if it is shown from the tree.
+/// The kind of a path that is shown from the tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Sysfs,
@@ -84,7 +84,8 @@ pub enum Kind {
     Device,
 }
 
-/// Whether there is a tree and `path` is one of those that are shown from it. The comparison is all that any other path costs.
+/// The kind of `path` if it is shown from the tree; None for any other path, which costs no more than this comparison,
+/// or without a tree.
 #[inline]
 pub fn kind(path: *const c_char) -> Option<Kind> {
     let shown = SHOWN.iter().find(|prefix| {
@@ -126,7 +127,7 @@ pub fn with_tree_path<R>(path: *const c_char, f: impl FnOnce(*const c_char) -> R
     f(buffer.as_ptr().cast())
 }
 
-/// Calls `f` with the path of a file beside what is shown; None without a tree.
+/// Calls `f` with the path of the file `name` beside the view; None without a tree.
 pub fn with_file_of_tree<R>(name: &str, f: impl FnOnce(*const c_char) -> R) -> Option<R> {
     let tree = tree()?;
     let mut buffer = [0_u8; PATH_MAX];
@@ -147,7 +148,7 @@ pub fn without_tree(path: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether the tree's own path has a character that glob(3) would take as a pattern.
+/// Returns true if the tree's own path has a character that glob(3) would take as a pattern.
 pub fn tree_is_a_pattern() -> bool {
     tree().is_some_and(|t| t.bytes().iter().any(|b| b"*?[\\".contains(b)))
 }

@@ -1,5 +1,5 @@
-//! Programs that load a package with a libibverbs of its own: under the preload they get Vervain's, by whichever way the
-//! package leads to its own.
+//! Programs that load a package with a libibverbs of its own: under the preload they get Vervain's, by whichever way
+//! the package leads to its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// As auditwheel names it.
+/// A name as auditwheel makes it.
 const HASHED: &str = "libibverbs-0a1b2c3d.so.1.14.48.0";
 const HASHED_CM: &str = "librdmacm-0a1b2c3d.so.1.3.48.0";
 const DIRECT: (&str, &str) = ("wheel/libtransport-deadbeef.so", "transport_who");

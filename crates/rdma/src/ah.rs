@@ -26,7 +26,7 @@ pub struct AddressVector {
     pub path_bits: u8,
     /// `enum ibv_rate`, the fastest to send; 0 for the port's own.
     pub rate: u8,
-    /// What the GRH says; None: there is none, which RoCE does not have.
+    /// The GRH; None: no GRH, which RoCE does not allow.
     pub route: Option<Route>,
 }
 
@@ -63,17 +63,17 @@ impl AddressVector {
         Ok(Self { port: path.port, lid: remote.lid, sl: path.sl, path_bits: 0, rate: 0, route })
     }
 
-    /// The way back to who sent the datagram that `received` is of, whose first [`GRH_BYTES`] bytes are `grh`; `port` is
-    /// the one that the QP is at. On RoCE the GRH leads back, or the IP header in its place; on InfiniBand the LID, with
-    /// a GRH where the datagram had one. `ibv_init_ah_from_wc(3)`.
+    /// The address of the sender of a datagram: `received` is its completion, `grh` the first [`GRH_BYTES`] bytes of
+    /// its receive, `port` the QP's port. On RoCE it comes from the GRH, or from the IP header in its place; on
+    /// InfiniBand from the LID, and from the GRH if the datagram had one. `ibv_init_ah_from_wc(3)`.
     ///
-    /// On RoCE libraries search the port's GIDs for the one that the datagram came to, which may take a system call for
-    /// each: not for every datagram. [`sender_gid`](crate::sender_gid) and
-    /// [`source_lid`](Completion::source_lid) say who sent it without that.
+    /// On RoCE libraries search the port's GIDs for the one that the datagram came to, with a system call for each,
+    /// perhaps. That is too slow to be done for every datagram; [`sender_gid`](crate::sender_gid) and
+    /// [`source_lid`](Completion::source_lid) name the sender without it.
     ///
     /// # Errors
-    /// A `grh` that is no GRH, or one of an address that the port does not have; a port that is not there. What the
-    /// library left in errno, which older ones do not set.
+    /// A `grh` that is no GRH, or one of an address that the port does not have; a port that is not there. Else the
+    /// errno that the library left; older libraries set none.
     pub fn from_completion(context: &Context, port: u8, received: &Completion, grh: &[u8; GRH_BYTES]) -> Result<Self> {
         let (mut wc, mut attr, mut raw) = (received.raw(), ibv_ah_attr::default(), raw_grh(grh));
         let init = context.0.library.0.init_ah_from_wc;
@@ -161,8 +161,9 @@ impl Ah {
         Self::to(pd, &AddressVector::new(remote, path)?)
     }
 
-    /// A handle for the way back to who sent a datagram; `ibv_create_ah_from_wc(3)`. The answer goes to
-    /// [`source_qp`](Completion::source_qp), with a Q_Key that both have agreed on: none comes with a datagram.
+    /// A handle for the sender of a datagram; `ibv_create_ah_from_wc(3)`. The answer goes to
+    /// [`source_qp`](Completion::source_qp), with a Q_Key that both sides have agreed on: a datagram does not carry its
+    /// sender's.
     ///
     /// # Errors
     /// As [`AddressVector::from_completion`] and [`to`](Ah::to).
@@ -173,7 +174,8 @@ impl Ah {
     /// A handle for the way `vector`, for the UD QPs of this domain.
     ///
     /// # Errors
-    /// EINVAL: no such port or GID. ENOMEM. Else what the driver says, as ETIMEDOUT where the address cannot be resolved.
+    /// EINVAL: no such port or GID. ENOMEM. Else the driver's errno, for example ETIMEDOUT if the address cannot be
+    /// resolved.
     pub fn to(pd: &Pd, vector: &AddressVector) -> Result<Ah> {
         // SAFETY: an allocated domain and an address vector of the layout that the call reads.
         let raw = unsafe { (pd.context().0.library.0.create_ah)(pd.0.raw, &mut vector.raw()) };

@@ -1,4 +1,4 @@
-//! What a CQ tells of one finished request.
+//! The completion of one request.
 
 use std::fmt;
 
@@ -21,13 +21,13 @@ impl Completion {
         Status::of(self.0.status)
     }
 
-    /// Whether it ended well: the status, compared without naming it.
+    /// Returns true if it ended well: the status, compared without naming it.
     #[inline]
     pub fn is_success(&self) -> bool {
         self.0.status == IBV_WC_SUCCESS
     }
 
-    /// What kind of request it was.
+    /// The kind of request.
     pub fn opcode(&self) -> Opcode {
         Opcode::of(self.0.opcode)
     }
@@ -59,7 +59,7 @@ impl Completion {
         self.0.src_qp
     }
 
-    /// Whether a GRH lies in front of the message; UD only.
+    /// Returns true if a GRH lies in front of the message; UD only.
     pub fn has_grh(&self) -> bool {
         self.0.wc_flags & IBV_WC_GRH != 0
     }
@@ -69,8 +69,8 @@ impl Completion {
         self.0.slid
     }
 
-    /// The service level that the message came with; UD only. On RoCE what the device has in its place, as the priority of
-    /// the VLAN or bits that say which IP header the packet had.
+    /// The service level that the message came with; UD only. On RoCE the device's substitute: the priority of the
+    /// VLAN, or bits that name the packet's IP header.
     pub fn service_level(&self) -> u8 {
         self.0.sl
     }
@@ -146,7 +146,7 @@ statuses! {
     RemoteAccess = 10, "no right to the memory of the peer";
     /// The peer could not finish it.
     RemoteOperation = 11, "the peer could not carry it out";
-    /// No answer: nobody there, or every packet lost.
+    /// No answer: no peer is there, or every packet was lost.
     RetryExceeded = 12, "no answer from the peer in all retries";
     /// The peer had no receive posted.
     RnrRetryExceeded = 13, "the peer had no receive posted in all retries";
@@ -181,7 +181,7 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// What kind of request was completed; `enum ibv_wc_opcode`.
+/// The kind of request that was completed; `enum ibv_wc_opcode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Opcode {
     /// A Send, with or without immediate data.

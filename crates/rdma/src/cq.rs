@@ -50,7 +50,7 @@ impl Drop for CqInner {
         // SAFETY: created once, destroyed once; QPs hold an Arc of this, so none uses it. The library waits for events
         // that are not acknowledged yet.
         if unsafe { (self.context.0.library.0.destroy_cq)(self.raw) } != 0 {
-            // Whatever still uses it also uses these.
+            // The CQ could not be destroyed, so its users still need these.
             mem::forget((self.context.clone(), self.channel.clone()));
         }
     }
@@ -68,7 +68,8 @@ impl CqInner {
 
 impl Cq {
     /// A CQ with room for at least `entries` completions (1 to [`max_cqe`](crate::DeviceAttr::max_cqe)); with a
-    /// channel, one that events can be asked of. `vector` says which interrupt serves it, from 0; `ibv_create_cq(3)`.
+    /// channel, one that events can be asked of. `vector` is the number of the interrupt that serves it, from 0;
+    /// `ibv_create_cq(3)`.
     ///
     /// # Errors
     /// EINVAL: entries or vector out of range. ENOMEM. A channel of another device.
@@ -110,11 +111,11 @@ impl Cq {
         u32::try_from(unsafe { (*self.0.raw).cqe }).unwrap_or(0)
     }
 
-    /// Takes completions from the queue into the front of `into`, oldest first, and says how many: as many as there
-    /// are and fit. Does not wait; `ibv_poll_cq(3)`.
+    /// Takes completions from the queue into the front of `into`, oldest first, as many as there are and fit; returns
+    /// their number. Does not wait; `ibv_poll_cq(3)`.
     ///
     /// # Errors
-    /// What the driver says; after an overrun the CQ is of no use any more.
+    /// The driver's; after an overrun the CQ cannot be used any more.
     #[inline]
     pub fn poll(&self, into: &mut [Completion]) -> Result<usize> {
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
@@ -132,7 +133,7 @@ impl Cq {
     /// asked for it, or that failed. Poll once more afterwards, for what came before; `ibv_req_notify_cq(3)`.
     ///
     /// # Errors
-    /// What the driver says. A CQ that was made without a channel.
+    /// The driver's. A CQ that was made without a channel.
     pub fn request_notify(&self, solicited: bool) -> Result<()> {
         if self.0.channel.is_none() {
             return Err(Error::invalid("a CQ without a channel was asked for an event"));
@@ -184,7 +185,7 @@ impl CompChannel {
         unsafe { BorrowedFd::borrow_raw((*self.0.raw).fd) }
     }
 
-    /// Whether [`next_event`](Self::next_event) returns at once when there is no event.
+    /// Chooses that [`next_event`](Self::next_event) returns at once if there is no event.
     ///
     /// # Errors
     /// fcntl(2)'s, which no healthy descriptor gives.
@@ -208,8 +209,8 @@ impl CompChannel {
     }
 }
 
-/// An event that was taken; acknowledged on drop, or [later](CqEvent::acknowledge_later). The CQ is not destroyed before:
-/// a thread that drops the last handle of it waits.
+/// An event that was taken; acknowledged on drop, or [later](CqEvent::acknowledge_later). The CQ is not destroyed
+/// before: a thread that drops the last handle of it waits.
 pub struct CqEvent<'a> {
     channel: &'a CompChannel,
     cq: *mut ibv_cq,
@@ -222,8 +223,8 @@ impl CqEvent<'_> {
         self.id
     }
 
-    /// Puts the acknowledgement off, which takes a lock of `cq`: that of 64 events is one, and what is owed when `cq` goes
-    /// is paid then. For who takes many events. One of another CQ is acknowledged now.
+    /// Delays the acknowledgement, which takes a lock of `cq`: 64 events are acknowledged together, and the rest when
+    /// `cq` is dropped. Useful if there are many events. An event of another CQ is acknowledged now.
     pub fn acknowledge_later(self, cq: &Cq) {
         const BATCH: u32 = 64;
         if cq.id() != self.id {

@@ -1,4 +1,4 @@
-//! Devices and what an open one says of itself and its ports.
+//! Devices; attributes of open ones and of their ports.
 
 use std::ffi::{c_char, c_int};
 use std::fs;
@@ -23,7 +23,7 @@ pub struct Device {
     name: String,
 }
 
-/// What `ibv_get_device_list(3)` gave; freed with the last device of it.
+/// The list that `ibv_get_device_list(3)` returned; freed with the last device of it.
 struct DeviceList {
     library: Library,
     list: *mut *mut ibv_device,
@@ -78,7 +78,7 @@ impl Device {
         &self.name
     }
 
-    /// The NUMA node that the device hangs on, by sysfs; None where there is one node only, or no hardware.
+    /// The NUMA node of the device, by sysfs; None if there is one node only, or no hardware.
     pub fn numa_node(&self) -> Option<u32> {
         numa_node(&self.name)
     }
@@ -98,7 +98,7 @@ impl Device {
     /// Opens the device.
     ///
     /// # Errors
-    /// `ibv_open_device(3)`: EACCES, ENOMEM, ENODEV and what the driver says.
+    /// `ibv_open_device(3)`: EACCES, ENOMEM, ENODEV and the driver's.
     pub fn open(&self) -> Result<Context> {
         let library = self.list.library.clone();
         // SAFETY: an entry of a list that is not freed yet.
@@ -111,7 +111,7 @@ impl Device {
     }
 }
 
-/// An open device. What is made on it keeps it open.
+/// An open device. Objects that are made on it keep it open.
 #[derive(Clone)]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
@@ -186,7 +186,7 @@ impl Context {
     /// The device's limits and identity; `ibv_query_device(3)`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's.
     pub fn attr(&self) -> Result<DeviceAttr> {
         let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: an open context and room for the struct that the call fills.
@@ -205,7 +205,7 @@ impl Context {
         self.raw_port(port).map(|raw| PortAttr::of(&raw))
     }
 
-    /// What the port is, in the library's own numbers, all that it gives; 0 in fields that it is too old for.
+    /// All attributes of the port, in the library's own numbers; 0 in fields that the library is too old for.
     ///
     /// # Errors
     /// As [`port`](Context::port).
@@ -238,11 +238,12 @@ impl Context {
         (there >= size_of::<verbs_context>() - offset).then_some(extended)
     }
 
-    /// What the device can do to memory that is registered [`ON_DEMAND`](crate::Access::ON_DEMAND), by the requests of a
-    /// transport; nothing where it has no on-demand paging, or the library cannot tell. `ibv_query_device_ex(3)`.
+    /// The operations of a transport that the device can do to memory that is registered
+    /// [`ON_DEMAND`](crate::Access::ON_DEMAND); empty if it has no on-demand paging, or if the library is too old to
+    /// ask. `ibv_query_device_ex(3)`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's.
     pub fn on_demand(&self, transport: Transport) -> Result<OnDemand> {
         let extended = self.extended(offset_of!(verbs_context, query_device_ex));
         // SAFETY: the library's struct reaches up to this operation.
@@ -280,7 +281,7 @@ impl Context {
     /// The valid GIDs of all ports; `ibv_query_gid_table(3)`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's.
     pub fn gids(&self) -> Result<Vec<GidEntry>> {
         let mut room = 0;
         for port in 1..=self.attr()?.ports {
@@ -318,7 +319,7 @@ impl Context {
 }
 
 bitflags::bitflags! {
-    /// What a device can do to memory that is not pinned; `enum ibv_odp_transport_cap_bits`.
+    /// Operations that a device can do to memory that is not pinned; `enum ibv_odp_transport_cap_bits`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct OnDemand: u32 {
         /// Send from it.
@@ -335,7 +336,7 @@ bitflags::bitflags! {
         const SRQ_RECEIVE = IBV_ODP_SUPPORT_SRQ_RECV;
     }
 
-    /// What not every device has; `enum ibv_device_cap_flags`, as far as this crate can use it.
+    /// Features that not every device has; `enum ibv_device_cap_flags`, as far as this crate can use them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Capabilities: u32 {
         /// An SRQ can be [resized](crate::Srq::resize).
@@ -348,12 +349,12 @@ bitflags::bitflags! {
         const WINDOWS_2A = IBV_DEVICE_MEM_WINDOW_TYPE_2A;
         /// Memory windows of type 2B: of a QP in its domain.
         const WINDOWS_2B = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
-        /// A peer without a receive is told to wait (RC).
+        /// A device asks a peer to wait if it has no receive for its message (RC).
         const RNR_NAK = IBV_DEVICE_RC_RNR_NAK_GEN;
     }
 }
 
-/// Whether and how a device does atomics; `enum ibv_atomic_cap`.
+/// The atomic operations of a device; `enum ibv_atomic_cap`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicCap {
     /// Not at all.
@@ -399,7 +400,7 @@ pub struct DeviceAttr {
     pub max_dest_rd_atomic: u8,
     /// Reads and atomics that a QP can have under way.
     pub max_rd_atomic: u8,
-    /// Whether it does atomics.
+    /// Its atomic operations.
     pub atomics: AtomicCap,
     /// Address handles.
     pub max_ah: u32,
@@ -413,9 +414,9 @@ pub struct DeviceAttr {
     pub max_srq_queue: u32,
     /// SGEs of a receive in an SRQ.
     pub max_srq_sge: u32,
-    /// Page sizes that it can map, each its bit; 0 where it does not say.
+    /// Page sizes that it can map, a bit for each; 0: unknown.
     pub page_sizes: u64,
-    /// What it has that others do not.
+    /// Optional features.
     pub capabilities: Capabilities,
     /// Ports, from 1.
     pub ports: u8,

@@ -1,13 +1,13 @@
-//! What went wrong, in one sentence: the call, what it was about, and the errno.
+//! The error of a call, in one sentence: the call, its object and the errno.
 
 use std::ffi::c_int;
 use std::fmt;
 use std::io;
 
-/// Why something failed. One word in size, so that a `Result` of the hot path stays in registers.
+/// The reason of a failure. One word in size, so that a `Result` of the hot path stays in registers.
 pub struct Error(Box<Kind>);
 
-/// What every fallible call of this crate returns; posting has an error of its own, [`PostError`].
+/// The result of every fallible call of this crate; posting has an error of its own, [`PostError`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 enum Kind {
@@ -43,7 +43,7 @@ impl Error {
         Self::call(call, about, errno())
     }
 
-    /// The errno of the call that failed; None where no call was made, or one that has none: a library that is not there,
+    /// The errno of the call that failed. None if no call was made, or one without errno: a library that is not there,
     /// an impossible argument, an error of the CUDA driver.
     pub fn errno(&self) -> Option<i32> {
         match *self.0 {
@@ -53,7 +53,7 @@ impl Error {
         }
     }
 
-    /// Why the call failed, without what it was about: "ibv_reg_mr: Bad address (os error 14)".
+    /// The reason without the object: "ibv_reg_mr: Bad address (os error 14)".
     pub(crate) fn cause(&self) -> String {
         match &*self.0 {
             Kind::Call { call, errno, .. } => format!("{call}: {}", io::Error::from_raw_os_error(*errno)),
@@ -61,7 +61,7 @@ impl Error {
         }
     }
 
-    /// Whether libibverbs itself is missing or too old, so that no device can be had on this machine.
+    /// Returns true if libibverbs itself is missing or too old, so that no device can be had on this machine.
     pub fn is_library(&self) -> bool {
         matches!(*self.0, Kind::Library(_))
     }
@@ -92,18 +92,18 @@ impl From<PostError> for Error {
     }
 }
 
-/// Why a list of work requests was not taken whole; `ibv_post_send(3)`, `ibv_post_recv(3)`.
+/// The reason why not all of a list of work requests was posted; `ibv_post_send(3)`, `ibv_post_recv(3)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PostError {
     /// ENOMEM: the queue is full. EINVAL: the request does not fit the QP's type or state.
     pub errno: i32,
-    /// How many requests of the list, from its start, were taken before the one that failed.
+    /// The number of requests that were posted: those of the list before the one that failed.
     pub posted: usize,
     pub(crate) call: &'static str,
 }
 
 impl PostError {
-    /// What a call answered that took the first `posted` requests.
+    /// The result of a call that returned `rc` and posted the first `posted` requests.
     #[cold]
     pub(crate) fn of(call: &'static str, rc: c_int, posted: usize) -> Self {
         Self { errno: code(rc), posted, call }
@@ -115,7 +115,7 @@ impl PostError {
         Self { errno: libc::EINVAL, posted: 0, call }
     }
 
-    /// Whether the queue had no room; polling the CQ makes some.
+    /// Returns true if the queue had no room; polling the CQ makes some.
     pub fn is_full(&self) -> bool {
         self.errno == libc::ENOMEM
     }

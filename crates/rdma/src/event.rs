@@ -11,14 +11,14 @@ use crate::device::{Context, set_nonblocking};
 use crate::error::{Error, Result};
 use crate::srq::SrqId;
 
-/// What an event is about.
+/// The object that an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventSource {
     /// The QP of that number.
     Qp(u32),
-    /// That CQ.
+    /// A CQ.
     Cq(CqId),
-    /// That SRQ.
+    /// An SRQ.
     Srq(SrqId),
     /// A port, from 1.
     Port(u8),
@@ -28,7 +28,7 @@ pub enum EventSource {
 
 macro_rules! kinds {
     ($($name:ident = $number:ident, $source:ident, $words:literal;)+) => {
-        /// What happened; `enum ibv_event_type`, IBA volume 1, 11.6.3.
+        /// The kind of an event; `enum ibv_event_type`, IBA volume 1, 11.6.3.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum EventKind {
             $(#[doc = concat!("The ", $words, ".")] $name,)+
@@ -90,18 +90,19 @@ kinds! {
     SpeedChange = IBV_EVENT_DEVICE_SPEED_CHANGE, Port, "port's speed changed";
 }
 
-/// One asynchronous event. It was acknowledged when it was taken, so that nothing waits for who holds it.
+/// One asynchronous event. It is acknowledged already, so that the destruction of its object need not wait for the
+/// holder of this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// Its kind.
     pub kind: EventKind,
-    /// To what.
+    /// Its object.
     pub source: EventSource,
 }
 
 impl Context {
-    /// Waits for the next asynchronous event of this device, takes and acknowledges it; None when there is none and
-    /// [`set_async_nonblocking`](Context::set_async_nonblocking) was asked for. `ibv_get_async_event(3)`.
+    /// Waits for the next asynchronous event of this device, takes and acknowledges it. None if there is none and
+    /// [`set_async_nonblocking`](Context::set_async_nonblocking) is on. `ibv_get_async_event(3)`.
     ///
     /// # Errors
     /// EINTR, when a signal handler ran.
@@ -116,8 +117,8 @@ impl Context {
         // SAFETY: zeroed, then filled: pointers and integers, for which zero is a value.
         let mut raw = unsafe { raw.assume_init() };
         let (kind, arm) = EventKind::of(raw.event_type);
-        // SAFETY: the kind says which arm counts; a QP, CQ or SRQ that an event names is not destroyed before
-        // the acknowledgement below (ibv_get_async_event(3)), and its number and cookie never change.
+        // SAFETY: the kind names the field of the union that is valid. A QP, CQ or SRQ that an event names is not
+        // destroyed before the acknowledgement below (ibv_get_async_event(3)), and its number and cookie never change.
         let source = unsafe {
             match arm {
                 Arm::Qp => EventSource::Qp((*raw.element.qp).qp_num),
@@ -132,7 +133,7 @@ impl Context {
         Ok(Some(AsyncEvent { kind, source }))
     }
 
-    /// Whether [`next_async_event`](Context::next_async_event) returns at once when there is no event.
+    /// Chooses that [`next_async_event`](Context::next_async_event) returns at once if there is no event.
     ///
     /// # Errors
     /// fcntl(2)'s, which no healthy descriptor gives.

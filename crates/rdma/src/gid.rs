@@ -60,10 +60,10 @@ impl<'de> Deserialize<'de> for Gid {
     }
 }
 
-/// What kind of name a GID is; `enum ibv_gid_type`.
+/// The kind of a GID; `enum ibv_gid_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidType {
-    /// Of an InfiniBand port.
+    /// The GID of an InfiniBand port.
     InfiniBand,
     /// RoCE v1: Ethernet frames of type 0x8915.
     RoceV1,
@@ -93,7 +93,7 @@ pub struct GidEntry {
     pub port: u32,
     /// The name itself.
     pub gid: Gid,
-    /// What kind of name.
+    /// Its kind.
     pub kind: GidType,
     /// The network interface that it comes from (`if_nametoindex(3)`); 0 for none.
     pub interface: u32,
@@ -124,20 +124,20 @@ impl GidEntry {
 }
 
 /// The entry that a connection should use unless the user says otherwise: RoCE v2 before v1, then IPv4, then IPv6 of
-/// more than the link, as perftest picks; addresses of the loopback interface last. None without a RoCE entry: LIDs
-/// lead through an InfiniBand subnet.
+/// more than the link, as perftest picks; addresses of the loopback interface last. None if there is no RoCE entry: in
+/// an InfiniBand subnet LIDs are the addresses.
 pub fn best(entries: &[GidEntry]) -> Option<GidEntry> {
     let roce = |e: &&GidEntry| matches!(e.kind, GidType::RoceV1 | GidType::RoceV2);
     entries.iter().filter(roce).min_by_key(|e| e.rank()).copied()
 }
 
-/// Who sent a datagram, by the first [`GRH_BYTES`](crate::GRH_BYTES) bytes of its receive, where
-/// [`has_grh`](crate::Completion::has_grh) says that something is in them: a GRH or IPv6 header (IBA volume 1, 8.3), or
-/// with RoCE v2 over IPv4 that header in the last 20 bytes (annex A17.4.5.1). None where it is neither. What a peer put
-/// there nobody has checked.
+/// The GID of the sender of a datagram, from the first [`GRH_BYTES`](crate::GRH_BYTES) bytes of its receive. They are
+/// valid if [`has_grh`](crate::Completion::has_grh) is true, and hold a GRH or IPv6 header (IBA volume 1, 8.3), or with
+/// RoCE v2 over IPv4 that header in the last 20 bytes (annex A17.4.5.1). None if they hold neither. The sender chose
+/// these bytes; nothing has verified them.
 pub fn of_sender(grh: &[u8; GRH_BYTES]) -> Option<Gid> {
     let ipv4 = &grh[20..];
-    // Its checksum tells it from the end of an IPv6 address that begins with the same byte.
+    // The checksum distinguishes it from the end of an IPv6 address that begins with the same byte.
     if ipv4[0] == 0x45 && is_checksum_right(ipv4) {
         let address = Ipv4Addr::new(ipv4[12], ipv4[13], ipv4[14], ipv4[15]);
         return Some(Gid::from(IpAddr::from(address)));

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 /// The driver's library. It comes with the driver; libcuda.so, without the number, with the developer's package.
 const SONAME: &str = "libcuda.so.1";
 
-/// A page as the driver pins it for other devices (NVIDIA's "GPUDirect RDMA", "Pinning GPU memory"). Whoever may reach a
-/// byte reaches its page.
+/// A page as the driver pins it for other devices (NVIDIA's "GPUDirect RDMA", "Pinning GPU memory"): access to one of
+/// its bytes is access to all of it.
 const GPU_PAGE: u64 = 64 << 10;
 
 const CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: c_int = 6;
@@ -51,7 +51,8 @@ struct Cuda {
 }
 
 impl Cuda {
-    /// The process's driver, loaded and initialised at the first call. A failure is not kept; the next call tries again.
+    /// The process's driver, loaded and initialised at the first call. A failure is not kept; the next call tries
+    /// again.
     fn load() -> Result<&'static Cuda> {
         static LOADED: OnceLock<Cuda> = OnceLock::new();
         if let Some(cuda) = LOADED.get() {
@@ -155,8 +156,8 @@ impl Gpu {
         Ok(Gpu { cuda, device, index, name })
     }
 
-    /// The first GPU on a NUMA node, that of an RDMA device, since what passes between two nodes is slower; the first of
-    /// all where there is none on it, or the node is not known.
+    /// The first GPU on a NUMA node, that of an RDMA device, since what passes between two nodes is slower; the first
+    /// of all where there is none on it, or the node is not known.
     ///
     /// # Errors
     /// As [`open`](Gpu::open).
@@ -179,12 +180,12 @@ impl Gpu {
         self.index
     }
 
-    /// What the driver calls it.
+    /// The driver's name for it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The NUMA node that it hangs on, by sysfs; None where there is one node only.
+    /// The NUMA node of the GPU, by sysfs; None if there is one node only.
     pub fn numa_node(&self) -> Option<u32> {
         let address = text(|to, len| {
             // SAFETY: at most `len` bytes are written, with a NUL at the end.
@@ -204,7 +205,7 @@ impl std::fmt::Display for Gpu {
     }
 }
 
-/// What a function writes that takes a place and its length.
+/// The text that a function writes, which takes an address and a length.
 fn text(write: impl FnOnce(*mut c_char, c_int) -> Result<()>) -> Result<String> {
     let mut bytes = [0u8; 256];
     // One less: the last byte stays NUL.
@@ -273,15 +274,15 @@ impl Allocation {
             Ok(base)
         })?;
         let start = base.next_multiple_of(GPU_PAGE);
-        // Whatever fails from here on frees it.
+        // If anything fails from here on, dropping this frees the memory.
         let memory = Self { primary, base, start, len };
         memory.prepare()?;
         Ok(memory)
     }
 
     /// Has CUDA wait for its own copies and fills of this memory, as NVIDIA asks for where other devices reach it (its
-    /// "GPUDirect RDMA", "Synchronization and Memory Ordering"), and then fills it: without that a fill returns before it
-    /// is done.
+    /// "GPUDirect RDMA", "Synchronization and Memory Ordering"), and then fills it: without that a fill returns before
+    /// it is done.
     fn prepare(&self) -> Result<()> {
         let gpu = &self.primary.gpu;
         self.primary.enter(|cuda| {
@@ -302,7 +303,7 @@ impl Allocation {
         self.start
     }
 
-    /// The pages as a dma-buf, from the first byte on; None where the driver has no such function (CUDA before 11.7).
+    /// The pages as a dma-buf, from the first byte on; None if the driver has no such function (CUDA before 11.7).
     pub fn dma_buf(&self) -> Option<Result<OwnedFd>> {
         let get_handle = self.primary.gpu.cuda.mem_get_handle?;
         let pages = self.len.next_multiple_of(GPU_PAGE as usize);
@@ -321,7 +322,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // Where that fails there is nobody to tell, and the context's end frees it.
+        // An error here cannot be returned; the end of the context then frees the memory.
         let _ = self.primary.enter(|cuda| {
             // SAFETY: allocated once, freed once.
             unsafe { (cuda.mem_free)(self.base) };

@@ -2,19 +2,20 @@
 //! RNIC, Vervain's under `vervain run`. `vervain bench`, ACP and PM are written over it.
 //!
 //! The crates `ibverbs` and `rdma-sys` run bindgen over the headers of an installed or bundled rdma-core, and `sideway`
-//! wants CMake and a C shim for the header's inline functions (`rdma-mummy-sys`), so that each makes the machine that
-//! builds a program have what only the one that runs it needs. The layouts we have and hold against the header already
-//! (`vervain-abi`), the functions are some two dozen, and libraries are asked for them when the program runs.
+//! wants CMake and a C shim for the header's inline functions (`rdma-mummy-sys`), so each of them requires on the
+//! machine that builds a program what only the machine that runs it needs. The layouts exist already and are checked
+//! against the header (`vervain-abi`); the functions are about two dozen, and are looked up when the program runs.
 //!
 //! # What keeps it safe
 //!
-//! * An object keeps what it was made of: a QP its CQs, its SRQ and its domain, a domain its device, a device the library.
+//! * An object keeps what it was made of: a QP its CQs, its SRQ and its domain, a domain its device, a device the
+//!   library.
 //! * Memory belongs to its domain ([`Pd`]). It stays registered and mapped until it is deregistered, after which no
 //!   device touches it, or until the domain and all its QPs are gone. Posting therefore needs no `unsafe`: a request
 //!   that outlives the handles of its memory still finds the memory.
 //! * No reference into registered memory is ever made ([`Region`]), since peers may store into it at any time.
-//! * What a request names by a key the devices check. What it names by a pointer, an address handle, it borrows, and
-//!   only a UD QP of the same domain takes it.
+//! * A request names memory by a key, which the devices check. It names an address handle by a pointer, and borrows it;
+//!   only a UD QP of the same domain accepts it.
 //!
 //! # Speed
 //!

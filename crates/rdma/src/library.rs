@@ -58,7 +58,7 @@ pub(crate) struct Functions {
     pub destroy_ah: unsafe extern "C" fn(*mut ibv_ah) -> c_int,
     pub get_async_event: unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int,
     pub ack_async_event: unsafe extern "C" fn(*mut ibv_async_event),
-    /// Of Vervain's library only, by the declarations in `vervain.h`.
+    /// Functions of Vervain's library only, as `vervain.h` declares them.
     pub vervain_stop: Option<unsafe extern "C" fn(*mut ibv_context, *const c_void) -> c_int>,
     pub vervain_go: Option<unsafe extern "C" fn(*mut ibv_context) -> c_int>,
     // Last, so that it is dropped after the functions that live in it.

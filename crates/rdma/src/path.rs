@@ -1,4 +1,4 @@
-//! How two QPs find each other: what each side tells the other, and the path's settings.
+//! The connection of two QPs: the addresses that the two sides exchange, and the settings of the path.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::gid::Gid;
 use crate::port::{LinkLayer, Mtu};
 use crate::region::RemoteMemory;
 
-/// What one side tells the other, by whatever way they have (TCP, a file), before they connect.
+/// The address of one side, for the other. The program exchanges it by means of its own (TCP, a file) before the QPs
+/// connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// QP number, 24 bits.
@@ -19,7 +20,7 @@ pub struct Endpoint {
     pub psn: u32,
     /// LID of its port; 0 on RoCE.
     pub lid: u16,
-    /// GID of its port; None where the path goes by LIDs.
+    /// GID of its port; None if LIDs are the addresses.
     pub gid: Option<Gid>,
     /// The memory that the peer may use, if any.
     pub memory: Option<RemoteMemory>,
@@ -39,16 +40,16 @@ pub struct PathOptions {
     pub gid_index: Option<u8>,
     /// Place of the P_Key in the port's table.
     pub pkey_index: u16,
-    /// Bytes of payload in a packet. Both sides must say the same (RC, UC).
+    /// Bytes of payload in a packet, at most. Both sides must set the same (RC, UC).
     pub mtu: Mtu,
-    /// How long to wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31; 0 waits for ever (RC).
+    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power, 1 to 31; 0: no limit (RC).
     pub timeout: u8,
     /// How often to send again where none came, 0 to 7 (RC).
     pub retry_count: u8,
     /// How often to send again where the peer had no receive posted, 0 to 6; 7 never gives up (RC).
     pub rnr_retry: u8,
-    /// How long a peer without a receive of ours has to wait, as a number of the table in `ibv_modify_qp(3)`, 0 to 31:
-    /// 0 is 655 ms, 1 is 10 µs, 12 is 640 µs (RC).
+    /// Time that a peer must wait after it found no receive here, as an index into the table in `ibv_modify_qp(3)`, 0
+    /// to 31: 0 is 655 ms, 1 is 10 µs, 12 is 640 µs (RC).
     pub min_rnr_timer: u8,
     /// Reads and atomics that may be under way from this side; at most the peer's
     /// [`max_dest_rd_atomic`](PathOptions::max_dest_rd_atomic) (RC).
@@ -114,8 +115,9 @@ impl PathOptions {
         Ok(options)
     }
 
-    /// The same with 7 retries and the shortest [`timeout`](PathOptions::timeout) with which requests outlast a `silence` of the peer:
-    /// 8 tries take at least as long, and up to four times that (IBA 9.7.6.1.3). 19 hours are the most (RC).
+    /// The same with 7 retries and the shortest [`timeout`](PathOptions::timeout) with which requests outlast a
+    /// `silence` of the peer: 8 tries take at least as long, and up to four times that (IBA 9.7.6.1.3). 19 hours are
+    /// the most (RC).
     #[must_use]
     pub fn outlasting(self, silence: Duration) -> Self {
         let tries = u128::from(MOST_RETRIES) + 1;
@@ -124,7 +126,7 @@ impl PathOptions {
         Self { timeout, retry_count: MOST_RETRIES, ..self }
     }
 
-    /// What the peer has to know of this side, but for the memory: LID and GID of the port.
+    /// The address of this side without memory: LID and GID of the port.
     pub(crate) fn local(&self, context: &Context, qpn: u32, psn: u32) -> Result<Endpoint> {
         let lid = context.port(self.port)?.lid;
         let gid = match self.gid_index {

@@ -14,7 +14,7 @@ use crate::gpu::{Allocation, Gpu};
 use crate::region::{Foreign, Mapping, Region};
 
 bitflags::bitflags! {
-    /// What a registration allows; `enum ibv_access_flags` of `ibv_reg_mr(3)`. Reading by the device itself always is.
+    /// The rights of a registration; `enum ibv_access_flags` of `ibv_reg_mr(3)`. The device itself can always read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Access: u32 {
         /// The device may write: receives, what Read and atomics bring. The remote rights but reading need it.
@@ -27,7 +27,7 @@ bitflags::bitflags! {
         const REMOTE_ATOMIC = IBV_ACCESS_REMOTE_ATOMIC;
         /// Windows may be bound to it ([`Qp::bind`](crate::Qp::bind)).
         const WINDOW_BIND = IBV_ACCESS_MW_BIND;
-        /// Nothing is pinned: the device fetches pages when it needs them. Only where it can
+        /// The memory is not pinned: the device fetches pages when it needs them. Only for devices that can do this
         /// ([`Context::on_demand`](crate::Context::on_demand)).
         const ON_DEMAND = IBV_ACCESS_ON_DEMAND;
         /// The memory is of huge pages, which on-demand paging wants to know.
@@ -47,15 +47,17 @@ impl Access {
     }
 }
 
-/// A protection domain: a key opens memory only to the QPs of its domain. What is made in it keeps it.
+/// A protection domain: a key gives access to memory to the QPs of its domain only. Objects that are made in it keep it
+/// alive.
 #[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
 pub(crate) struct PdInner {
     pub raw: *mut ibv_pd,
     pub context: Context,
-    /// All memory registered here that nobody has taken back: a handle that is dropped leaves it, since requests that
-    /// were posted, and peers, may still use it. QPs, SRQs and windows hold the domain, so all are gone before it.
+    /// All memory that is registered here. Dropping a handle does not deregister its memory, since requests that were
+    /// posted, and peers, may still use it. QPs, SRQs and windows keep the domain alive, so none is left when this is
+    /// dropped.
     registrations: Mutex<Vec<Arc<Registration>>>,
 }
 
@@ -87,17 +89,17 @@ impl PdInner {
     /// Deregisters at once what a handle gave up; keeps it as before where that fails.
     pub fn take_back(&self, registration: Arc<Registration>) -> Result<(), (Arc<Registration>, Error)> {
         self.registrations().retain(|r| !Arc::ptr_eq(r, &registration));
-        // The list and the handle were all who had it.
+        // The list and the handle were its only owners.
         let Some(mut registration) = Arc::into_inner(registration) else { return Ok(()) };
         registration.deregister().map_err(|error| (self.keep(registration), error))
     }
 }
 
-/// What a registration frees once the device has forgotten it.
+/// The memory that a registration frees after the device has forgotten it.
 pub(crate) enum Memory {
     Mapping(Mapping),
     Gpu(#[expect(dead_code, reason = "kept to be freed")] Allocation),
-    /// Somebody else's, who frees it.
+    /// Memory of another owner, which frees it.
     Foreign,
 }
 
@@ -110,15 +112,15 @@ pub(crate) struct Registration {
     pub memory: Memory,
 }
 
-// SAFETY: `raw` is handed to dereg_mr, once, by whoever is last, and before only to calls that read it; a mapping is reached by atomics, and an allocation
-// only freed, which any thread may do.
+// SAFETY: `raw` is passed to dereg_mr once, by the last owner, and before that only to calls that read it. A mapping is
+// accessed by atomics, and an allocation only freed, which any thread may do.
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
 
 impl Registration {
     /// # Safety
-    /// `raw` was registered with this device, and nobody else deregisters it.
+    /// `raw` was registered with this device, and is not deregistered anywhere else.
     unsafe fn new(context: &Context, raw: *mut ibv_mr) -> Self {
         // SAFETY: the library's, by the caller's word; both fields stay as they are.
         let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
@@ -143,7 +145,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Nobody to tell; the memory is then kept for good.
+        // Drop cannot return an error; the memory is then never freed.
         if !self.raw.is_null() && self.deregister().is_err() {
             mem::forget(mem::replace(&mut self.memory, Memory::Foreign));
         }
@@ -154,7 +156,7 @@ impl Pd {
     /// Allocates a protection domain; `ibv_alloc_pd(3)`.
     ///
     /// # Errors
-    /// ENOMEM, and what the driver says.
+    /// ENOMEM, and the driver's.
     pub fn new(context: &Context) -> Result<Pd> {
         // SAFETY: an open context.
         let raw = unsafe { (context.0.library.0.alloc_pd)(context.0.raw) };
@@ -171,8 +173,8 @@ impl Pd {
 
     /// Maps `len` bytes of zeros, from the start of a page, and registers them; `ibv_reg_mr(3)`.
     ///
-    /// The memory stays until [`Region::deregister`], or else until this domain and every QP and SRQ in it are gone, also
-    /// when the handle is dropped before.
+    /// The memory stays until [`Region::deregister`], or else until this domain and every QP and SRQ in it are gone,
+    /// also when the handle is dropped before.
     ///
     /// # Errors
     /// ENOMEM: no memory, or more than RLIMIT_MEMLOCK allows. EINVAL: rights that do not go together. A length of 0.
@@ -185,16 +187,16 @@ impl Pd {
     }
 
     /// Allocates `len` bytes of zeros in the memory of a GPU, from the start of a page of 64 KiB, and registers them:
-    /// `ibv_reg_mr(3)`, which takes them where the kernel module nvidia-peermem is loaded; or else as a dma-buf
-    /// (`ibv_reg_dmabuf_mr(3)`), where driver and library have that.
+    /// by `ibv_reg_mr(3)`, which works if the kernel module nvidia-peermem is loaded, or else as a dma-buf
+    /// (`ibv_reg_dmabuf_mr(3)`), if driver and library have that.
     ///
-    /// The memory stays as that of [`region`](Pd::region) does. The CPU cannot reach it: a process that posts an inline
-    /// request of it is ended by SIGSEGV, and so is one whose library has the CPU copy what came
-    /// (MLX5_SCATTER_TO_CQE=0 has mlx5 leave that).
+    /// The memory lives as long as that of [`region`](Pd::region). The CPU cannot access it: an inline request that
+    /// names it ends the process by SIGSEGV, and so does a library that has the CPU copy received data (mlx5 does not
+    /// with MLX5_SCATTER_TO_CQE=0).
     ///
     /// # Errors
-    /// The driver's, where it gives no memory. Where the device cannot reach the memory, a sentence that says so, with
-    /// the errno of `ibv_reg_mr`. A length of 0.
+    /// The driver's if it has no memory. A sentence about it, with the errno of `ibv_reg_mr`, if the device cannot
+    /// access the memory. A length of 0.
     pub fn gpu_region(&self, gpu: &Gpu, len: usize, access: Access) -> Result<Foreign> {
         let memory = Allocation::new(gpu, len)?;
         let start = memory.start();
@@ -221,12 +223,12 @@ impl Pd {
     ///
     /// # Safety
     /// The `len` bytes at `start` stay allocated until [`Foreign::deregister`] has succeeded, or else until this domain
-    /// and every QP and SRQ in it are gone. With any right to write, nobody holds a Rust reference into them meanwhile.
-    /// The CPU can read them, or no request that names them is inline.
+    /// and every QP and SRQ in it are gone. If the registration gives any right to write, there is no Rust reference
+    /// into them meanwhile. The CPU can read them, or no request that names them is inline.
     ///
     /// # Errors
-    /// As [`region`](Pd::region); EFAULT where the device cannot reach such memory; EOPNOTSUPP or EINVAL for
-    /// [`Access::ON_DEMAND`] where it cannot do that.
+    /// As [`region`](Pd::region); EFAULT if the device cannot access such memory; EOPNOTSUPP or EINVAL for
+    /// [`Access::ON_DEMAND`] if it does not support that.
     pub unsafe fn register_foreign(&self, start: *mut c_void, len: usize, access: Access) -> Result<Foreign> {
         // SAFETY: handed on to the caller.
         unsafe { self.register_foreign_at(start, len, start as u64, access) }
@@ -234,15 +236,16 @@ impl Pd {
 
     /// As [`register_foreign`](Pd::register_foreign), with the address `iova` for the first byte in requests of this
     /// side and of peers, so that the address that a peer names need not be one of this process; `ibv_reg_mr_iova` in
-    /// `ibv_reg_mr(3)`. Atomics want addresses that 8 divides both here and there, so `iova` and `start` should have the
-    /// same offset in a page; many devices take no other.
+    /// `ibv_reg_mr(3)`. Atomics require that 8 divides both the address in the process and the one in requests, so
+    /// `iova` and `start` should have the same offset in a page; many devices accept no other.
     ///
     /// # Safety
-    /// As there. Where `iova` is not the address of `start`, no request that names the memory is inline: the CPU would
-    /// read at `iova`.
+    /// The rules of [`register_foreign`](Pd::register_foreign). If `iova` is not the address of `start`, no request
+    /// that names the memory is inline: the CPU would read at `iova`.
     ///
     /// # Errors
-    /// As there; an `iova` from which `len` bytes would pass the end of all addresses.
+    /// Those of [`register_foreign`](Pd::register_foreign); an `iova` from which `len` bytes would pass the end of all
+    /// addresses.
     pub unsafe fn register_foreign_at(
         &self,
         start: *mut c_void,
@@ -262,8 +265,8 @@ impl Pd {
     /// The memory stays until the registration is dropped.
     unsafe fn register(&self, start: *mut c_void, len: usize, iova: u64, access: Access) -> Result<Registration> {
         let (context, library) = (&self.0.context, &self.0.context.0.library.0);
-        // As the header's macro: the older call where it says the same, since a kernel that lacks an optional right
-        // refuses it there, and the newer one drops it.
+        // As the macro in the header does: the older call if it has the same meaning, since a kernel that lacks an
+        // optional right refuses that right in the older call and drops it in the newer one.
         let plain = iova == start as u64 && access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0;
         let (call, raw) = if plain {
             // SAFETY: an allocated domain; that the memory is there and stays, the caller answers for.
@@ -280,7 +283,7 @@ impl Pd {
         Ok(unsafe { Registration::new(context, raw) })
     }
 
-    /// None where the library or the driver has no such function.
+    /// None if the library or the driver has no such function.
     ///
     /// # Safety
     /// As of [`register`](Pd::register).

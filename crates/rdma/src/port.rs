@@ -1,4 +1,4 @@
-//! What a port says of itself: `ibv_query_port(3)`.
+//! The attributes of a port: `ibv_query_port(3)`.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl Mtu {
 impl TryFrom<u32> for Mtu {
     type Error = String;
 
-    /// The MTU of so many bytes.
+    /// The MTU of `bytes` bytes.
     fn try_from(bytes: u32) -> Result<Self, String> {
         let found = Self::ALL.iter().find(|(.., size)| *size == bytes).map(|(mtu, ..)| *mtu);
         found.ok_or_else(|| format!("{bytes} is no MTU: 256, 512, 1024, 2048 or 4096 are"))
@@ -66,7 +66,7 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// Whether a port can carry data; `enum ibv_port_state`.
+/// The state of a port, which says if it can carry data; `enum ibv_port_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortState {
     /// No cable, or switched off.
@@ -83,7 +83,7 @@ pub enum PortState {
     Other(u32),
 }
 
-/// What lies under the transport; the `link_layer` of `ibv_query_port(3)`.
+/// The layer below the transport; the `link_layer` of `ibv_query_port(3)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkLayer {
     /// Addresses are LIDs, given by a subnet manager.
@@ -97,7 +97,7 @@ pub enum LinkLayer {
 /// The attributes of a port.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PortAttr {
-    /// Whether it can carry data.
+    /// Its state; data can be carried in [`PortState::Active`].
     pub state: PortState,
     /// The largest MTU that the port could have.
     pub max_mtu: Option<Mtu>,
@@ -111,13 +111,13 @@ pub struct PortAttr {
     pub max_message: u32,
     /// The LID; 0 on Ethernet.
     pub lid: u16,
-    /// What lies under the transport.
+    /// The layer below the transport.
     pub link_layer: LinkLayer,
     /// Lanes of the link; 0 where the device gave a number that has no meaning.
     pub lanes: u32,
     /// Data rate of one lane in Gbit/s; 0.0 where the device gave a number that has no meaning.
     pub lane_gbps: f64,
-    /// Where every address needs a GRH, whatever the link layer.
+    /// True if every address needs a GRH, on any link layer.
     pub grh_required: bool,
 }
 
@@ -127,7 +127,7 @@ impl PortAttr {
         f64::from(self.lanes) * self.lane_gbps
     }
 
-    /// Whether an address of this port needs a GID.
+    /// Returns true if an address of this port needs a GID.
     pub fn needs_gid(&self) -> bool {
         self.grh_required || self.link_layer == LinkLayer::Ethernet
     }

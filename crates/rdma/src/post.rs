@@ -28,8 +28,8 @@ pub struct SendRequest<'s, 'a> {
     borrows: PhantomData<(&'s (), &'a ())>,
 }
 
-/// 0 in every field, and in what lies between: then the compiler makes a request where it is posted from. It copies one that is put
-/// together from unions which are set in part.
+/// 0 in every field, and in what lies between: then the compiler makes a request where it is posted from. It copies one
+/// that is put together from unions which are set in part.
 // SAFETY: integers, pointers, and unions of them.
 const BLANK: ibv_send_wr = unsafe { std::mem::zeroed() };
 
@@ -178,8 +178,8 @@ impl<'s, 'a> SendRequest<'s, 'a> {
 }
 
 impl SendRequest<'static, 'static> {
-    /// Closes this side's window of type 2 with the key `rkey`. Requests of the peer that use it later are remote access
-    /// errors; one that is not open to this QP is an error of this request.
+    /// Closes this side's window of type 2 with the key `rkey`. Requests of the peer that use it later are remote
+    /// access errors; one that is not open to this QP is an error of this request.
     #[inline]
     pub fn local_invalidate(rkey: u32) -> Self {
         Self::send(&[]).invalidating(IBV_WR_LOCAL_INV, rkey)
@@ -215,7 +215,7 @@ impl<'s, 'a> RecvRequest<'s, 'a> {
     }
 }
 
-/// What the two kinds of work request have in common: a place in a chain, and SGEs.
+/// The common part of the two kinds of work request: a link to the next one, and SGEs.
 pub(crate) trait Chained: Sized {
     fn sge_count(&self) -> usize;
     fn link(&mut self, next: *mut Self, sges: *mut ibv_sge);
@@ -241,7 +241,7 @@ chained!(ibv_send_wr, ibv_recv_wr);
 struct Chain<R> {
     requests: Vec<R>,
     sges: Vec<ibv_sge>,
-    /// Whether the pointers in `requests` lead into these two vectors, as they lie now.
+    /// True if the pointers in `requests` lead into these two vectors, as they lie now.
     linked: bool,
 }
 
@@ -284,7 +284,7 @@ impl<R: Chained> Chain<R> {
         first
     }
 
-    /// Where in the list `request` is, which the library named; 0 where it named none.
+    /// The index in the list of `request`, which the library named; 0 if it named none.
     fn place(&self, request: *const R) -> usize {
         self.requests.iter().position(|r| ptr::eq(r, request)).unwrap_or(0)
     }
@@ -327,13 +327,13 @@ impl<'a> SendList<'a> {
         self.chain.clear();
     }
 
-    /// How many requests it has.
+    /// The number of requests.
     #[inline]
     pub fn len(&self) -> usize {
         self.chain.requests.len()
     }
 
-    /// Whether it has none.
+    /// Returns true if it has none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.chain.requests.is_empty()
@@ -384,20 +384,21 @@ impl<'a> RecvList<'a> {
         self.chain.clear();
     }
 
-    /// Takes all receives out, and with them what the list borrows: its room can be used for receives into other memory.
+    /// Takes all receives out, and with them what the list borrows: its room can be used for receives into other
+    /// memory.
     #[inline]
     pub fn recycled<'b>(mut self) -> RecvList<'b> {
         self.clear();
         RecvList { chain: self.chain, borrows: PhantomData }
     }
 
-    /// How many receives it has.
+    /// The number of receives.
     #[inline]
     pub fn len(&self) -> usize {
         self.chain.requests.len()
     }
 
-    /// Whether it has none.
+    /// Returns true if it has none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.chain.requests.is_empty()

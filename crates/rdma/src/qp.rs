@@ -84,8 +84,8 @@ impl QpState {
     }
 }
 
-/// What a QP is to be; [`Qp::builder`] begins with 128 requests in each queue, of one SGE, none inline, and completions
-/// for requests that ask for one.
+/// Parameters of a new QP; [`Qp::builder`] begins with 128 requests in each queue, of one SGE, none inline, and
+/// completions for requests that ask for one.
 #[derive(Clone)]
 pub struct QpBuilder {
     transport: Transport,
@@ -116,7 +116,7 @@ impl QpBuilder {
         self
     }
 
-    /// Bytes that a request can carry inline; what devices allow (some hundreds) no query tells.
+    /// Bytes that a request can carry inline. Devices allow some hundreds; no query returns their limit.
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.cap.max_inline_data = bytes;
         self
@@ -129,7 +129,7 @@ impl QpBuilder {
         self
     }
 
-    /// Whether every request has a completion, as if it were signaled.
+    /// Chooses that every request has a completion, as if it were signaled.
     pub fn signal_all(mut self, all: bool) -> Self {
         self.signal_all = all;
         self
@@ -209,7 +209,7 @@ pub struct Qp {
     receives: ReceiveQueue<ibv_qp>,
     domain: Domain,
     number: u32,
-    /// Of the life that it is in, or begins.
+    /// PSN of its present life, or of the one that it begins.
     psn: AtomicU32,
     generation: AtomicU32,
     max_inline: u32,
@@ -256,8 +256,8 @@ impl Qp {
         self.number
     }
 
-    /// The PSN of the first packet of the life that it is in, 24 bits; what [`endpoint`](Qp::endpoint) says of it, without asking
-    /// the device for the rest.
+    /// The PSN of the first packet of its present life, 24 bits; the same as in [`endpoint`](Qp::endpoint), but without
+    /// a query of the device.
     pub fn psn(&self) -> u32 {
         self.psn.load(Ordering::Relaxed)
     }
@@ -272,11 +272,11 @@ impl Qp {
         self.max_inline
     }
 
-    /// What the peer has to know to connect: number, PSN, LID and GID. Memory is for the caller to add. It holds for the
-    /// life that the QP is in: after a [`reset`](Qp::reset) the PSN is another.
+    /// The address that the peer needs to connect: number, PSN, LID and GID. The caller adds memory. It is valid for
+    /// the QP's present life: after a [`reset`](Qp::reset) the PSN is another.
     ///
     /// # Errors
-    /// Where the port cannot be queried, or has no such GID.
+    /// The port cannot be queried, or has no such GID.
     pub fn endpoint(&self, path: &PathOptions) -> Result<Endpoint> {
         path.local(self.pd.context(), self.number, self.psn.load(Ordering::Relaxed))
     }
@@ -304,11 +304,11 @@ impl Qp {
         ibv_qp_attr { pkey_index: path.pkey_index, port_num: path.port, ..Default::default() }
     }
 
-    /// INIT to RTR: messages of the peer are taken. For UD nothing of `remote` and `path` is used.
+    /// INIT to RTR: the QP accepts messages of the peer. For UD nothing of `remote` and `path` is used.
     ///
     /// # Errors
-    /// EINVAL: a setting out of range. A path that cannot lead there. What the driver says, as ETIMEDOUT where the
-    /// address cannot be resolved.
+    /// EINVAL: a setting out of range. A path that cannot lead there. Else the driver's errno, for example ETIMEDOUT if
+    /// the address cannot be resolved.
     pub fn ready_to_receive(&self, remote: &Endpoint, path: &PathOptions) -> Result<()> {
         let mut attr = ibv_qp_attr::default();
         let mut mask = 0;
@@ -344,8 +344,8 @@ impl Qp {
         self.modify(IBV_QPS_RTS, attr, mask)
     }
 
-    /// INIT to RTS, through RTR. A side may send as soon as the other is in RTR: where that matters, both say so to
-    /// each other after this.
+    /// INIT to RTS, through RTR. A side may send as soon as the other is in RTR. If that matters, the two sides tell
+    /// each other after this call.
     ///
     /// # Errors
     /// As [`ready_to_receive`](Qp::ready_to_receive) and [`ready_to_send`](Qp::ready_to_send).
@@ -357,16 +357,16 @@ impl Qp {
     /// RESET to RTS for UD, which has no peer to wait for; `qkey` as for [`init_datagram`](Qp::init_datagram).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`init_datagram`](Qp::init_datagram) and [`ready_to_send`](Qp::ready_to_send).
     pub fn activate(&self, path: &PathOptions, qkey: u32) -> Result<()> {
         self.init_datagram(path, qkey)?;
         self.modify(IBV_QPS_RTR, ibv_qp_attr::default(), 0)?;
         self.ready_to_send(path)
     }
 
-    /// RTS to SQD: what was begun of the send queue is finished, what follows waits, and receives go on. With `event` a
-    /// [`SendQueueDrained`](crate::EventKind::SendQueueDrained) event says when that is so; else [`Qp::attr`] does. Not
-    /// every device has this state; who counts completions does not need it. IBA volume 1, 10.3.1.5.
+    /// RTS to SQD: sends that have begun are finished, later ones wait, and receives go on. With `event` a
+    /// [`SendQueueDrained`](crate::EventKind::SendQueueDrained) event reports the end; else [`Qp::attr`] shows it. Not
+    /// every device has this state; programs that count completions do not need it. IBA volume 1, 10.3.1.5.
     ///
     /// # Errors
     /// EINVAL: not in RTS, or a device without SQD.
@@ -383,7 +383,7 @@ impl Qp {
         self.modify(IBV_QPS_RTS, ibv_qp_attr::default(), 0)
     }
 
-    /// What the peer may do from now on; in RTS (RC, UC). `ibv_modify_qp(3)`.
+    /// Changes the rights of the peer; in RTS (RC, UC). `ibv_modify_qp(3)`.
     ///
     /// # Errors
     /// EINVAL: not in RTS; UD.
@@ -392,7 +392,7 @@ impl Qp {
         self.modify(IBV_QPS_RTS, attr, IBV_QP_ACCESS_FLAGS)
     }
 
-    /// How long a peer without a receive of ours has to wait from now on, as
+    /// Changes the time that a peer must wait after it found no receive here, as
     /// [`min_rnr_timer`](PathOptions::min_rnr_timer); in RTS (RC). `ibv_modify_qp(3)`.
     ///
     /// # Errors
@@ -402,14 +402,14 @@ impl Qp {
         self.modify(IBV_QPS_RTS, attr, IBV_QP_MIN_RNR_TIMER)
     }
 
-    /// To the error state, from any: what is posted, signaled or not, is completed as
-    /// [`Flushed`](crate::Status::Flushed), and so is what is posted later. Requests that the peer has carried out
-    /// already, but not yet confirmed, are among them. Receives of an SRQ are not this QP's and stay there, but for those
-    /// that messages had begun to fill; [`LastWqeReached`](crate::EventKind::LastWqeReached) says that no more of them
-    /// will be completed here.
+    /// To the error state, from any: all posted requests, signaled or not, are completed as
+    /// [`Flushed`](crate::Status::Flushed), and so are those posted later. Requests that the peer has carried out
+    /// already, but not yet confirmed, are among them. Receives of an SRQ are not this QP's and stay there, but for
+    /// those that messages had begun to fill; after a [`LastWqeReached`](crate::EventKind::LastWqeReached) event no
+    /// more of them are completed here.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's.
     pub fn fail(&self) -> Result<()> {
         self.modify(IBV_QPS_ERR, ibv_qp_attr::default(), 0)
     }
@@ -418,11 +418,11 @@ impl Qp {
     /// [`generation`](Qp::generation) is one more, and [`endpoint`](Qp::endpoint) has another PSN, so that no packet of
     /// the earlier connection is taken for one of the next.
     ///
-    /// What is posted is forgotten without a completion. Completions of this life that nobody has polled yet are taken
-    /// out of the CQ by some devices and stay there on others (`ibv_modify_qp(3)` does not say), and carry the same
+    /// Posted requests are dropped without a completion. Completions of this life that are not polled yet are taken out
+    /// of the CQ by some devices and stay there on others (`ibv_modify_qp(3)` does not define it), and carry the same
     /// [`qp_num`](crate::Completion::qp_num) as those of the next. So either the life is ended first:
     ///
-    /// 1. Both sides stop posting, and say so to each other: what is under way then ends well.
+    /// 1. Both sides stop posting, and tell each other: requests in progress then succeed.
     /// 2. [`fail`](Qp::fail), then a last request with an id of its own, [`signaled`](SendRequest::signaled), which is
     ///    flushed too; for a receive queue of its own a last receive likewise.
     /// 3. The CQ is polled until they are there: no completion of this life comes after them. On an SRQ, until
@@ -455,7 +455,7 @@ impl Qp {
     /// The state that it is in; `ibv_query_qp(3)`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's.
     pub fn state(&self) -> Result<QpState> {
         Ok(QpState::of(self.query(IBV_QP_STATE)?.qp_state))
     }
@@ -463,7 +463,7 @@ impl Qp {
     /// All that it was set to; `ibv_query_qp(3)`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's.
     pub fn attr(&self) -> Result<QpAttr> {
         self.query(QpAttr::MASK).map(|raw| QpAttr::of(&raw))
     }
@@ -511,7 +511,7 @@ impl Qp {
             return Err(PostError::misplaced("ibv_post_send"));
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: as in `post`; `first` leads through the list's requests and their SGEs, and nobody changes it
+        // SAFETY: as in `post`; `first` leads through the list's requests and their SGEs, which do not change
         // meanwhile.
         let rc = unsafe { (self.post_send)(self.raw, first, &mut bad) };
         if rc == 0 { Ok(()) } else { Err(PostError::of("ibv_post_send", rc, list.place(bad))) }

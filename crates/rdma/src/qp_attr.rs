@@ -1,4 +1,4 @@
-//! What a QP was set to: `ibv_query_qp(3)`.
+//! The attributes of a QP: `ibv_query_qp(3)`.
 
 use vervain_abi::*;
 
@@ -7,15 +7,15 @@ use crate::pd::Access;
 use crate::port::Mtu;
 use crate::qp::QpState;
 
-/// The attributes of a QP, in the units of [`PathOptions`](crate::PathOptions). One that its transport does not have, or
-/// that was not set yet, is what the driver says, mostly 0.
+/// The attributes of a QP, in the units of [`PathOptions`](crate::PathOptions). The driver chooses the value, mostly 0,
+/// of an attribute that the transport does not have or that was not set yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpAttr {
     /// The state that it is in.
     pub state: QpState,
     /// In SQD: whether requests that were begun are still under way.
     pub draining: bool,
-    /// What the peer may do.
+    /// The rights of the peer.
     pub access: Access,
     /// The Q_Key of the datagrams that it takes.
     pub qkey: u32,
@@ -25,7 +25,7 @@ pub struct QpAttr {
     pub address: AddressVector,
     /// Bytes of payload in a packet.
     pub mtu: Option<Mtu>,
-    /// The PSN that its next packet will have, 24 bits; some drivers say the first one's.
+    /// The PSN of its next packet, 24 bits; with some drivers that of the first one.
     pub send_psn: u32,
     /// The PSN that it expects of the peer, 24 bits; as above.
     pub receive_psn: u32,
@@ -33,13 +33,13 @@ pub struct QpAttr {
     pub port: u8,
     /// Place of the P_Key in the port's table.
     pub pkey_index: u16,
-    /// How long to wait for an acknowledgement.
+    /// Time to wait for an acknowledgement.
     pub timeout: u8,
     /// How often to send again where none came.
     pub retry_count: u8,
     /// How often to send again where the peer had no receive posted.
     pub rnr_retry: u8,
-    /// How long a peer without a receive of ours has to wait.
+    /// Time that a peer must wait after it found no receive here.
     pub min_rnr_timer: u8,
     /// Reads and atomics that may be under way from this side.
     pub max_rd_atomic: u8,

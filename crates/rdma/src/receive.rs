@@ -29,8 +29,9 @@ impl<T> ReceiveQueue<T> {
     #[inline]
     pub fn post(&self, mut request: RecvRequest<'_, '_>) -> Result<(), PostError> {
         let mut bad = ptr::null_mut();
-        // SAFETY: an object that lives as long as `self`; a request that ends the chain, whose SGEs are borrowed. Memory
-        // is named by a key, and stays registered until it is deregistered or the object and its domain are gone.
+        // SAFETY: an object that lives as long as `self`; a request that ends the chain, whose SGEs are borrowed.
+        // Memory is named by a key, and stays registered until it is deregistered or the object and its domain are
+        // gone.
         let rc = unsafe { (self.post)(self.raw, &mut request.raw, &mut bad) };
         if rc == 0 { Ok(()) } else { Err(PostError::of(self.call, rc, 0)) }
     }
@@ -42,15 +43,15 @@ impl<T> ReceiveQueue<T> {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: as in `post`; `first` leads through the list's requests and their SGEs, and nobody changes it
+        // SAFETY: as in `post`; `first` leads through the list's requests and their SGEs, which do not change
         // meanwhile.
         let rc = unsafe { (self.post)(self.raw, first, &mut bad) };
         if rc == 0 { Ok(()) } else { Err(PostError::of(self.call, rc, list.place(bad))) }
     }
 }
 
-/// What a QP on an SRQ has in the place of its driver's `ibv_post_recv`, since it has no queue of its own and not every
-/// driver looks.
+/// Replaces the driver's `ibv_post_recv` for a QP on an SRQ: such a QP has no receive queue of its own, and not every
+/// driver checks that.
 ///
 /// # Safety
 /// As `ibv_post_recv`.

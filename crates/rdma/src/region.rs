@@ -50,8 +50,8 @@ impl Mapping {
             offset.saturating_add(len),
             self.len
         );
-        // SAFETY: inside the mapping, by the assertion, which lives as long as `self`; whoever else stores there, this
-        // process does by atomics only, and other processes and devices are what atomics are for.
+        // SAFETY: inside the mapping, by the assertion, which lives as long as `self`. This process stores there by
+        // atomics only; stores of other processes and devices are what atomics are for.
         unsafe { std::slice::from_raw_parts(self.start.add(offset).cast(), len) }
     }
 
@@ -122,12 +122,12 @@ impl Region {
         self.registration.rkey
     }
 
-    /// What a peer has to know to reach it.
+    /// The address and key that a peer needs to access it.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory { addr: self.addr(), rkey: self.rkey(), len: self.len() as u64 }
     }
 
-    /// Its first byte, for code that takes pointers. To read and write through it is the business of who does.
+    /// Its first byte, for code that takes pointers. Reads and writes through it are the caller's responsibility.
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping().start
     }
@@ -141,7 +141,7 @@ impl Region {
         Sge::new(self.addr(), range, self.lkey())
     }
 
-    /// Copies the bytes from `offset` on into `to`. What is stored meanwhile may be seen in parts.
+    /// Copies the bytes from `offset` on into `to`. Parts of a concurrent store may be seen.
     ///
     /// # Panics
     /// When they are not all inside.
@@ -179,7 +179,7 @@ impl Region {
         middle.iter().for_each(|to| to.store(u64::from_ne_bytes([value; 8]), Ordering::Relaxed));
     }
 
-    /// The byte at `offset`; what is read after it is at least as new (acquire). For whoever polls memory.
+    /// The byte at `offset`, by an acquire load: later reads are at least as new. For polling memory.
     ///
     /// # Panics
     /// When it is not inside.
@@ -236,8 +236,8 @@ impl Region {
     }
 }
 
-/// Registered memory that this crate does not reach into, so that there are keys and SGEs only: the program's own or
-/// somebody else's ([`Pd::register_foreign`]), or a GPU's ([`Pd::gpu_region`]).
+/// Registered memory that this crate does not access; it has keys and SGEs only. It is the program's or a library's
+/// ([`Pd::register_foreign`]), or a GPU's ([`Pd::gpu_region`]).
 ///
 /// Dropping it leaves the memory registered, as dropping a [`Region`] does.
 pub struct Foreign {
@@ -273,7 +273,7 @@ impl Foreign {
         self.registration.lkey
     }
 
-    /// What a peer has to know to reach it.
+    /// The address and key that a peer needs to access it.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory { addr: self.addr, rkey: self.rkey(), len: self.len as u64 }
     }
@@ -281,7 +281,7 @@ impl Foreign {
     /// As [`Region::slice`].
     ///
     /// # Panics
-    /// As there.
+    /// If the range is not inside, or is 4 GiB or longer.
     pub fn slice(&self, range: Range<usize>) -> Sge<'_> {
         assert!(range.start <= range.end && range.end <= self.len, "bytes {range:?} of {} registered", self.len);
         Sge::new(self.addr, range, self.lkey())
@@ -290,7 +290,7 @@ impl Foreign {
     /// As [`Region::deregister`]; the memory is its owner's again, and that of a GPU is freed.
     ///
     /// # Errors
-    /// As there; the memory must then stay allocated, as before.
+    /// Those of [`Region::deregister`]; the memory must then stay allocated, as before.
     pub fn deregister(self) -> Result<(), StillRegistered<Self>> {
         let Self { pd, registration, addr, len } = self;
         let taken = pd.0.take_back(registration);
@@ -300,7 +300,7 @@ impl Foreign {
     /// As [`Region::part`].
     ///
     /// # Panics
-    /// As there.
+    /// If the range is not inside.
     pub fn part(&self, range: Range<usize>) -> Part<'_> {
         Part::new(&self.pd, &self.registration, self.addr, self.len, range)
     }
@@ -314,7 +314,7 @@ pub struct StillRegistered<M> {
 }
 
 impl<M> StillRegistered<M> {
-    /// Why not.
+    /// The reason.
     pub fn error(&self) -> &Error {
         &self.error
     }
@@ -394,7 +394,7 @@ impl RemoteMemory {
     }
 }
 
-/// Where in a peer's memory a request begins.
+/// The place in a peer's memory at which a request begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteAddr {
     /// The address, in the peer.

@@ -23,7 +23,7 @@ impl SrqId {
     }
 }
 
-/// What an SRQ is; `ibv_query_srq(3)`.
+/// The attributes of an SRQ; `ibv_query_srq(3)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqAttr {
     /// Receives that it holds.
@@ -36,9 +36,9 @@ pub struct SrqAttr {
 
 /// A shared receive queue. QPs that were built on it keep it, and it keeps its domain with all memory registered there.
 ///
-/// A message takes the oldest receive, whichever QP it came to; the receive completes into that QP's CQ, and
-/// [`Completion::qp_num`](crate::Completion::qp_num) says which it was. Where there is none, an RC peer waits as its
-/// [`rnr_retry`](crate::PathOptions::rnr_retry) says, and a datagram is dropped.
+/// A message to any of these QPs takes the oldest receive, which completes into that QP's CQ;
+/// [`Completion::qp_num`](crate::Completion::qp_num) names the QP. If there is no receive, an RC peer waits by its
+/// [`rnr_retry`](crate::PathOptions::rnr_retry), and a datagram is dropped.
 #[derive(Clone)]
 pub struct Srq(pub(crate) Arc<SrqInner>);
 
@@ -67,8 +67,8 @@ impl Drop for SrqInner {
 impl Srq {
     /// An SRQ in `pd` that holds at least `max_receive` receives (1 to
     /// [`max_srq_queue`](crate::DeviceAttr::max_srq_queue)) of `max_sges` SGEs at most (to
-    /// [`max_srq_sge`](crate::DeviceAttr::max_srq_sge)), with no limit: a limit above what is posted would be reached at
-    /// once, so that it is armed when receives are there ([`arm_limit`](Srq::arm_limit)). `ibv_create_srq(3)`.
+    /// [`max_srq_sge`](crate::DeviceAttr::max_srq_sge)), with no limit: a limit above what is posted would be reached
+    /// at once, so that it is armed when receives are there ([`arm_limit`](Srq::arm_limit)). `ibv_create_srq(3)`.
     ///
     /// QPs of other domains of the same open device may be built on it: its receives are checked against this domain.
     ///
@@ -134,8 +134,8 @@ impl Srq {
     /// Makes room for at least `max_receive` receives; the queue may be in use. `ibv_modify_srq(3)`.
     ///
     /// # Errors
-    /// EINVAL: more than the device can, or fewer than are posted. Where the device does not have
-    /// [`SRQ_RESIZE`](crate::Capabilities::SRQ_RESIZE), what its driver says, as EOPNOTSUPP.
+    /// EINVAL: more than the device can, or fewer than are posted. The driver's errno, for example EOPNOTSUPP, if the
+    /// device does not have [`SRQ_RESIZE`](crate::Capabilities::SRQ_RESIZE).
     pub fn resize(&self, max_receive: u32) -> Result<()> {
         let attr = ibv_srq_attr { max_wr: max_receive, ..Default::default() };
         self.modify(attr, IBV_SRQ_MAX_WR, || format!("{max_receive} receives"))
@@ -151,7 +151,7 @@ impl Srq {
     /// Its size, and the limit that is armed; `ibv_query_srq(3)`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's.
     pub fn attr(&self) -> Result<SrqAttr> {
         let context = self.0.pd.context();
         let mut raw = ibv_srq_attr::default();

@@ -1,4 +1,5 @@
-//! A device that stands still and goes on later (`vervain.h`), which no verb asks for: Vervain's library can, others cannot.
+//! A device that stands still and goes on later (`vervain.h`), which no verb asks for: Vervain's library can, others
+//! cannot.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -15,7 +16,8 @@ pub struct StandsStill {
 }
 
 impl Context {
-    /// Has it stand still. Verbs may be called meanwhile: completions that have come are polled, and what is posted waits.
+    /// Has it stand still. Verbs may be called meanwhile: completions that have come are polled, and what is posted
+    /// waits.
     ///
     /// # Errors
     /// The library is another than Vervain's; `vervain_stop`: EALREADY, ETIMEDOUT, EOPNOTSUPP.
@@ -32,7 +34,8 @@ impl Context {
 
 impl Drop for StandsStill {
     fn drop(&mut self) {
-        // SAFETY: it is open, for `self` has it. It was stopped by this, so that it can go on; nobody else is told to have it go on.
+        // SAFETY: it is open, for `self` has it. This value has stopped it, so it may go on, and no other call makes it
+        // go on.
         unsafe { (self.go)(self.context.0.raw) };
     }
 }

@@ -1,4 +1,5 @@
-//! Memory windows: keys to a part of a region, that change faster than a registration; IBA volume 1, 10.6.6.2 and 10.6.7.
+//! Memory windows: keys to a part of a region, that change faster than a registration; IBA volume 1, 10.6.6.2 and
+//! 10.6.7.
 
 use std::ffi::c_int;
 use std::mem;
@@ -20,7 +21,8 @@ pub enum WindowType {
     /// Open to the peer of the QP that bound it only; 2A asks for that QP, 2B for its domain too. Closed by an
     /// invalidation, here
     /// ([`SendRequest::local_invalidate`](crate::SendRequest::local_invalidate)) or by the peer
-    /// ([`SendRequest::send_invalidate`](crate::SendRequest::send_invalidate)), and bound again after that only. RC, UC.
+    /// ([`SendRequest::send_invalidate`](crate::SendRequest::send_invalidate)), and bound again after that only. RC,
+    /// UC.
     Two,
 }
 
@@ -43,8 +45,8 @@ unsafe impl Sync for Window {}
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: allocated once, given back once; the library reads it while a bind is posted, which borrows it, and the
-        // device knows it by its number.
+        // SAFETY: allocated once, given back once; the library reads it while a bind is posted, which borrows it, and
+        // the device knows it by its number.
         if unsafe { (self.dealloc)(self.raw) } != 0 {
             // It may still be open: what it shows stays for good.
             mem::forget(self.pd.clone());
@@ -56,7 +58,7 @@ impl Window {
     /// A window that shows nothing yet.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the device has none of this kind ([`Capabilities`](crate::Capabilities) tells). ENOMEM.
+    /// EOPNOTSUPP: the device has none of this kind (see [`Capabilities`](crate::Capabilities)). ENOMEM.
     pub fn new(pd: &Pd, kind: WindowType) -> Result<Window> {
         let context = pd.context();
         let about = || format!("a memory window of type {kind:?} on {}", context.name());
@@ -89,7 +91,7 @@ impl Window {
     }
 }
 
-/// What a window is to show.
+/// Parameters of a bind: the memory that a window shows, and the rights.
 #[derive(Clone, Copy)]
 pub struct BindRequest<'a> {
     part: Part<'a>,
@@ -99,9 +101,9 @@ pub struct BindRequest<'a> {
 }
 
 impl<'a> BindRequest<'a> {
-    /// Shows `part`, whose region needs [`WINDOW_BIND`](Access::WINDOW_BIND), for what the remote rights of `access` say;
-    /// to write and to do atomics the region needs [`LOCAL_WRITE`](Access::LOCAL_WRITE) too. A part of no bytes closes a
-    /// window of type 1.
+    /// Shows `part`, whose region needs [`WINDOW_BIND`](Access::WINDOW_BIND), with the remote rights of `access`. For
+    /// writes and atomics the region needs [`LOCAL_WRITE`](Access::LOCAL_WRITE) too. A part of no bytes closes a window
+    /// of type 1.
     pub fn new(part: Part<'a>, access: Access) -> Self {
         Self { part, access, id: 0, flags: 0 }
     }
@@ -126,16 +128,16 @@ impl<'a> BindRequest<'a> {
 }
 
 impl Qp {
-    /// Posts the bind of `window`, and says what a peer will reach when it is done; requests after it on this QP wait for
-    /// it, so that a Send of the answer may be posted at once. `ibv_bind_mw(3)` for type 1, a work request of
-    /// `ibv_post_send(3)` for type 2. It takes the window for itself, since libraries write the new key there; so binds
-    /// are posted one by one, and never from two threads or lists.
+    /// Posts the bind of `window`, and returns the memory that a peer can access when it is done. Later requests on
+    /// this QP wait for the bind, so a Send of the returned value may be posted at once. `ibv_bind_mw(3)` for type 1, a
+    /// work request of `ibv_post_send(3)` for type 2. It borrows the window mutably, since libraries write the new key
+    /// there; so binds are posted one by one, and never from two threads or lists.
     ///
-    /// A key is the window's number and 8 bits that change with each bind: after 256 binds an old key is good again.
+    /// A key is the window's number and 8 bits that change with each bind: after 256 binds an old key is valid again.
     ///
     /// # Errors
-    /// ENOMEM: the send queue is full. EINVAL: window, memory and QP are not of one domain; UD; what the driver checks
-    /// while it posts. Else the completion says [`WindowBind`](crate::Status::WindowBind) or
+    /// ENOMEM: the send queue is full. EINVAL: window, memory and QP are not of one domain; UD; the driver's checks.
+    /// Else the completion has the status [`WindowBind`](crate::Status::WindowBind) or
     /// [`LocalProtection`](crate::Status::LocalProtection), and the window is as before.
     pub fn bind(&self, window: &mut Window, request: BindRequest<'_>) -> Result<RemoteMemory, PostError> {
         let (domain, part) = (Arc::as_ptr(&self.pd.0), request.part);
@@ -150,7 +152,7 @@ impl Qp {
             WindowType::One => {
                 let mut bind = ibv_mw_bind { wr_id: request.id, send_flags: request.flags, bind_info };
                 // SAFETY: a QP and a window of one domain that live as long as they are borrowed, as does the region;
-                // nobody else uses the window meanwhile.
+                // the window is borrowed mutably.
                 let rc = unsafe { (window.bind)(self.raw, window.raw, &mut bind) };
                 if rc != 0 {
                     return Err(PostError::of("ibv_bind_mw", rc, 0));

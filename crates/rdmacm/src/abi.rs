@@ -1,5 +1,5 @@
-//! The structs and constants of `<rdma/rdma_cma.h>` and `<infiniband/sa.h>`, laid out as there (v65). The inline functions of
-//! `<rdma/rdma_verbs.h>` reach into them.
+//! The structs and constants of `<rdma/rdma_cma.h>` and `<infiniband/sa.h>`, with their layout (v65). The inline
+//! functions of `<rdma/rdma_verbs.h>` reach into them.
 #![allow(missing_docs, reason = "section 3 and 7 of the manual have a page for each")]
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
@@ -62,7 +62,7 @@ pub const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 2;
 pub const RDMA_MC_JOIN_FLAG_FULLMEMBER: u32 = 0;
 pub const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: u32 = 1;
 
-/// Of `<infiniband/ib.h>`.
+/// The value of `<infiniband/ib.h>`.
 pub const AF_IB: c_int = 27;
 
 #[repr(C)]

@@ -10,7 +10,7 @@ use vervain_abi::ibv_gid;
 
 use crate::abi::AF_IB;
 
-/// What a `struct sockaddr` says. EAFNOSUPPORT for AF_IB, and EINVAL for another family than AF_INET and AF_INET6.
+/// The address of a `struct sockaddr`. EAFNOSUPPORT for AF_IB, and EINVAL for another family than AF_INET and AF_INET6.
 ///
 /// # Safety
 /// It is one, of the length of its family.
@@ -93,7 +93,8 @@ pub(crate) fn group_gid_of(ip: IpAddr) -> ibv_gid {
     }
 }
 
-/// A UDP socket at an address of the host, by system calls: a preload that makes other sockets of the program's does not see it.
+/// A UDP socket at an address of the host, by system calls: a preload that makes other sockets of the program's does
+/// not see it.
 pub(crate) fn socket_at(at: &SocketAddr) -> Result<OwnedFd, c_int> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let made = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
@@ -108,7 +109,7 @@ pub fn source_for(from: Option<&SocketAddr>, to: &SocketAddr) -> Result<SocketAd
     let mut at = from.map_or_else(|| any_like(to, 0), |from| *from);
     at.set_port(0);
     let socket = socket_at(&at)?;
-    // Nothing is sent. A port is needed, but any will do.
+    // No packet is sent. A port is needed, but any will do.
     let mut to = *to;
     if to.port() == 0 {
         to.set_port(1);

@@ -16,7 +16,7 @@ use crate::reports::Report;
 /// Bytes of the stack of a thread that resolves a name: getaddrinfo(3) and what it loads.
 const RESOLVER_STACK: usize = 1 << 20;
 
-/// What is asked, apart from the program's memory.
+/// A question, apart from the program's memory.
 struct Question {
     node: Option<CString>,
     service: Option<CString>,
@@ -33,7 +33,7 @@ struct Hints {
     to: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     /// An errno value.
@@ -42,13 +42,13 @@ enum Failure {
     Name(c_int),
 }
 
-/// What was found. Its memory is malloc(3)'s, as it is for rdma_freeaddrinfo(3) to give back.
+/// The answer. Its memory is malloc(3)'s, since rdma_freeaddrinfo(3) gives it back.
 pub(crate) struct Answer(NonNull<rdma_addrinfo>);
 
 // SAFETY: memory that nobody else has.
 unsafe impl Send for Answer {}
 
-/// Where the question of an identifier is (`rdma_resolve_addrinfo(3)`).
+/// The state of an identifier's question (`rdma_resolve_addrinfo(3)`).
 #[derive(Default)]
 pub(crate) enum Resolution {
     #[default]
@@ -111,8 +111,8 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// `rdma_resolve_addrinfo(3)`: what `rdma_getaddrinfo` finds, as an event. EBUSY until an earlier answer is asked for; EOPNOTSUPP for the services
-/// of a subnet administrator, which there is none of.
+/// `rdma_resolve_addrinfo(3)`: what `rdma_getaddrinfo` finds, as an event. EBUSY until an earlier answer is asked for;
+/// EOPNOTSUPP for the services of a subnet administrator, which there is none of.
 pub unsafe extern "C" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,
     node: *const c_char,
@@ -174,7 +174,7 @@ fn lock(resolution: &Mutex<Resolution>) -> MutexGuard<'_, Resolution> {
 }
 
 impl Question {
-    /// What C asks. EINVAL for nothing at all, EOPNOTSUPP for a subnet administrator's services.
+    /// Reads the question of a C program. EINVAL for nothing at all, EOPNOTSUPP for a subnet administrator's services.
     ///
     /// # Safety
     /// Texts that end with 0 and a struct whose addresses are as long as it says, or null.
@@ -224,7 +224,7 @@ impl Question {
         put.map(|()| answer).map_err(Failure::Errno)
     }
 
-    /// What getaddrinfo(3) says of the names.
+    /// The answer of getaddrinfo(3) about the names.
     fn look_up(&self) -> Result<*mut addrinfo, Failure> {
         // SAFETY: a struct of integers and pointers.
         let mut asked: addrinfo = unsafe { std::mem::zeroed() };

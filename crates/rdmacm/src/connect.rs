@@ -111,7 +111,7 @@ fn check_depths(manager: &Manager, object: &Id, param: Option<&rdma_conn_param>)
     Ok(())
 }
 
-/// What the manager is to say, of a program's parameters and its QP.
+/// The manager's parameters, from a program's parameters and its QP.
 unsafe fn conn_param(object: &Id, param: Option<&rdma_conn_param>) -> ConnParam {
     let qp = object.c.qp;
     let (qpn, srq) = if qp.is_null() {
@@ -189,7 +189,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         if !is_datagram {
             return waiting(id, accept);
         }
-        // Nothing follows an answer to a SIDR request. That event was the listener's, which is not to wait for it any more.
+        // No event follows an answer to a SIDR request. That event was the listener's, which must not wait for it any
+        // more.
         at_once(id, |manager, object| {
             accept(manager, object)?;
             if object.is_synchronous {
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: u32) -> c_int {
     }
 }
 
-/// `rdma_disconnect(3)`. Of datagrams nobody is told, so no event follows.
+/// `rdma_disconnect(3)`. For datagrams the other end gets no message, so no event follows.
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: of the man page.
     unsafe {
@@ -287,7 +288,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     // SAFETY: of the man page.
     unsafe {
         at_once(id, |manager, object| {
-            // Where the library knows the QP, it says itself what that can.
+            // If the library knows the QP, it names the QP's capabilities itself.
             let can_be = |ece: &&ibv_ece| ece.vendor_id != 0 && ece.vendor_id >> 24 == 0 && ece.comp_mask == 0;
             let ece = ece.as_ref().filter(can_be).filter(|_| object.c.qp.is_null()).ok_or(libc::EINVAL)?;
             manager.set(object.handle, Setting::OwnEce(*ece))

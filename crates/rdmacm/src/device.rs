@@ -1,4 +1,5 @@
-//! The devices: one context of each for the whole program, as `rdma_get_devices` promises, and the addresses that they have.
+//! The devices: one context of each for the whole program, as `rdma_get_devices` promises, and the addresses that they
+//! have.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -83,7 +84,7 @@ impl Device {
 }
 
 impl Route {
-    /// As the kernel has it by default.
+    /// The kernel's default.
     pub fn hop_limit(&self) -> u8 {
         64
     }
@@ -105,7 +106,7 @@ impl Route {
     }
 }
 
-/// What errno says.
+/// The value of errno.
 pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
@@ -168,7 +169,8 @@ pub(crate) fn source_of(sources: &[Source], address: &SocketAddr) -> Option<Sour
     sources.iter().find(|s| s.gid == gid && (interface == 0 || s.interface == interface || s.interface == 0)).copied()
 }
 
-/// The address by which one of a window is reached: they are of one subnet, and none of them is an interface's (docs/window-link.md).
+/// The address by which one of a window is reached: they are of one subnet, and none of them is an interface's
+/// (docs/window-link.md).
 fn source_in_window(sources: &[Source], to: &SocketAddr) -> Option<Source> {
     let gid = gid_of(to.ip()).raw;
     let is_interfaces = |source: &&Source| socket_at(&SocketAddr::new(ip_of(&source.gid), 0)).is_ok();
@@ -176,23 +178,24 @@ fn source_in_window(sources: &[Source], to: &SocketAddr) -> Option<Source> {
     near.find(|source| !is_link_local(&to.ip()) && !is_interfaces(source)).copied()
 }
 
-/// Whether an address has a meaning on one interface only.
+/// Returns true if an address has a meaning on one interface only.
 pub(crate) fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Whether it stands for this host whatever its addresses are, as the kernel's rdma_cm has it: the unspecified one and the loopback's.
+/// Returns true if it stands for this host whatever its addresses are, as the kernel's rdma_cm has it: the unspecified
+/// one and the loopback's.
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.to_canonical().is_loopback()
 }
 
-/// Whether all addresses of devices are the loopback's (`VERVAIN_INTERFACE=lo`).
+/// Returns true if all addresses of devices are the loopback's (`VERVAIN_INTERFACE=lo`).
 pub(crate) fn are_of_the_loopback(sources: &[Source]) -> bool {
     sources.iter().all(|source| ip_of(&source.gid).to_canonical().is_loopback())
 }
 
-/// The way from `from`, if that is said, to `to`; and both addresses. ENETUNREACH and the like where there is no route, ENODEV where it leads
-/// over an interface that no device has.
+/// The way from `from`, if that is said, to `to`; and both addresses. ENETUNREACH and the like where there is no route,
+/// ENODEV where it leads over an interface that no device has.
 pub(crate) fn route(
     verbs: &Verbs,
     devices: &[Device],

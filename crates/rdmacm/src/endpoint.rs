@@ -13,7 +13,7 @@ use crate::ids::{create, id_of, rdma_destroy_id, rdma_get_cm_event};
 use crate::manager::Manager;
 use crate::qp::{create_qp, rdma_destroy_qp, rdma_destroy_srq};
 
-/// How long an address may take to be resolved, in ms.
+/// Milliseconds that resolving an address may take.
 const RESOLVE_MS: c_int = 2000;
 
 /// `rdma_create_ep(3)`.

@@ -1,4 +1,5 @@
-//! Identifiers and event channels: `rdma_create_id(3)`, `rdma_create_event_channel(3)`, `rdma_migrate_id(3)`, `rdma_get_cm_event(3)`.
+//! Identifiers and event channels: `rdma_create_id(3)`, `rdma_create_event_channel(3)`, `rdma_migrate_id(3)`,
+//! `rdma_get_cm_event(3)`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -32,9 +33,9 @@ pub(crate) struct Id {
     pub handle: Handle,
     /// Calls wait for their event: the channel is its own.
     pub is_synchronous: bool,
-    /// A response could not be followed: of what the other end says of that nothing is told any more.
+    /// A response could not be followed: later messages of the other end cause no events any more.
     has_failed: AtomicBool,
-    /// Of a listener: what the QPs of requests are made with.
+    /// For a listener: the attributes of QPs of requests.
     pub qp_init_attr: Option<ibv_qp_init_attr>,
     /// Private data that the address information had.
     pub connect_data: Vec<u8>,
@@ -47,7 +48,7 @@ pub(crate) struct Id {
     /// Which of the completion queues it has made.
     pub own_queues: qp::OwnQueues,
     pub device: Option<usize>,
-    /// What was asked by `rdma_resolve_addrinfo`.
+    /// The question of `rdma_resolve_addrinfo`.
     pub resolution: Arc<Mutex<Resolution>>,
 }
 
@@ -61,7 +62,8 @@ impl Id {
         }
     }
 
-    /// The groups that it has joined, or is to: the thread that hears of one attaches the QP, while another may join or leave.
+    /// The groups that it has joined, or is to: the thread that hears of one attaches the QP, while another may join or
+    /// leave.
     pub fn groups(&self) -> MutexGuard<'_, Vec<Joined>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +84,7 @@ pub(crate) struct Joined {
 #[repr(C)]
 struct EventBox {
     c: rdma_cm_event,
-    /// As one of those that who destroys the identifier waits for.
+    /// Counts it among the events that the destruction of the identifier waits for.
     _held: Held,
     private_data: Vec<u8>,
 }
@@ -97,7 +99,8 @@ pub(crate) unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> &'a mut Id {
 }
 
 unsafe fn channel_of<'a>(channel: *mut rdma_event_channel) -> &'a Channel {
-    // SAFETY: the caller's: it came from rdma_create_event_channel and is not destroyed; the C struct is its first field.
+    // SAFETY: the caller's: it came from rdma_create_event_channel and is not destroyed; the C struct is its first
+    // field.
     unsafe { &*channel.cast::<Channel>() }
 }
 
@@ -289,7 +292,7 @@ unsafe fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_ev
     }
 }
 
-/// The event as the program sees it, and what the library does itself before that; None where there is nothing to see.
+/// Does the library's part of an event, and returns the event as the program sees it; None if it sees none.
 unsafe fn event_of(manager: &'static Manager, queued: Queued, held: Held) -> Option<*mut rdma_cm_event> {
     let object = manager.object(queued.id)?;
     let (mut kind, mut status) = (queued.report.kind, queued.report.status);
@@ -488,7 +491,7 @@ pub(crate) fn show(manager: &Manager, id: &mut Id) {
     }
 }
 
-/// What a subnet administrator would say of a route; the kernel's rdma_cm makes it up for RoCE as well.
+/// The record of a route that a subnet administrator would have; the kernel's rdma_cm makes it up for RoCE as well.
 fn path_record(route: &Route, ack_timeout: u8) -> ibv_sa_path_rec {
     /// The selector "exactly" (IBA 15.2.5.16).
     const EXACTLY: u8 = 2;

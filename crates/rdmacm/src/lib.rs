@@ -1,8 +1,9 @@
 //! The C ABI of librdmacm: connections by address (`man 7 rdma_cm`), over any device of Vervain's libibverbs.
 //!
-//! The kernel's rdma_cm, to which rdma-core's library talks, is here a part of the process: `manager` knows the identifiers, and runs
-//! the connection manager's protocol (`vervain-cm`) over QP 1 (`vervain-gsi`). The other modules translate between C's structs and it, and do
-//! what rdma-core's library does itself: move QPs, make queues. The `librdmacm` crate gives the functions their versioned symbols.
+//! The kernel's rdma_cm, to which rdma-core's library talks, is here a part of the process: `manager` knows the
+//! identifiers, and runs the connection manager's protocol (`vervain-cm`) over QP 1 (`vervain-gsi`). The other modules
+//! translate between C's structs and it, and do what rdma-core's library does itself: move QPs, make queues. The
+//! `librdmacm` crate gives the functions their versioned symbols.
 #![allow(
     clippy::missing_safety_doc,
     reason = "every unsafe function here is called from C, and safe under the conditions of its man page, section 3"

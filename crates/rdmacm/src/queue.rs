@@ -1,4 +1,4 @@
-//! What an event channel holds: events that have come, in their order, and the descriptor that says so.
+//! The queue of an event channel: events in the order of their coming, and the descriptor that reports them.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::manager::Handle;
 use crate::reports::Report;
 
-/// How many events of an identifier the program has and has not acknowledged.
+/// The number of events of an identifier that the program has and has not acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     events: Mutex<usize>,
@@ -94,8 +94,9 @@ impl Queue {
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    /// The next event, which is waited for unless the program has made the descriptor non-blocking. EAGAIN, EINTR. It counts as the program's
-    /// from the moment that it is taken: who destroys the identifier takes its events first, and then waits for those that are held.
+    /// The next event, which is waited for unless the program has made the descriptor non-blocking. EAGAIN, EINTR. It
+    /// counts as the program's from the moment that it is taken: who destroys the identifier takes its events first,
+    /// and then waits for those that are held.
     pub fn next(&self) -> Result<(Queued, Held), c_int> {
         loop {
             let mut count = [0; 8];
@@ -106,7 +107,7 @@ impl Queue {
         }
     }
 
-    /// The event of whoever has counted one down; None if it was taken away in between.
+    /// The event that the caller has counted down; None if it was taken away in between.
     fn counted_down(&self) -> Option<(Queued, Held)> {
         let mut state = self.state();
         if let Some(left) = state.counted.checked_sub(1) {

@@ -1,4 +1,4 @@
-//! What is told of an identifier, before it is a `struct rdma_cm_event`.
+//! Events of an identifier, before they are a `struct rdma_cm_event`.
 
 use std::ffi::c_int;
 
@@ -16,11 +16,11 @@ pub(crate) struct Report {
     pub what: What,
 }
 
-/// What comes with it.
+/// The data of an event.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
     Nothing,
-    /// Of a request: the identifier that was made for it.
+    /// A request, with the identifier that was made for it.
     Request {
         new: Handle,
         says: Says,
@@ -37,11 +37,11 @@ pub(crate) enum What {
         ah: ibv_ah_attr,
         context: usize,
     },
-    /// Of an event of the program's own: its word.
+    /// The word of an event of the program's own.
     Argument(u64),
 }
 
-/// What the peer has said.
+/// The parameters of the peer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Says {
     pub private_data: Vec<u8>,

@@ -43,8 +43,8 @@ pub struct Verbs {
 
 const SONAME: &CStr = c"libibverbs.so.1";
 
-/// The library that the dynamic linker finds, loaded at the first call. ENODEV where it is not Vervain's: the system's librdmacm goes with
-/// the system's libibverbs.
+/// The library that the dynamic linker finds, loaded at the first call. ENODEV where it is not Vervain's: the system's
+/// librdmacm goes with the system's libibverbs.
 ///
 /// # Errors
 /// ENODEV.
@@ -57,11 +57,12 @@ fn load() -> Option<Verbs> {
     let shown = SONAME.to_string_lossy();
     // SAFETY: loading runs constructors, which are trusted as in any program that is linked to the library.
     let library = unsafe { Library::open(Some(OsStr::from_bytes(SONAME.to_bytes())), RTLD_NOW | RTLD_LOCAL) };
-    // Nobody unloads it: this library's functions and QP 1 call each other.
+    // It is never unloaded: this library's functions and QP 1 call each other.
     let library = ManuallyDrop::new(library.inspect_err(|e| log::warn!("librdmacm finds no {shown}: {e}")).ok()?);
     macro_rules! function {
         ($name:literal) => {
-            // SAFETY: the type that is wanted repeats the declaration in <infiniband/verbs.h>, of the newest version, which dlsym gives.
+            // SAFETY: the type that is wanted repeats the declaration in <infiniband/verbs.h>, of the newest version,
+            // which dlsym gives.
             *unsafe { library.get($name.to_bytes_with_nul()) }
                 .inspect_err(|_| log::warn!("{shown} is not Vervain's: it has no {}", $name.to_string_lossy()))
                 .ok()?

@@ -1,20 +1,23 @@
-//! How the supervisor of a job asks its nodes for a checkpoint that they make themselves, all at the same place of the program: a file
-//! of one page that the supervisor and the nodes of its host map.
+//! How the supervisor of a job asks its nodes for a checkpoint that they make themselves, all at the same place of the
+//! program: a file of one page that the supervisor and the nodes of its host map.
 //!
-//! Nodes number their calls by which they ask whether a checkpoint is wanted, from 1. When the supervisor asks, they are at different
-//! calls, so the one at which all take it must be one that none has begun. One word decides that, and each step is a single
-//! compare-and-swap on it:
+//! Nodes number the calls by which they ask whether a checkpoint is wanted, from 1. When the supervisor asks, they are
+//! at different calls, so the one at which all of them take it must be one that none has begun. One word decides that,
+//! and each step is a single compare-and-swap on it. The word holds a state and a number:
 //!
-//! | state | number | meaning | who leaves it |
-//! |---|---|---|---|
-//! | idle | the highest call that a node has begun | nothing is asked | a node whose call is higher, to idle; the supervisor, to asked with the next number |
-//! | asked | the call at which all take it, which none has begun | | the first node that comes there, to begun; the supervisor that waits no longer, to idle |
-//! | begun | that call | a node is at it, so it is not taken back any more | node 0, to saved; a node that has failed, to failed |
-//! | saved | that call | all nodes have saved, and wait | the supervisor, to idle, when it has put away what they have saved |
-//! | failed | the highest call that a node has begun | as idle, until the supervisor has seen it | the supervisor, to idle |
+//! * idle: nothing is asked; the number is the highest call that a node has begun. A node whose call is higher raises
+//!   the number; the supervisor changes the state to asked, with the next number.
+//! * asked: the number is the call at which all nodes take the checkpoint, and none has begun it. The first node that
+//!   comes to it changes the state to begun; a supervisor that waits no longer, back to idle.
+//! * begun: a node is at that call, so the request cannot be taken back. Node 0 changes the state to saved, a node that
+//!   has failed to failed.
+//! * saved: all nodes have saved, and wait. The supervisor changes the state to idle after it has put the files away.
+//! * failed: as idle, until the supervisor has seen it and changes the state to idle. The number is the highest call
+//!   that a node has begun.
 //!
-//! So a node that is asked nothing reads one word, and one of all nodes writes it for each call. Nobody waits for another
-//! one here. Whatever the word says, a node does no more than take a checkpoint or not, so a broken one harms its own job only.
+//! So a node that is asked nothing reads one word, and one of all nodes writes it for each call. Nobody waits for
+//! another one here. A node does no more than take a checkpoint or not, whatever the word holds, so a broken word harms
+//! its own job only.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -36,7 +39,7 @@ const LEN: usize = 4096;
 /// The first word of a file of this layout.
 const LAYOUT: u64 = u64::from_le_bytes(*b"pmAsked1");
 
-/// What the file has. Each field but the word has one kind of writer.
+/// The contents of the file. Each field but the word has one kind of writer.
 #[repr(C)]
 struct Page {
     /// [`LAYOUT`]; the supervisor's.
@@ -47,13 +50,13 @@ struct Page {
     word: AtomicU64,
     /// One more than the number of the context whose nodes are asked, 0 before any has called; the first node's.
     context: AtomicU32,
-    /// Whether nodes have called, and see one file: [`Callers`]; nodes'.
+    /// The nodes that have called, and if they see one file: [`Callers`]; the nodes'.
     callers: AtomicU32,
-    /// Why the last checkpoint has failed, an errno value or 0; that of the node which has failed.
+    /// The reason why the last checkpoint has failed, an errno value or 0; written by the node that has failed.
     errno: AtomicI32,
 }
 
-/// What stands in the lowest bits of the word.
+/// The state in the lowest bits of the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
@@ -75,7 +78,7 @@ impl Word {
         self.1 << BITS | self.0 as u64
     }
 
-    /// None: no value that anybody writes.
+    /// None: a value that no participant writes.
     fn of(bits: u64) -> Option<Word> {
         let states = [State::Idle, State::Asked, State::Begun, State::Saved, State::Failed];
         let state = states.into_iter().find(|state| *state as u64 == bits & ((1 << BITS) - 1))?;
@@ -86,18 +89,19 @@ impl Word {
 /// Which nodes have asked whether a checkpoint is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
-    /// None yet.
+    /// None has yet.
     None,
     /// Nodes that all see this file.
     Together,
-    /// Nodes of which some see another file or none, such as those of other hosts. They take no checkpoints that are asked for.
+    /// Nodes of which some see another file or none, such as those of other hosts. They take no checkpoints that are
+    /// asked for.
     Apart,
 }
 
-/// How far a request is, as the supervisor sees it.
+/// The progress of a request, as the supervisor sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing is asked.
+    /// There is no request.
     Idle,
     /// No node has come to the call yet.
     Asked,
@@ -131,7 +135,8 @@ impl Map {
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: mapped while this lives, aligned to a page, large enough; all fields are atomics, which take any value.
+        // SAFETY: mapped while this lives, aligned to a page, large enough; all fields are atomics, which take any
+        // value.
         unsafe { self.page.as_ref() }
     }
 
@@ -195,7 +200,7 @@ impl Requests {
         }
     }
 
-    /// How far it is. A word that nobody has written counts as idle.
+    /// The progress. A word that was never written counts as idle.
     pub fn progress(&self) -> Progress {
         match self.0.word() {
             None | Some(Word(State::Idle, _)) => Progress::Idle,
@@ -216,7 +221,7 @@ impl Requests {
         }
     }
 
-    /// Who has asked whether a checkpoint is wanted.
+    /// The nodes that have asked if a checkpoint is wanted.
     pub fn callers(&self) -> Callers {
         match self.0.page().callers.load(Relaxed) {
             0 => Callers::None,
@@ -259,7 +264,7 @@ impl Node {
         self.0.page().callers.store(if together { 1 } else { 2 }, Relaxed);
     }
 
-    /// Whether the nodes of this context are those that are asked: they are, if they were the first to call.
+    /// Returns true if the nodes of this context are those that are asked: they are, if they were the first to call.
     pub fn is_of(&self, context: u32) -> bool {
         let own = context.saturating_add(1);
         let had = self.0.page().context.compare_exchange(0, own, Relaxed, Relaxed);
@@ -291,12 +296,12 @@ impl Node {
         self.0.swap(Word(State::Begun, call), Word(State::Saved, call));
     }
 
-    /// Whether the supervisor has put away what was saved at this call.
+    /// Returns true if the supervisor has put away what was saved at this call.
     pub fn is_over(&self, call: u64) -> bool {
         self.0.word() != Some(Word(State::Saved, call))
     }
 
-    /// Whether nodes make the checkpoint of this call, and nobody has said how that has ended.
+    /// Returns true if nodes make the checkpoint of this call, and nobody has said how that has ended.
     pub fn is_making(&self, call: u64) -> bool {
         self.0.word() == Some(Word(State::Begun, call))
     }
@@ -307,7 +312,7 @@ impl Node {
         self.0.swap(Word(State::Begun, call), Word(State::Failed, call));
     }
 
-    /// Whether there is no supervisor any more, so that nobody will put anything away.
+    /// Returns true if there is no supervisor any more, so that nobody will put anything away.
     pub fn is_alone(&self) -> bool {
         let taken = flock(&self.0.file, FlockOperation::NonBlockingLockShared).is_ok();
         taken && flock(&self.0.file, FlockOperation::Unlock).is_ok()

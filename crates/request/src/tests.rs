@@ -50,7 +50,7 @@ fn one_that_has_failed_is_over_and_is_told() {
     assert!(!node.begin(2) && !requests.ask());
     requests.go_on();
     assert!(requests.ask() && !node.begin(2) && node.begin(3));
-    // Nobody has said so, but a node goes on.
+    // The request has not been ended, but a node goes on.
     assert!(!node.begin(4));
     assert_eq!(requests.progress(), Progress::Failed(0));
     requests.go_on();
@@ -91,8 +91,8 @@ fn a_word_that_nobody_writes_asks_for_nothing() {
     requests.go_on();
 }
 
-/// Nodes in threads that go on at their own pace and meet nowhere but where they take one. They end with a checkpoint that is the last
-/// for all of them, so how fast they and the supervisor are makes no difference.
+/// Nodes in threads that go on at their own pace and meet nowhere but where they take one. They end with a checkpoint
+/// that is the last for all of them, so how fast they and the supervisor are makes no difference.
 #[test]
 fn nodes_that_are_at_different_calls_take_the_same_ones() {
     const NODES: usize = 4;

@@ -1,5 +1,5 @@
-//! The functions of `<rdma/rsocket.h>`: each as the socket call of its name without the r, but for what rsocket(7) says. They return -1, and
-//! say why by errno.
+//! The functions of `<rdma/rsocket.h>`: each as the socket call of its name without the r, but for what rsocket(7)
+//! says. They return -1, and say why by errno.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ unsafe fn address(at: *const sockaddr, length: socklen_t) -> Result<SocketAddr> 
     unsafe { vervain_rdmacm::address::read(at) }.map_err(Errno)
 }
 
-/// How long addresses of a family are, one of the two that are known.
+/// The length of addresses of a family, for the two that are known.
 fn length_of(family: c_int) -> Option<usize> {
     match family {
         libc::AF_INET => Some(size_of::<sockaddr_in>()),
@@ -70,7 +70,7 @@ fn length_of(family: c_int) -> Option<usize> {
     }
 }
 
-/// Writes as much of an address as there is room for, and how long it is.
+/// Writes as much of an address as there is room for, and its length.
 ///
 /// # Safety
 /// Both are null, or `length` says for how many bytes `to` is writable.
@@ -90,7 +90,7 @@ unsafe fn store(address: &SocketAddr, to: *mut sockaddr, length: *mut socklen_t)
     }
 }
 
-/// What a call's flags mean here. Others, as MSG_NOSIGNAL, change nothing: no signal is sent.
+/// The flags of a call as they are used here. Others, such as MSG_NOSIGNAL, change nothing: no signal is ever sent.
 fn flags(flags: c_int) -> Result<Flags> {
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
@@ -143,7 +143,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 /// bind(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as bind(2) requires.
 pub unsafe extern "C" fn rbind(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     status(|| {
         let entry = table::find(socket)?;
@@ -164,7 +164,7 @@ pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
 /// accept(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as accept(2) requires.
 pub unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int {
     number(|| {
         let entry = table::find(socket)?;
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mu
 /// connect(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as connect(2) requires.
 pub unsafe extern "C" fn rconnect(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     status(|| {
         let entry = table::find(socket)?;
@@ -247,7 +247,7 @@ fn receive(entry: &Entry, into: &mut Vectors<'_>, flags: Flags) -> Result<(usize
 /// recv(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as recv(2) requires.
 pub unsafe extern "C" fn rrecv(socket: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the caller's, and no place for an address.
     unsafe { rrecvfrom(socket, buffer, length, flags, std::ptr::null_mut(), std::ptr::null_mut()) }
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn rrecv(socket: c_int, buffer: *mut c_void, length: size_
 /// recvfrom(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as recvfrom(2) requires.
 pub unsafe extern "C" fn rrecvfrom(
     socket: c_int,
     buffer: *mut c_void,
@@ -288,7 +288,7 @@ fn peer_of(entry: &Entry) -> Option<SocketAddr> {
 /// recvmsg(2). There is no control data.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as recvmsg(2) requires.
 pub unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, how: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, how: c_in
 /// read(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as read(2) requires.
 pub unsafe extern "C" fn rread(socket: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
     // SAFETY: the caller's.
     unsafe { rrecv(socket, buffer, length, 0) }
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn rread(socket: c_int, buffer: *mut c_void, length: size_
 /// readv(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as readv(2) requires.
 pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -340,10 +340,10 @@ fn send(entry: &Entry, data: &mut Vectors<'_>, to: Option<SocketAddr>, how: c_in
     }
 }
 
-/// send(2). No signal is sent where nobody takes the data.
+/// send(2). No signal is sent if the peer has closed its end.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as send(2) requires.
 pub unsafe extern "C" fn rsend(socket: c_int, buffer: *const c_void, length: size_t, how: c_int) -> ssize_t {
     // SAFETY: the caller's, and no address.
     unsafe { rsendto(socket, buffer, length, how, std::ptr::null(), 0) }
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn rsend(socket: c_int, buffer: *const c_void, length: siz
 /// sendto(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as sendto(2) requires.
 pub unsafe extern "C" fn rsendto(
     socket: c_int,
     buffer: *const c_void,
@@ -374,7 +374,7 @@ pub unsafe extern "C" fn rsendto(
 /// sendmsg(2). ENOTSUP with control data.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as sendmsg(2) requires.
 pub unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, how: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, how: c_
 /// write(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as write(2) requires.
 pub unsafe extern "C" fn rwrite(socket: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     // SAFETY: the caller's.
     unsafe { rsend(socket, buffer, length, 0) }
@@ -405,7 +405,7 @@ pub unsafe extern "C" fn rwrite(socket: c_int, buffer: *const c_void, length: si
 /// writev(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as writev(2) requires.
 pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     size(|| {
         let entry = table::find(socket)?;
@@ -419,7 +419,7 @@ pub unsafe extern "C" fn rwritev(socket: c_int, iov: *const iovec, count: c_int)
 /// poll(2), of sockets of both kinds and of other descriptors.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as poll(2) requires.
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     number(|| {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
@@ -434,10 +434,10 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
     })
 }
 
-/// select(2), as [`rpoll`]. The time that is left is not said.
+/// select(2), as [`rpoll`]. The time that is left is not written back.
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as select(2) requires.
 pub unsafe extern "C" fn rselect(
     count: c_int,
     read: *mut fd_set,
@@ -464,7 +464,7 @@ pub unsafe extern "C" fn rselect(
 /// getpeername(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as getpeername(2) requires.
 pub unsafe extern "C" fn rgetpeername(socket: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
     status(|| {
         let peer = peer_of(&*table::find(socket)?).ok_or(Errno(libc::ENOTCONN))?;
@@ -477,7 +477,7 @@ pub unsafe extern "C" fn rgetpeername(socket: c_int, to: *mut sockaddr, length: 
 /// getsockname(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as getsockname(2) requires.
 pub unsafe extern "C" fn rgetsockname(socket: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
     status(|| {
         let local = table::find(socket)?.local();
@@ -490,7 +490,7 @@ pub unsafe extern "C" fn rgetsockname(socket: c_int, to: *mut sockaddr, length: 
 /// setsockopt(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as setsockopt(2) requires.
 pub unsafe extern "C" fn rsetsockopt(
     socket: c_int,
     level: c_int,
@@ -513,7 +513,7 @@ pub unsafe extern "C" fn rsetsockopt(
 /// getsockopt(2).
 ///
 /// # Safety
-/// As there.
+/// The arguments are valid as getsockopt(2) requires.
 pub unsafe extern "C" fn rgetsockopt(
     socket: c_int,
     level: c_int,
@@ -539,8 +539,8 @@ pub unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// fcntl(2): F_GETFL and F_SETFL, of which O_NONBLOCK counts; F_GETFD and F_SETFD. ENOTSUP for others. In C it is variadic; an integer argument
-/// travels the same way (see the preload's opening.rs).
+/// fcntl(2): F_GETFL and F_SETFL, of which O_NONBLOCK counts; F_GETFD and F_SETFD. ENOTSUP for others. In C it is
+/// variadic; an integer argument travels the same way (see the preload's opening.rs).
 pub extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_int) -> c_int {
     number(|| {
         let entry = table::find(socket)?;
@@ -560,7 +560,8 @@ pub extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_int) -> c_in
     })
 }
 
-/// Registers a buffer, for Writes of the peer with PROT_WRITE, which then knows it by `offset`, or by its address with -1; see rsocket(7).
+/// Registers a buffer, for Writes of the peer with PROT_WRITE, which then knows it by `offset`, or by its address with
+/// -1; see rsocket(7).
 ///
 /// # Safety
 /// The buffer stays until it is unmapped, or the socket closed.

@@ -1,4 +1,5 @@
-//! A datagram socket: a UDP socket, by which peers find each other's QPs, and a UD QP for each address here that it sends from.
+//! A datagram socket: a UDP socket, by which peers find each other's QPs, and a UD QP for each address here that it
+//! sends from.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
@@ -62,7 +63,7 @@ struct EndpointState {
 
 struct Destination {
     endpoint: Arc<Endpoint>,
-    /// Where its host is, once that is known, and the number of its QP there, as it has said last.
+    /// The way to its host, once that is known, and the number of its QP there by its last datagram.
     way: Option<Arc<dyn Handle>>,
     number: u32,
     tried: Option<Instant>,
@@ -120,17 +121,17 @@ impl DatagramSocket {
         })
     }
 
-    /// That of its UDP socket, by which the program names it.
+    /// The descriptor of its UDP socket, by which the program names it.
     pub fn descriptor(&self) -> RawFd {
         self.udp.as_raw_fd()
     }
 
-    /// Whether calls return rather than wait (O_NONBLOCK).
+    /// Chooses that calls return rather than wait (O_NONBLOCK).
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// Whether they do.
+    /// Returns true if they do.
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }
@@ -154,7 +155,7 @@ impl DatagramSocket {
         lock(&self.inner).connected
     }
 
-    /// What comes over UDP is taken in from now on.
+    /// Has the service take in UDP datagrams from now on.
     fn serve(self: &Arc<Self>) -> Result<()> {
         let mut served = lock(&self.served);
         if !*served {
@@ -167,7 +168,7 @@ impl DatagramSocket {
     /// bind(2).
     ///
     /// # Errors
-    /// As there.
+    /// Those of bind(2).
     pub fn bind(self: &Arc<Self>, address: &SocketAddr) -> Result<()> {
         rustix::net::bind(&self.udp, address).map_err(os)?;
         self.serve()
@@ -176,7 +177,7 @@ impl DatagramSocket {
     /// connect(2).
     ///
     /// # Errors
-    /// As there, or there is no device on the way.
+    /// Those of connect(2), or there is no device on the way.
     pub fn connect(self: &Arc<Self>, to: &SocketAddr) -> Result<()> {
         rustix::net::connect(&self.udp, to).map_err(os)?;
         let mut inner = lock(&self.inner);
@@ -208,7 +209,7 @@ impl DatagramSocket {
                 None => {
                     let endpoint = Arc::new(Endpoint::new(&*self.fabric, source, &inner.options)?);
                     inner.endpoints.push(endpoint.clone());
-                    // Who sleeps does not know of its descriptor.
+                    // A sleeper does not poll the new descriptor yet.
                     self.waiters.wake();
                     endpoint
                 }
@@ -290,7 +291,8 @@ impl DatagramSocket {
             rustix::net::sendto(&self.udp, datagram, flags, to)
         };
         match sent {
-            // The peer's host has no such socket, or had none: nobody takes the datagram, which is no error of this one.
+            // The peer's host has no such socket, or had none: nobody takes the datagram, which is no error of this
+            // one.
             Err(rustix::io::Errno::CONNREFUSED) => Ok(()),
             sent => sent.map(|_| ()).map_err(os),
         }
@@ -346,7 +348,7 @@ impl DatagramSocket {
         while wait(&[self], &mut [], Some(deadline), is_drained) == Err(Errno(libc::EINTR)) {}
     }
 
-    /// What poll(2) is to say of it.
+    /// The events that poll(2) is to report of it.
     pub fn events(self: &Arc<Self>, interest: i16) -> i16 {
         let _ = self.serve();
         let inner = lock(&self.inner);
@@ -379,7 +381,7 @@ impl DatagramSocket {
             let Ok(((bytes, _), _, from)) = rustix::net::recvfrom(&self.udp, &mut buffer, flags) else { return };
             let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else { continue };
             if let Some((header, payload)) = UdpHeader::decode(bytes, &canonical(&from)) {
-                // What cannot be done for this one is no matter of others.
+                // A failure for this peer must not keep others waiting.
                 let _ = self.take_datagram(&header, payload, &from);
             }
         }
@@ -415,7 +417,8 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Looks for the way to a peer, without waiting: anybody can send a datagram that names a host that does not answer. Whether it does.
+    /// Looks for the way to a peer, without waiting: any host can send a datagram that names one that does not answer.
+    /// Returns true if the search has begun.
     fn find_way(self: &Arc<Self>, endpoint: Arc<Endpoint>, to: SocketAddr) -> bool {
         // A socket that is closed meanwhile is gone.
         let socket = Arc::downgrade(self);
@@ -442,7 +445,7 @@ impl DatagramSocket {
         }
     }
 
-    /// Whether its sizes can still be chosen.
+    /// Returns true if its sizes can still be chosen.
     pub fn is_new(&self) -> bool {
         lock(&self.inner).endpoints.is_empty()
     }
@@ -452,7 +455,7 @@ impl DatagramSocket {
     }
 }
 
-/// Whether it is one socket's address: flow labels and the like do not count.
+/// Returns true if it is one socket's address: flow labels and the like do not count.
 fn is_same(one: &SocketAddr, other: &SocketAddr) -> bool {
     (one.ip(), one.port()) == (other.ip(), other.port())
 }
@@ -509,7 +512,7 @@ impl Endpoint {
         unsafe { self.queues.receive(RECEIVE | u64::from(at), &[part]) }
     }
 
-    /// Takes what was completed: datagrams go to `each`. Whether there was anything.
+    /// Takes completions: datagrams go to `each`. Returns true if there were any.
     fn progress(&self, each: &mut impl FnMut(&SocketAddr, &[u8])) -> bool {
         let mut batch = [Completion::default(); 32];
         // One thread at a time, so that a place is not posted before it was read.

@@ -1,6 +1,8 @@
-//! What sockets need of rdma_cm and of verbs, and no more: so that they run over librdmacm, and in tests over a network in the process.
+//! The part of rdma_cm and of verbs that sockets need, so that they run over librdmacm, and in tests over a network in
+//! the process.
 //!
-//! Nothing here waits, but for [`Id::resolve_datagram`]: what takes its time ends in an [`Event`], whose descriptor can be polled.
+//! Nothing here waits, but for [`Id::resolve_datagram`]: a call that takes time ends in an [`Event`], whose descriptor
+//! can be polled.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,12 +10,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a call failed: an errno value.
+/// The error of a call: an errno value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// That of the last call into C of this thread.
+    /// The errno of this thread's last call into C.
     pub fn last() -> Errno {
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
@@ -25,10 +27,10 @@ impl fmt::Display for Errno {
     }
 }
 
-/// What a call gives.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// What makes identifiers.
+/// The maker of identifiers.
 pub trait Fabric: Send + Sync {
     /// A new identifier, of streams or of datagrams, with event channel of its own.
     ///
@@ -37,7 +39,7 @@ pub trait Fabric: Send + Sync {
     fn identifier(&self, kind: Kind) -> Result<Box<dyn Id>>;
 }
 
-/// What an identifier is for.
+/// The purpose of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// RC, RDMA_PS_TCP.
@@ -46,7 +48,7 @@ pub enum Kind {
     Datagram,
 }
 
-/// What has become of an identifier.
+/// A change of an identifier's state.
 pub enum Event {
     /// The peer's address is known.
     AddressResolved,
@@ -56,7 +58,7 @@ pub enum Event {
     Request(Box<dyn Id>, Vec<u8>),
     /// It is connected; with the private data of the reply, if this end asked.
     Established(Vec<u8>),
-    /// What was begun has failed.
+    /// The operation that was begun has failed.
     Failed(Errno),
     /// The peer is gone.
     Disconnected,
@@ -75,7 +77,7 @@ pub enum IdOption {
 
 /// An identifier of rdma_cm. Errors are errno values of the functions of the same names.
 pub trait Id: Send + Sync {
-    /// Of its event channel; readable while [`Id::event`] has one.
+    /// Descriptor of its event channel; readable while [`Id::event`] has one.
     fn descriptor(&self) -> RawFd;
     /// The next event.
     fn event(&self) -> Result<Option<Event>>;
@@ -111,11 +113,11 @@ pub trait Id: Send + Sync {
     fn peer(&self) -> Option<SocketAddr>;
     /// The device's limits, once a device is known.
     fn limits(&self) -> Limits;
-    /// Where datagrams from the QP of this identifier to an address go. Waits, for `timeout` at most.
+    /// The destination of datagrams from the QP of this identifier to an address. Waits, for `timeout` at most.
     fn resolve_datagram(&self, to: &SocketAddr, timeout: Duration) -> Result<Arc<dyn Handle>>;
 }
 
-/// What a device can do.
+/// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests of a queue.
@@ -129,9 +131,9 @@ pub struct Limits {
 /// Sizes of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSizes {
-    /// Of the send queue.
+    /// Entries of the send queue.
     pub send_requests: u32,
-    /// Of the receive queue.
+    /// Entries of the receive queue.
     pub receives: u32,
     /// Bytes that are wished for in a request; there may be fewer.
     pub inline_bytes: u32,
@@ -140,7 +142,7 @@ pub struct QueueSizes {
 /// A part of registered memory, or of any for what is copied into a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// Where it begins.
+    /// Address of its first byte.
     pub address: u64,
     /// Bytes.
     pub length: u32,
@@ -165,7 +167,7 @@ pub enum Outcome {
 /// A request that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// As it was posted.
+    /// The identifier that it was posted with.
     pub id: u64,
     /// How.
     pub outcome: Outcome,
@@ -175,7 +177,7 @@ pub struct Completion {
     pub immediate: Option<u32>,
 }
 
-/// What a request to send does.
+/// The operation of a request to send.
 #[derive(Clone, Copy)]
 pub enum Operation<'a> {
     /// RDMA Write, to this address by this rkey, with immediate data or without.
@@ -198,13 +200,13 @@ pub trait Queues: Send + Sync {
     /// As of ibv_reg_mr(3).
     ///
     /// # Safety
-    /// The memory stays until the region is dropped, and whoever reads it knows that it changes.
+    /// The memory stays until the region is dropped, and its readers expect that it changes.
     unsafe fn register(&self, address: *mut u8, length: usize, remote: bool) -> Result<Box<dyn Region>>;
-    /// Of the completion channel; readable after [`Queues::arm`] when something is completed.
+    /// Descriptor of the completion channel; readable after [`Queues::arm`] once something is completed.
     fn descriptor(&self) -> RawFd;
     /// Has the next completion make the descriptor readable.
     fn arm(&self) -> Result<()>;
-    /// Takes that back. Whether it was.
+    /// Takes an event off the channel. Returns true if there was one.
     fn take_event(&self) -> bool;
     /// Completions: how many were put into `into`.
     fn poll(&self, into: &mut [Completion]) -> Result<usize>;
@@ -228,14 +230,14 @@ pub trait Queues: Send + Sync {
 
 /// Registered memory. Dropped, it is not any more.
 pub trait Region: Send + Sync {
-    /// By which this end names it.
+    /// The key by which this end names it.
     fn local_key(&self) -> u32;
-    /// By which peers name it.
+    /// The key by which peers name it.
     fn remote_key(&self) -> u32;
 }
 
-/// Where datagrams go: an address handle. Dropped, it is destroyed.
+/// A destination of datagrams: an address handle. Dropped, it is destroyed.
 pub trait Handle: Send + Sync {
-    /// What the implementation knows it by.
+    /// The implementation's own type.
     fn as_any(&self) -> &dyn std::any::Any;
 }

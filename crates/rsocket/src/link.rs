@@ -56,11 +56,12 @@ pub enum Stop {
 
 struct Core {
     stream: Stream,
-    /// The CQ tells of its next completion, or has told.
+    /// The CQ will report its next completion, or has done so.
     armed: bool,
     /// A Write was given out and is not posted yet: the end of the stream must not overtake it.
     preparing: bool,
-    /// A request has failed, for this errno value; None: flushed. What was completed well before it may be polled after it.
+    /// A request has failed, with this errno value; None: flushed. Requests that succeeded before it may be polled
+    /// after it.
     failed: Option<Option<i32>>,
 }
 
@@ -137,15 +138,15 @@ impl Link {
         Ok(link)
     }
 
-    /// What is said to the peer first.
+    /// The greeting to the peer.
     pub fn hello(&self) -> Vec<u8> {
         lock(&self.core).stream.hello().encode().to_vec()
     }
 
-    /// What the peer has said.
+    /// Takes the peer's greeting.
     ///
     /// # Errors
-    /// ENOTSUP: it is none with which a stream is possible.
+    /// ENOTSUP: no stream is possible with it.
     pub fn greet(&self, private: &[u8]) -> Result<()> {
         lock(&self.core).stream.greet(private).map_err(|_| Errno(libc::ENOTSUP))
     }
@@ -178,33 +179,33 @@ impl Link {
         }
     }
 
-    /// What has become of the stream.
+    /// The state of the stream.
     pub fn phase(&self) -> Phase {
         lock(&self.core).stream.phase()
     }
 
-    /// Whether a receive, and a send, would do something at once.
+    /// True for each of a receive and a send that would not have to wait.
     pub fn readiness(&self) -> (bool, bool) {
         let core = lock(&self.core);
         (core.stream.is_readable(), core.stream.is_writable())
     }
 
-    /// Whether a Write into a buffer of the peer's would do something at once.
+    /// Returns true if a Write into a buffer of the peer's would do something at once.
     pub fn is_io_writable(&self) -> bool {
         lock(&self.core).stream.is_io_writable()
     }
 
-    /// Whether the peer may send more.
+    /// Returns true if the peer may send more.
     pub fn is_receiving(&self) -> bool {
         lock(&self.core).stream.is_receiving()
     }
 
-    /// Whether this end may send.
+    /// Returns true if this end may send.
     pub fn is_sending(&self) -> bool {
         lock(&self.core).stream.is_sending()
     }
 
-    /// Whether nothing is left to be completed.
+    /// Returns true if nothing is left to be completed.
     pub fn is_done(&self) -> bool {
         let core = lock(&self.core);
         core.stream.is_done() && (!core.preparing || core.stream.phase() != Phase::Open)
@@ -237,7 +238,7 @@ impl Link {
         }
     }
 
-    /// Takes what has been completed, and says what is to be said. Whether anything has changed.
+    /// Takes completions, and sends control messages that are due. Returns true if anything has changed.
     pub fn progress(&self) -> bool {
         let mut core = lock(&self.core);
         if !core.stream.is_greeted() {
@@ -263,13 +264,13 @@ impl Link {
         changed
     }
 
-    /// Whether a request has failed, which is to be settled.
+    /// Returns true if a request has failed, which is to be settled.
     pub fn has_failed(&self) -> bool {
         let core = lock(&self.core);
         core.failed.is_some() && core.stream.phase() == Phase::Open
     }
 
-    /// Nothing was found that says why a request has failed: the stream is broken.
+    /// Ends the stream as broken, if a request has failed and no event has given the reason.
     pub fn settle(&self) {
         let mut core = lock(&self.core);
         match core.failed {
@@ -372,7 +373,8 @@ impl Link {
         unsafe { self.queues.send(id, &[part], true, Operation::Send) }
     }
 
-    /// Sends what can be sent at once of `data`: how many bytes. `before`: of the same call. One thread at a time; `scratch` is its own.
+    /// Sends what can be sent at once of `data`: how many bytes. `before`: of the same call. One thread at a time;
+    /// `scratch` is its own.
     ///
     /// # Errors
     /// Nothing could be.
@@ -389,7 +391,7 @@ impl Link {
     /// As [`Link::write`], into the peer's buffer that has `offset`.
     ///
     /// # Errors
-    /// Nothing could be.
+    /// Nothing was written.
     pub fn io_write(
         &self,
         data: &mut Vectors<'_>,
@@ -461,7 +463,7 @@ impl Link {
             }
             core.stream.parts(into.left())
         };
-        // What was not read yet stays, so no lock is needed.
+        // Bytes that were not read yet stay, so no lock is needed.
         parts.iter().for_each(|part| into.empty(&self.buffer, part));
         let length = parts.iter().map(ExactSizeIterator::len).sum();
         if !look_only {
@@ -477,7 +479,7 @@ impl Link {
         lock(&self.core).stream.unread()
     }
 
-    /// Registers a buffer of the program's; for the peer, if it is told an offset.
+    /// Registers a buffer of the program's; for the peer, if there is an offset.
     ///
     /// # Errors
     /// ENOMEM: the peer has no entry for it; others as of ibv_reg_mr(3).

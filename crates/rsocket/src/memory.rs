@@ -1,4 +1,5 @@
-//! Memory that devices read and write. The peer may write to it at any time, so it is only copied, never looked at in place.
+//! Memory that devices read and write. The peer may write to it at any time, so it is only copied, never looked at in
+//! place.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -21,7 +22,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Of so many bytes, at least 1, on pages of its own; for Writes of the peer if `remote`.
+    /// Allocates `length` bytes, at least 1, on pages of its own; for Writes of the peer if `remote`.
     ///
     /// # Errors
     /// ENOMEM, or as of ibv_reg_mr(3).
@@ -39,12 +40,12 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Where it begins, for the device and for peers.
+    /// Address of its first byte, for the device and for peers.
     pub fn address(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// By which peers name it.
+    /// The key by which peers name it.
     pub fn remote_key(&self) -> u32 {
         self.region.as_ref().map_or(0, |region| region.remote_key())
     }
@@ -92,7 +93,8 @@ impl Memory {
     /// The word at `at`, a multiple of 8.
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.length, "{at} of {} bytes", self.length);
-        // SAFETY: inside, aligned, as the memory begins with a page; and all reach these bytes by atomics, but for the peer.
+        // SAFETY: inside, aligned, as the memory begins with a page; and all reach these bytes by atomics, but for the
+        // peer.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 

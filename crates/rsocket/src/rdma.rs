@@ -56,7 +56,8 @@ fn made<T>(object: *mut T) -> Result<*mut T> {
     if object.is_null() { Err(Errno::last()) } else { Ok(object) }
 }
 
-/// Has a descriptor that is open return rather than wait: by a system call, as the C library's function may be a preload's.
+/// Has a descriptor that is open return rather than wait: by a system call, as the C library's function may be a
+/// preload's.
 ///
 /// # Safety
 /// It is open until this returns.
@@ -175,7 +176,7 @@ impl RdmaId {
     }
 }
 
-/// Why something failed; where the event does not say it.
+/// The event for a failure with this status; `otherwise` is the errno if the status gives none.
 fn why(status: c_int, otherwise: i32) -> Event {
     Event::Failed(Errno(if status < 0 { -status } else { otherwise }))
 }
@@ -507,7 +508,7 @@ impl RdmaQueues {
 
 impl Drop for RdmaQueues {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, as far as there is any; events are acknowledged as they are taken.
+        // SAFETY: made by `new`, unless null; events are acknowledged as they are taken.
         unsafe {
             if !self.qp.is_null() {
                 self.id.call(|id| rdma_destroy_qp(id));

@@ -1,5 +1,5 @@
-//! The one thread of rsockets that stays, which is there while it has something to do: it takes what comes over the UDP sockets of datagram
-//! sockets, and has streams show whether their peers are there. What may wait is done aside, by threads that live for that.
+//! The one lasting thread of rsockets, which exists while it has work: it takes in the UDP datagrams of datagram
+//! sockets, and has streams check that their peers are there. Work that may wait is done aside, by short-lived threads.
 
 use std::fs;
 use std::mem;
@@ -32,7 +32,7 @@ pub fn default_keep_idle() -> Duration {
 }
 
 struct Tasks {
-    /// Whose they are: a child of fork(2) has a copy of them, and no thread.
+    /// The process that they belong to: a child of fork(2) has a copy of them, and no thread.
     process: u32,
     datagrams: Vec<Arc<DatagramSocket>>,
     streams: Vec<(Weak<StreamSocket>, Instant)>,
@@ -56,7 +56,8 @@ static TASKS: Mutex<Tasks> = Mutex::new(Tasks {
 });
 static ROUND: Condvar = Condvar::new();
 
-/// The tasks of this process. Those of a parent are left as they are, not dropped: its sockets and descriptors are not this one's to close.
+/// The tasks of this process. Those of a parent are left as they are, not dropped: its sockets and descriptors are not
+/// this one's to close.
 fn tasks() -> MutexGuard<'static, Tasks> {
     let mut tasks = lock(&TASKS);
     let here = std::process::id();
@@ -120,7 +121,8 @@ fn change(change: impl FnOnce(&mut Tasks)) -> Result<()> {
     Ok(())
 }
 
-/// Does what may wait in a thread that lives for it, so that the one thread does not. Whether it does: only few at a time do.
+/// Runs work that may wait in a thread of its own, so that the service's thread need not. Returns false if too many
+/// such threads run already.
 pub fn aside(body: impl FnOnce() + Send + 'static) -> bool {
     struct Place;
 

@@ -12,7 +12,7 @@ const FOLDER: &str = "/etc/rdma/rsocket";
 /// The least that a send buffer is chosen to be, when less was asked for.
 pub const LEAST_SEND_BYTES: u32 = 4096;
 
-/// What new sockets begin with.
+/// The initial settings of new sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// mem_default: bytes of the receive buffer.
@@ -55,7 +55,7 @@ impl Settings {
         SETTINGS.get_or_init(|| Settings::read(Path::new(FOLDER)))
     }
 
-    /// What the files of a folder say. One that is not there, or holds no number, says nothing.
+    /// Reads the settings from the files of a folder. A file that is not there, or holds no number, changes nothing.
     pub fn read(folder: &Path) -> Settings {
         let number = |name: &str| -> Option<u64> { fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok() };
         let to_u16 = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);

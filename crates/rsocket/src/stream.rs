@@ -24,7 +24,7 @@ const FIRST_TRY: Duration = Duration::from_secs(1);
 /// How seldom who asks again and again without waiting looks for events of the connection, which takes a system call.
 const LOOK_NS: u64 = 10_000_000;
 
-/// Where a socket is.
+/// The state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Made.
@@ -119,7 +119,7 @@ pub struct StreamSocket {
     closed: AtomicBool,
     /// This end has shut down its writing.
     shut: AtomicBool,
-    /// That the stream is broken was made SO_ERROR.
+    /// True after SO_ERROR was set because the stream is broken.
     noted: AtomicBool,
     /// One sends, one reads; each has what it needs for that.
     sender: Mutex<Vec<u8>>,
@@ -139,7 +139,7 @@ fn backlog_of(given: i32) -> usize {
     usize::try_from(given).ok().filter(|given| *given > 0).map_or(limit, |given| given.min(limit))
 }
 
-/// Whether who has asked, by this identifier, is gone: before an answer nothing else happens to it.
+/// Returns true if who has asked, by this identifier, is gone: before an answer nothing else happens to it.
 fn has_given_up(id: &dyn Id) -> bool {
     while let Ok(Some(event)) = id.event() {
         if matches!(event, Event::Disconnected | Event::Failed(_)) {
@@ -149,7 +149,7 @@ fn has_given_up(id: &dyn Id) -> bool {
     false
 }
 
-/// What a call is told about waiting.
+/// The flags of a call about waiting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flags {
     /// MSG_DONTWAIT.
@@ -192,17 +192,17 @@ impl StreamSocket {
         }
     }
 
-    /// That of its event channel, by which the program names it.
+    /// The descriptor of its event channel, by which the program names it.
     pub fn descriptor(&self) -> RawFd {
         self.id.descriptor()
     }
 
-    /// Whether calls return rather than wait (O_NONBLOCK).
+    /// Chooses that calls return rather than wait (O_NONBLOCK).
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// Whether they do.
+    /// Returns true if they do.
     pub fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }
@@ -212,7 +212,7 @@ impl StreamSocket {
         with(&mut lock(&self.inner).options)
     }
 
-    /// Where it is.
+    /// Its state.
     pub fn state(&self) -> State {
         lock(&self.inner).state
     }
@@ -337,7 +337,7 @@ impl StreamSocket {
         }
     }
 
-    /// Whether what was begun has come to an end.
+    /// The result of opening the stream; None while it is not known.
     fn opened(&self) -> Option<Result<()>> {
         let mut inner = lock(&self.inner);
         match inner.state {
@@ -453,7 +453,7 @@ impl StreamSocket {
             }
             (_, Event::Disconnected) => {
                 if let Some(link) = self.link.get() {
-                    // What came before it counts.
+                    // Data that came before the end counts.
                     link.progress();
                     link.disconnect();
                 }
@@ -511,7 +511,7 @@ impl StreamSocket {
         self.link.get().ok_or(Errno(libc::ENOTCONN))
     }
 
-    /// What a send says that finds the stream ended.
+    /// The error of a send that finds the stream ended.
     fn ended(&self) -> Errno {
         self.note_broken();
         let error = lock(&self.inner).error.take();
@@ -553,7 +553,8 @@ impl StreamSocket {
         })
     }
 
-    /// Moves `total` bytes by steps, each of which is told how many were moved before; None: there is nowhere to move them to.
+    /// Moves `total` bytes by steps, each of which gets the number of bytes moved before; None from a step: there is no
+    /// destination for more.
     fn transfer(
         &self,
         flags: Flags,
@@ -668,7 +669,7 @@ impl StreamSocket {
         self.waiters.wake();
     }
 
-    /// What poll(2) is to say of it.
+    /// The events that poll(2) is to report of it.
     pub fn events(&self, interest: i16) -> i16 {
         let found = match (self.state(), self.link.get()) {
             (State::Listening, _) => {
@@ -722,7 +723,8 @@ impl Waitable for StreamSocket {
         let Some(link) = self.link.get() else { return };
         let mut changed = link.progress();
         if link.has_failed() {
-            // A peer that is gone has said so, to the connection manager or as its last message, and what is still sent to it fails.
+            // A peer that is gone has said so, to the connection manager or as its last message, and what is still sent
+            // to it fails.
             link.progress();
             self.look();
             link.settle();

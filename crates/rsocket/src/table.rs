@@ -22,7 +22,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// As what is waited for.
+    /// The socket as an object to wait for.
     pub fn waitable(&self) -> &dyn Waitable {
         match self {
             Socket::Stream(socket) => &**socket,
@@ -30,7 +30,7 @@ impl Socket {
         }
     }
 
-    /// What poll(2) is to say of it.
+    /// The events that poll(2) is to report of it.
     pub fn events(&self, interest: i16) -> i16 {
         match self {
             Socket::Stream(socket) => socket.events(interest),

@@ -1,11 +1,11 @@
 //! Sleeping until a socket can go on: the one way in which calls wait, a call that blocks, rpoll and rselect alike.
 //!
-//! Several threads may wait for one socket, and any of them, or one that does not wait at all, may find what another waits for. So each
-//! thread that sleeps has a descriptor of its own in what it polls, and stands in the list of each socket that it waits for; whoever
-//! changes a socket makes those descriptors readable.
+//! Several threads may wait for one socket, and any of them, or one that does not wait at all, may find what another
+//! waits for. So each thread that sleeps has a descriptor of its own in what it polls, and stands in the list of each
+//! socket that it waits for; a thread that changes a socket makes those descriptors readable.
 //!
-//! What is done with the library's own descriptors, here and in the other modules, is system calls: the functions of the C library may be a
-//! preload's, by which a program's calls come here.
+//! Calls on the library's own descriptors, here and in the other modules, is system calls: the functions of the C
+//! library may be a preload's, by which a program's calls come here.
 
 use std::cell::RefCell;
 use std::mem;
@@ -25,7 +25,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// By which a thread that sleeps is woken.
+/// Wakes a thread that sleeps.
 pub struct Waker(OwnedFd);
 
 impl Waker {
@@ -38,7 +38,7 @@ impl Waker {
         Ok(Waker(rustix::event::eventfd(0, flags).map_err(|error| Errno(error.raw_os_error()))?))
     }
 
-    /// Of the calling thread.
+    /// The waker of the calling thread.
     fn own() -> Result<Arc<Waker>> {
         thread_local! {
             // And of which process: in a child of fork(2) it would wake, and be drained by, the parent's thread.
@@ -107,17 +107,17 @@ impl Waiters {
     }
 }
 
-/// What can be waited for.
+/// An object that threads wait for.
 pub trait Waitable: Send + Sync {
     /// Does what can be done now.
     fn progress(&self);
-    /// Has its descriptors tell of all that comes from now on. What came before is found by [`Waitable::progress`].
+    /// Has its descriptors report all events from now on. Earlier ones are found by [`Waitable::progress`].
     fn arm(&self);
     /// Appends its descriptors, with what is to be polled for.
     fn descriptors(&self, into: &mut Vec<libc::pollfd>);
     /// Takes from its descriptors what polling them has shown; as many as it appended.
     fn woken(&self, polled: &[libc::pollfd]);
-    /// Who waits for it.
+    /// The threads that wait for it.
     fn waiters(&self) -> &Waiters;
 }
 
@@ -141,8 +141,8 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Waits until `check` gives something, which it is asked after each progress of the sockets, or until a descriptor of `others` is ready,
-/// whose results are left there; for how long, `deadline` says. None: the time is over.
+/// Waits until `check` gives something, which it is asked after each progress of the sockets, or until a descriptor of
+/// `others` is ready, whose results are left there; for how long, `deadline` says. None: the time is over.
 ///
 /// # Errors
 /// EINTR: a signal came; others as of poll(2).
@@ -227,7 +227,7 @@ pub fn poll(polled: &mut [libc::pollfd], sleep: Duration) -> Result<usize> {
     usize::try_from(ready).map_err(|_| Errno::last())
 }
 
-/// What a forked child says, as its exit status.
+/// Runs `body` in a forked child; its result is the exit status.
 #[cfg(test)]
 pub fn in_a_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs only this, and goes without the parent's exit handlers.

@@ -1,5 +1,5 @@
-//! Two ends of a stream with the memory between them, in every order of steps: all bytes arrive, nothing gets stuck, and whatever a peer says
-//! and writes, an end touches nothing that is not its own.
+//! Two ends of a stream with the memory between them, in every order of steps: all bytes arrive, nothing gets stuck,
+//! and whatever a peer says and writes, an end touches nothing that is not its own.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn pair() -> impl Strategy<Value = Pair> {
     })
 }
 
-/// What an end does next: the numbers are lengths.
+/// The next step of an end: the numbers are lengths.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send(usize, usize),
@@ -71,7 +71,7 @@ proptest! {
         for step in steps {
             carry_out(&mut pair, step);
         }
-        // Whatever the state is, what was sent arrives when both go on, and more can be sent both ways.
+        // In every state, sent data arrives when both ends go on, and more can be sent both ways.
         for end in 0..2 {
             let until = pair.ends[end].sent + 20_000;
             let mut rounds = 0;
@@ -241,7 +241,7 @@ fn a_peer_that_says_too_much_is_found_out() {
     assert_eq!(said(&[2000, 49]), Err(Violation::Bytes));
     assert_eq!(said(&[1, 1, 1]), Err(Violation::Messages));
     assert_eq!(said(&[0xc000_0001]), Err(Violation::IoMap(1)));
-    // Nothing, a keepalive, what is reserved.
+    // No content, a keepalive, a reserved one.
     assert_eq!(said(&[0, 0, 0, 0xe000_0001, 0x2000_0000, 0xe000_0009]), Ok(()));
     let mut pair = Pair::new(sizes, sizes, Order::HOST, Order::HOST);
     pair.ends[0].scribble(16, &[0xff; 24]);

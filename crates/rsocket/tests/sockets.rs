@@ -243,7 +243,7 @@ fn flags_of_receives_are_obeyed() {
     });
     assert_eq!(receive(b, 8, libc::MSG_WAITALL).unwrap(), b"abcdefgh");
     later.join().unwrap();
-    // What is there when the peer ends is given, even if it is less.
+    // Data that is there when the peer ends is given, even if it is less than asked for.
     rclose(a);
     assert_eq!(receive(b, 8, libc::MSG_WAITALL).unwrap(), b"i");
     assert_eq!(receive(b, 1, libc::MSG_OOB), Err(libc::EOPNOTSUPP));
@@ -346,7 +346,7 @@ fn requests_beyond_the_backlog_are_refused() {
         get(client, libc::SOL_SOCKET, libc::SO_ERROR) == libc::ECONNREFUSED
     };
     assert_eq!(clients.map(refused), [false, false, true]);
-    // Who has given up takes no place.
+    // A client that has given up takes no place.
     rclose(clients[0]);
     let fourth = asked(listener, port);
     assert!(!refused(fourth));
@@ -355,7 +355,7 @@ fn requests_beyond_the_backlog_are_refused() {
     for client in [clients[1], fourth] {
         assert_eq!(poll(client, POLLOUT, -1), POLLOUT);
     }
-    // None was named: as many as the system allows.
+    // 0: as many as the system allows.
     assert_eq!(rlisten(listener, 0), 0);
     let many = [(); 20].map(|()| asked(listener, port));
     assert!(!many.into_iter().any(refused));
@@ -394,7 +394,7 @@ fn nobody_there_is_an_error_at_once_or_later() {
     nonblocking(client);
     assert_eq!((connect(client, port), errno()), (-1, libc::EINPROGRESS));
     assert_eq!(poll(listener, POLLIN, -1), POLLIN);
-    // Nobody has accepted it.
+    // The connection has not been accepted.
     rclose(listener);
     assert_ne!(poll(client, POLLOUT, -1) & (POLLOUT | POLLERR), 0);
     assert_eq!(get(client, libc::SOL_SOCKET, libc::SO_ERROR), libc::ECONNREFUSED);
@@ -583,7 +583,7 @@ fn buffers_are_mapped_for_the_peer() {
     let place: *mut c_void = buffers[0].as_mut_ptr().cast();
     assert_eq!(riounmap(b, place, 100_000), 0);
     assert_eq!((riounmap(b, place, 100_000), errno()), (-1, libc::EINVAL));
-    // What is not mapped any more cannot be written to: the stream breaks.
+    // A buffer that is not mapped any more cannot be written to: the stream breaks.
     assert_eq!(write(1, 0), 1);
     assert_eq!(receive(a, 1, 0), Err(libc::ECONNRESET));
     rclose(a);

@@ -1,9 +1,10 @@
-//! Threads of Vervain's own: no signal of the program's is delivered to them, and the kernel's scheduler gives them a short slice, so that
-//! they soon run beside programs that compute.
+//! Threads of Vervain's own: no signal of the program's is delivered to them, and the kernel's scheduler gives them a
+//! short slice, so that they soon run beside programs that compute.
 //!
-//! A thread that wakes runs at once only if its deadline is before that of who is running, and a deadline is one slice away: with the
-//! default, 1 to 3 ms, a peer that spins keeps an answer of 2 µs waiting for a whole slice. A short one takes nothing from others in
-//! the long run, for the share of each thread is as before, and needs no right (sched(7), sched_setattr(2); Linux 6.12).
+//! A thread that wakes runs at once only if its deadline is before that of who is running, and a deadline is one slice
+//! away: with the default, 1 to 3 ms, a peer that spins keeps an answer of 2 µs waiting for a whole slice. A short one
+//! takes nothing from others in the long run, for the share of each thread is as before, and needs no right (sched(7),
+//! sched_setattr(2); Linux 6.12).
 
 use std::marker::PhantomData;
 use std::thread::{self, JoinHandle};
@@ -26,8 +27,8 @@ struct Attributes {
     period: u64,
 }
 
-/// Gives the calling thread a short slice, where the kernel knows slices and the thread is scheduled as most are; all else that its
-/// program has chosen, such as its nice value, stays.
+/// Gives the calling thread a short slice, where the kernel knows slices and the thread is scheduled as most are; all
+/// else that its program has chosen, such as its nice value, stays.
 pub fn shorten_slice() {
     let size = size_of::<Attributes>() as u32;
     let mut attributes = Attributes::default();
@@ -40,12 +41,13 @@ pub fn shorten_slice() {
     }
     attributes.size = size;
     attributes.runtime = SLICE_NS;
-    // SAFETY: the kernel reads the struct. What it refuses stays as it was.
+    // SAFETY: the kernel reads the struct. If it refuses, nothing changes.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
-/// Has the calling thread's rests and timeouts end when they are over. By default the kernel lets each of them end up to 50 µs later, so
-/// that several wake the processor once (PR_SET_TIMERSLACK(2const)): a look meant for 20 µs from now comes after 70.
+/// Has the calling thread's rests and timeouts end when they are over. By default the kernel lets each of them end up
+/// to 50 µs later, so that several wake the processor once (PR_SET_TIMERSLACK(2const)): a look meant for 20 µs from now
+/// comes after 70.
 pub fn keep_time() {
     const SLACK_NS: libc::c_ulong = 1;
     const UNUSED: libc::c_ulong = 0;
@@ -53,8 +55,9 @@ pub fn keep_time() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS, UNUSED, UNUSED, UNUSED) };
 }
 
-/// A thread that runs before all that are scheduled as most are, for as long as this lives, where the user may have that; else with a short
-/// slice. For what works for microseconds at a time while others wait for it. What it starts meanwhile is scheduled as most are.
+/// A thread that runs before all ordinary threads for as long as this lives, if the user has that right; else it has a
+/// short slice. For threads that work for microseconds at a time while others wait for them. Threads that it starts
+/// meanwhile are ordinary ones.
 #[derive(Debug)]
 pub struct First {
     before: Option<Attributes>,
@@ -79,7 +82,7 @@ impl First {
             priority: 1,
             ..Attributes::default()
         };
-        // SAFETY: the kernel reads the struct. What it refuses stays as it was.
+        // SAFETY: the kernel reads the struct. If it refuses, nothing changes.
         let is_first = got == 0 && unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const first, 0) } == 0;
         if !is_first {
             shorten_slice();
@@ -97,7 +100,8 @@ impl Drop for First {
     }
 }
 
-/// Starts a thread of the library's own, with a stack of `stack` bytes and a short slice, that no signal of the program's is delivered to.
+/// Starts a thread of the library's own, with a stack of `stack` bytes and a short slice, that no signal of the
+/// program's is delivered to.
 ///
 /// # Errors
 /// There is no thread to be had.

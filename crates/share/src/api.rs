@@ -1,5 +1,5 @@
-//! The seam between allocation from shared memory and the device: one C symbol, found by dlsym, so that neither
-//! library is linked to the other. Who changes a struct raises [`VERSION`].
+//! The seam between allocation from shared memory and the device: one C symbol, found by dlsym, so that neither library
+//! is linked to the other. A change of a struct must raise [`VERSION`].
 
 use std::ffi::CStr;
 
@@ -9,11 +9,11 @@ pub const SYMBOL: &CStr = c"vervain_share_v1";
 /// The type of [`SYMBOL`].
 pub type Entry = unsafe extern "C" fn() -> *const ShareApi;
 
-/// The function of the preload library that the verbs library calls when it is loaded: `extern "C" fn()`. Memory is shared
-/// from then on.
+/// The function of the preload library that the verbs library calls when it is loaded: `extern "C" fn()`. Memory is
+/// shared from then on.
 pub const WAKE_SYMBOL: &CStr = c"vervain_share_wake_v1";
 
-/// What [`ShareApi::version`] says.
+/// The value of [`ShareApi::version`].
 pub const VERSION: u32 = 4;
 
 /// [`Place::kind`]: a memfd that is sealed against shrinking.
@@ -23,18 +23,18 @@ pub const KIND_SYSV: u32 = 2;
 /// [`Place::kind`]: the region of this process's node in the window that `VERVAIN_WINDOW` names.
 pub const KIND_WINDOW: u32 = 3;
 
-/// Where memory of this process lies in an object that other processes can map.
+/// A place of this process's memory in an object that other processes can map.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
     /// [`KIND_MEMFD`], [`KIND_SYSV`] or [`KIND_WINDOW`].
     pub kind: u32,
-    /// Kind 1: a descriptor, valid while the object lives. Kind 2: the shmid. Kind 3: a descriptor of the window's file, by which
-    /// no locks are taken.
+    /// Kind 1: a descriptor, valid while the object lives. Kind 2: the shmid. Kind 3: a descriptor of the window's
+    /// file, by which no locks are taken.
     pub fd: i32,
     /// Identity of the object, never used again in this process image.
     pub object: u64,
-    /// Of the address, in the object; bytes. Kind 3: in the region.
+    /// Offset of the address in the object, in bytes. Kind 3: in the region.
     pub offset: u64,
     /// Length of the object in bytes. Kind 3: of the region.
     pub object_len: u64,
@@ -42,7 +42,7 @@ pub struct Place {
     pub incarnation: u64,
 }
 
-/// What the device asks of the preload library. The functions are safe from any thread, not from signal handlers.
+/// The functions of the preload library for the device. They are safe from any thread, not from signal handlers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ShareApi {
@@ -50,10 +50,10 @@ pub struct ShareApi {
     pub version: u32,
     /// `size_of::<ShareApi>()` of the library that answers.
     pub size: u32,
-    /// Where `[addr, addr+len)` lies, if all of it lies in one shared object contiguously; 0 or -1.
+    /// Finds the place of `[addr, addr+len)`: 0 if all of it lies in one shared object contiguously, else -1.
     pub find: unsafe extern "C" fn(addr: usize, len: usize, out: *mut Place) -> i32,
-    /// As `find`, and the pages stay at that place of the object until unpin, whatever the program does with the range
-    /// (munmap, free, MADV_DONTNEED, mremap).
+    /// As `find`; besides, the pages stay at that place of the object until unpin, also if the program does munmap,
+    /// free, MADV_DONTNEED or mremap with the range.
     pub pin: unsafe extern "C" fn(addr: usize, len: usize, out: *mut Place) -> i32,
     /// Ends one `pin` of the same place and length.
     pub unpin: unsafe extern "C" fn(object: u64, offset: u64, len: usize),
@@ -65,10 +65,11 @@ pub struct ShareApi {
     /// stored in the object afterwards is not seen by the program. The pages of the object stay until unpin. Nothing
     /// happens where memory is the program's own shared mapping, for others that it shares it with would part from it.
     pub part: unsafe extern "C" fn(addr: usize, len: usize),
-    /// Sets what is called when memory is kept for the next request while none was before: `reap` is to be called. It may be
-    /// called by any thread, inside of free(3).
+    /// Sets what is called when memory is kept for the next request while none was before: `reap` is to be called. It
+    /// may be called by any thread, inside of free(3).
     pub set_reaper: unsafe extern "C" fn(called: Option<unsafe extern "C" fn()>),
-    /// Gives memory back that was kept long enough. Returns in how many ms to call again; `u64::MAX`: when it is called for.
+    /// Gives memory back that was kept long enough. Returns in how many ms to call again; `u64::MAX`: when it is called
+    /// for.
     pub reap: unsafe extern "C" fn() -> u64,
 }
 

@@ -43,9 +43,9 @@ macro_rules! weak {
     }};
 }
 
-/// Whether the program has a sanitizer that keeps books of its memory: AddressSanitizer, LeakSanitizer, ThreadSanitizer,
-/// MemorySanitizer or HWAddressSanitizer. It has to be the allocator then, and places memory where its shadow is.
-/// UndefinedBehaviorSanitizer keeps none.
+/// Returns true if the program has a sanitizer that keeps books of its memory: AddressSanitizer, LeakSanitizer,
+/// ThreadSanitizer, MemorySanitizer or HWAddressSanitizer. It has to be the allocator then, and places memory where its
+/// shadow is. UndefinedBehaviorSanitizer keeps none.
 #[inline]
 pub fn sanitized() -> bool {
     let runtimes = [
@@ -58,8 +58,8 @@ pub fn sanitized() -> bool {
     runtimes.iter().any(|runtime| !runtime.is_null())
 }
 
-/// Tells LeakSanitizer that pointers of the program may lie in `[start, start + len)`, which it does not look at else: the
-/// number of a work request is often the only pointer to a buffer. It reads what is readable there when it looks.
+/// Tells LeakSanitizer that pointers of the program may lie in `[start, start + len)`, which it does not look at else:
+/// the number of a work request is often the only pointer to a buffer. It reads what is readable there when it looks.
 pub fn may_hold_pointers(start: *const u8, len: usize) {
     let function = weak!("__lsan_register_root_region");
     if function.is_null() {
@@ -74,8 +74,8 @@ pub fn may_hold_pointers(start: *const u8, len: usize) {
 /// `__tsan_acquire` and `__tsan_release`.
 type Touch = unsafe extern "C" fn(*mut c_void);
 
-/// ThreadSanitizer's `__tsan_acquire` and `__tsan_release` (sanitizer/tsan_interface.h), by which one thread's doings before
-/// the latter come before another's after the former, for the same address.
+/// ThreadSanitizer's `__tsan_acquire` and `__tsan_release` (sanitizer/tsan_interface.h), by which one thread's doings
+/// before the latter come before another's after the former, for the same address.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
     acquire: Touch,
@@ -94,13 +94,13 @@ impl Order {
         Some(Order { acquire, release })
     }
 
-    /// What other threads did before they released `at` comes before what this thread does now.
+    /// Orders all that other threads did before they released `at` before all that this thread does from now on.
     pub fn acquire<T>(self, at: *const T) {
         // SAFETY: the address is a name only.
         unsafe { (self.acquire)(at.cast_mut().cast()) };
     }
 
-    /// What this thread has done comes before what other threads do once they have acquired `at`.
+    /// Orders all that this thread has done before all that other threads do after they have acquired `at`.
     pub fn release<T>(self, at: *const T) {
         // SAFETY: as above.
         unsafe { (self.release)(at.cast_mut().cast()) };
@@ -120,7 +120,8 @@ fn request(request: Request, address: usize, len: usize, default: usize) -> usiz
     let arguments = [request as usize, address, len, 0, 0, 0];
     let mut answer = default;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the rotations add up to whole turns, and the exchange is of a register with itself. Valgrind reads six words.
+    // SAFETY: the rotations add up to whole turns, and the exchange is of a register with itself. Valgrind reads six
+    // words.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3",
@@ -150,12 +151,13 @@ fn request(request: Request, address: usize, len: usize, default: usize) -> usiz
     answer
 }
 
-/// Whether the program runs under valgrind, whatever the tool, and so some twenty times slower than else.
+/// Returns true if the program runs under valgrind, whatever the tool, and so some twenty times slower than else.
 pub fn valgrind() -> bool {
     request(Request::RunningOnValgrind, 0, 0, 0) != 0
 }
 
-/// Whether the program runs under memcheck: not under any other tool of valgrind's, which keep no books of memory.
+/// Returns true if the program runs under memcheck: not under any other tool of valgrind's, which keep no books of
+/// memory.
 pub fn memcheck() -> bool {
     const UNKNOWN: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);

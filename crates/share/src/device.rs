@@ -1,4 +1,4 @@
-//! What the device asks (`api::ShareApi`): where memory lies, and that it stays there.
+//! The device's side (`api::ShareApi`): finding the place of memory, and keeping memory there.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ static API: ShareApi = ShareApi {
     reap,
 };
 
-/// What the preload library's `vervain_share_v1` answers. Whoever asks has a device.
+/// The answer of the preload library's `vervain_share_v1`. A process that calls it has a device.
 pub fn api() -> *const ShareApi {
     crate::wake();
     if !possible() {

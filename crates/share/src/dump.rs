@@ -28,7 +28,7 @@ pub const SIGNALS: [c_int; 10] = [
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the default action of the signals is replaced.
+/// Returns true if the default action of the signals is replaced.
 pub fn installed() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }
@@ -42,7 +42,7 @@ pub fn action() -> libc::sigaction {
     action
 }
 
-/// Whether an action is ours.
+/// Returns true if an action is ours.
 pub fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == handler as *const () as usize
 }
@@ -68,7 +68,7 @@ pub(crate) fn install() {
 
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let before = sys::errno();
-    // Whoever holds the lock may be the thread that died: then the holes are dumped as well.
+    // The thread that died may hold the lock: then the holes are dumped as well.
     peek(leave_holes_out);
     // SAFETY: the kernel passes a siginfo, which is this handler's.
     die_by(signal, unsafe { &*info });

@@ -1,6 +1,6 @@
 //! fork(2) made right. To the program the heap is private memory, so a child gets the contents of the moment of the
-//! fork, at the same addresses, as private memory over a snapshot; the parent goes on with the object. Children that are forked
-//! one after the other share a snapshot, and get what has changed since.
+//! fork, at the same addresses, as private memory over a snapshot; the parent goes on with the object. Children that
+//! are forked one after the other share a snapshot, and get what has changed since.
 //!
 //! The copy is made in the parent, after the last of the program's own prepare handlers and before the process is
 //! duplicated, with the device's peers held off. Our handlers are the first ones registered, thus the innermost. A
@@ -40,17 +40,17 @@ fn call(gate: &AtomicUsize) {
     if address != 0 {
         // SAFETY: stored by `set_gate` from a function of this type.
         let function: unsafe extern "C" fn() = unsafe { std::mem::transmute(address) };
-        // SAFETY: whoever set the gate promised a function that may be called around fork.
+        // SAFETY: the setter of the gate promised a function that may be called around fork.
         unsafe { function() };
     }
 }
 
-/// What lies between the handlers of one fork.
+/// State between the handlers of one fork.
 struct Between {
     heap: Option<Locked>,
     table: Option<MutexGuard<'static, program::Table>>,
     copy: Inherited,
-    /// Of the program: a fork that succeeds leaves it alone.
+    /// The program's errno: a fork that succeeds does not change it.
     errno: c_int,
 }
 
@@ -160,14 +160,14 @@ fn parts(heap: &Heap) -> Vec<(Range<usize>, Mark)> {
         .collect()
 }
 
-/// What lies ready for the child.
+/// The memory that is ready for the child.
 enum Inherited {
-    /// Nothing: more than the limit, or it could not be made.
+    /// No memory: there is more than the limit, or the copy could not be made.
     None,
-    /// The newest of the parent's snapshots, what has changed since it was made (other contents, and offsets and lengths
-    /// of what is zeros now), and the descriptor by which the child holds it.
+    /// The newest of the parent's snapshots, what has changed since it was made (other contents, and offsets and
+    /// lengths of what is zeros now), and the descriptor by which the child holds it.
     Snapshot { changes: Packed, cleared: Vec<(usize, usize)>, lease: c_int },
-    /// Where no object could be made: everything.
+    /// All contents, if no object could be made.
     Plain(Packed),
 }
 
@@ -243,8 +243,8 @@ impl Packed {
     }
 }
 
-/// A copy of the heap as it was at a fork. Children show it to themselves as private memory, so that all that are forked
-/// while the parent changes little have one copy between them.
+/// A copy of the heap as it was at a fork. Children show it to themselves as private memory, so that all that are
+/// forked while the parent changes little have one copy between them.
 #[derive(Debug)]
 pub struct Snapshot {
     object: Object,
@@ -260,7 +260,8 @@ impl Snapshot {
         Some(Snapshot { data: data.collect::<Option<_>>()?, object, bytes })
     }
 
-    /// What has changed since: other contents, and what is zeros now. `None`: more than pays.
+    /// The differences since then: other contents, and pages that are zeros now. `None`: they are too many to be worth
+    /// it.
     fn changes(&self, heap: &Heap, data: &[(usize, usize)], most: usize) -> Option<(Changes, Changes)> {
         let now: RangeSet<usize> = data.iter().map(|&(offset, n)| offset..offset + n).collect();
         let mut changed = RangeSet::new();
@@ -291,7 +292,7 @@ impl Snapshot {
         Some((changed.into_iter().map(list).collect(), cleared.map(list).collect()))
     }
 
-    /// Whether a child has it.
+    /// Returns true if a child has it.
     fn is_in_use(&self) -> bool {
         let mut lock = lock_of(libc::F_WRLCK);
         // SAFETY: a descriptor, or none, which is refused; `lock` is writable.
@@ -299,9 +300,9 @@ impl Snapshot {
         asked == 0 && c_int::from(lock.l_type) != libc::F_UNLCK
     }
 
-    /// A descriptor with a lock that lasts as long as any process has it: the child of the fork that follows, and those that it
-    /// forks. So the description of the file is one that the parent's own descriptor does not share. Without /proc there is none,
-    /// and the snapshot counts as unused.
+    /// A descriptor with a lock that lasts as long as any process has it: the child of the fork that follows, and those
+    /// that it forks. So the description of the file is one that the parent's own descriptor does not share. Without
+    /// /proc there is none, and the snapshot counts as unused.
     fn lease(&self) -> c_int {
         let mut path = [0_u8; 32];
         let text = format!("/proc/self/fd/{}\0", self.object.fd);
@@ -389,8 +390,8 @@ impl View {
         Some(View(at..at + len))
     }
 
-    /// Nobody stores there meanwhile whose stores the child is to have: peers are held off, other threads race with the
-    /// fork as ever.
+    /// The contents of the view. No store that the child must have happens meanwhile: peers are held off, and other
+    /// threads of the program race with the fork anyway.
     fn bytes(&self) -> &[u8] {
         // SAFETY: mapped and readable as long as this lives.
         unsafe { std::slice::from_raw_parts(self.0.start as *const u8, self.0.len()) }
@@ -455,7 +456,7 @@ impl Heap {
                 self.show(&parts, None);
                 packed.unpack(self.base, |range| self.has(range));
             }
-            // As after MADV_DONTFORK.
+            // The same as for memory with MADV_DONTFORK.
             Inherited::None => {
                 parts.iter().for_each(|(part, _)| self.marks.update(part.clone(), |m| m.there = There::Hole))
             }
@@ -498,7 +499,7 @@ impl Heap {
         for (part, mark) in parts {
             let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
             let (range, offset) = ((part.start, part.len()), part.start - self.base);
-            // What is wiped has no contents, and WIPEONFORK is for anonymous memory only.
+            // Wiped memory has no contents, and MADV_WIPEONFORK is for anonymous memory only.
             let file = object.filter(|_| !mark.wipe);
             let made = match file {
                 // SAFETY: NOREPLACE takes no range that somebody owns.
@@ -542,7 +543,7 @@ impl Heap {
         }
     }
 
-    /// Whether all of a range is there.
+    /// Returns true if all of a range is there.
     fn has(&self, range: Range<usize>) -> bool {
         self.marks.pieces(range).iter().all(|(_, m)| m.there != There::Hole)
     }

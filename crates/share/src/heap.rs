@@ -16,7 +16,7 @@ use crate::sys::{self, round_up};
 /// Requests of this many bytes and more are served.
 pub const THRESHOLD: usize = 128 << 10;
 
-/// How long freed memory is kept, in milliseconds.
+/// Milliseconds for which freed memory is kept.
 pub(crate) const KEEP_MS: u64 = 1000;
 
 /// A block that had to move because it grew gets this many times the room that it needs.
@@ -25,7 +25,7 @@ pub(crate) const GROWTH: usize = 8;
 /// From here on the contents of a block are looked for page by page: untouched memory must stay untouched.
 const SPARSE: usize = 1 << 20;
 
-/// Whether an address lies in the heap's range. Two loads and a comparison.
+/// Returns true if an address lies in the heap's range. Two loads and a comparison.
 #[inline]
 pub fn owns(addr: usize) -> bool {
     let (base, len) = state::range();
@@ -46,7 +46,7 @@ pub(crate) struct Leaving {
     pub room: usize,
 }
 
-/// What a request wants.
+/// The parameters of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Want {
     pub len: usize,
@@ -155,7 +155,8 @@ pub(crate) fn release(blocks: Vec<Leaving>) {
     }
 }
 
-/// What is needed of the heap outside of its lock. It lives as long as the process; a child of fork has one of its own.
+/// The part of the heap that is used outside of its lock. It lives as long as the process; a child of fork has one of
+/// its own.
 #[derive(Clone, Copy)]
 pub(crate) struct Handle {
     base: usize,
@@ -265,7 +266,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
     let mapped = match fit(&handle, start, &block, &want) {
         Ok(mapped) => mapped,
         Err(code) => {
-            // Where something else lies the room stays unused for ever.
+            // If another mapping lies at the address, the room is never used again.
             if code == libc::EEXIST {
                 handle.punch(start, block.dirty);
             } else {
@@ -308,7 +309,8 @@ pub(crate) fn extend(handle: &Handle, start: usize, mapped: usize, len: usize) -
     if state::stopped() {
         return Err(libc::ENOMEM);
     }
-    // Shared memory is no "data" to the kernel. Who lives with a limit gets what the C library gets.
+    // The kernel does not count shared memory as "data". A program with such a limit gets the C library's memory, which
+    // counts.
     if sys::limit(libc::RLIMIT_DATA).is_some() {
         return Err(libc::ENOMEM);
     }
@@ -422,7 +424,7 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
         sys::set_errno(before);
         return addr as *mut u8;
     }
-    // What grows once will grow again: room costs nothing, moving does.
+    // A block that grows once will grow again: room costs nothing, moving does.
     let room = (growth * class(len)).min(LEN.load(Ordering::Relaxed) / 16);
     let mut to = alloc_in(size, room, 1, false);
     if to.is_null() {

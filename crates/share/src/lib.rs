@@ -3,8 +3,10 @@
 //! library's functions and calls this crate; the device asks it where memory lies (`api`, `device`). It knows nothing
 //! of verbs.
 //!
-//! - `settings` decides whether there is a heap, `object` is its memfd or window, `room` what is free there, `state` its table and lock.
-//! - `heap` serves malloc and its kin, with `slab` for small blocks at page boundaries, `maps` mmap and its kin, `remap` mremap; `marks` remembers what the program did to ranges.
+//! - `settings` decides whether there is a heap, `object` is its memfd or window, `room` what is free there, `state`
+//!   its table and lock.
+//! - `heap` serves malloc and its kin, with `slab` for small blocks at page boundaries, `maps` mmap and its kin,
+//!   `remap` mremap; `marks` remembers what the program did to ranges.
 //! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps,
 //!   `program` knows the program's own shared memory, `reaper` gives back what is kept too long.
 //! - `faults` is the seam of the device's own handler of faults, `checkers` knows sanitizers and memcheck.

@@ -25,7 +25,7 @@ pub(crate) fn code(error: std::io::Error) -> c_int {
     error.raw_os_error().unwrap_or(libc::EINVAL)
 }
 
-/// Whether `[addr, addr+len)` has bytes in the heap's range. A few instructions.
+/// Returns true if `[addr, addr+len)` has bytes in the heap's range. A few instructions.
 #[inline]
 pub fn touches(addr: usize, len: usize) -> bool {
     let (base, length) = range();
@@ -38,14 +38,14 @@ static SERVED_FROM: AtomicUsize = AtomicUsize::new(THRESHOLD);
 /// (vm.max_map_count), while those of the kernel's that lie side by side are one.
 const MANY: usize = 8192;
 
-/// From now on small mappings are served too. A process that has a device registers memory, and what asks the kernel for
-/// whole pages then is most likely a communication library that makes buffers (UCX); others pay nothing for it.
+/// From now on small mappings are served too. A process that has a device registers memory, and what asks the kernel
+/// for whole pages then is most likely a communication library that makes buffers (UCX); others pay nothing for it.
 pub(crate) fn serve_small() {
     SERVED_FROM.store(page().min(THRESHOLD), Ordering::Relaxed);
 }
 
-/// Whether an mmap call asks for what the heap can serve: private, anonymous, writable memory, at no particular place,
-/// without a word about huge pages, stacks or memory that is only reserved.
+/// Returns true if an mmap call asks for what the heap can serve: private, anonymous, writable memory, at no particular
+/// place, without a word about huge pages, stacks or memory that is only reserved.
 #[inline]
 pub fn wants(addr: usize, len: usize, prot: c_int, flags: c_int) -> bool {
     let kind = flags & !libc::MAP_POPULATE;
@@ -119,8 +119,8 @@ impl Heap {
         }
     }
 
-    /// Gives cached blocks up for a mapping that the program puts over them. Their room is the program's now; it stays unused
-    /// for ever.
+    /// Gives cached blocks up for a mapping that the program puts over them. Their room is the program's now; it stays
+    /// unused for ever.
     pub(crate) fn make_way(&mut self, range: &Range<usize>) {
         let mut out = Vec::new();
         self.disturbed(range, &mut out);
@@ -242,7 +242,7 @@ impl Heap {
             let all = start..start + self.blocks[&start].mapped;
             let gone = |(_, m): &(Range<usize>, Mark)| m.there == There::Hole;
             if kind == Kind::Mapping && self.marks.pieces(all).iter().all(gone) {
-                // Nothing of it is there to be unmapped, and whatever comes there from now on is somebody else's.
+                // Nothing of it is mapped any more, and later mappings at these addresses are not the heap's.
                 if let Some(block) = self.blocks.get_mut(&start) {
                     block.mapped = 0;
                 }
@@ -314,7 +314,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Option<Answer> {
         return None;
     }
     let range = addr..addr.checked_add(round_up(len, page()))?;
-    // What means something else to shared memory than to private.
+    // Advice whose meaning for shared memory differs from that for private memory.
     let own: fn(&mut Heap, Range<usize>, &Mark, c_int) -> Result<(), c_int> = match advice {
         libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | libc::MADV_FREE => Heap::throw_away,
         libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => Heap::inherit,
@@ -357,7 +357,8 @@ impl Heap {
         all
     }
 
-    /// As the kernel takes mapping after mapping: the first error ends it, but for a hole, which is told at the end.
+    /// Takes mapping after mapping as the kernel does: the first error ends it, except for a hole, which is reported at
+    /// the end.
     fn advise(
         &mut self,
         range: Range<usize>,
@@ -384,7 +385,7 @@ impl Heap {
         let call = if advice == libc::MADV_FREE { libc::MADV_DONTNEED } else { advice };
         match kernel_advice(&range, call) {
             Ok(()) => self.zap(&range),
-            // Some of it is locked. What lies before that goes.
+            // Some of it is locked. The pages before the locked one are dropped.
             Err(libc::EINVAL) => {
                 for at in range.step_by(page()) {
                     let one = at..at + page();
@@ -420,7 +421,7 @@ impl Heap {
         kernel_advice(&range, advice)?;
         if advice == MADV_GUARD_INSTALL {
             self.zap(&range);
-            // What a device works on has been replaced by private memory, which has none yet.
+            // Pages that a device works on have been replaced by private memory, which has no guards yet.
             kernel_advice(&range, advice)?;
         }
         let installed = advice == MADV_GUARD_INSTALL;
@@ -429,8 +430,8 @@ impl Heap {
     }
 }
 
-/// Where shared memory has no huge pages on this machine, but memory that is registered is adopted: what is asked for them
-/// before it has contents becomes private memory, which has them.
+/// Replaces memory for which huge pages are requested before it has contents by private memory, which gets them. For
+/// machines on which shared memory has no huge pages, if the device adopts registered memory.
 fn give_huge_pages(range: Range<usize>) {
     let Some(mut heap) = lock() else { return };
     if heap.settings.huge || !heap.settings.adopts {
@@ -513,12 +514,12 @@ impl Heap {
         });
     }
 
-    /// Puts a private copy of the object's pages in their place: whoever still writes to those does it for nobody. Where the
-    /// object has private views, the program's threads may use the memory meanwhile, and lose no store: until its page is copied
-    /// each of them reads the object's, and stores only after the copy.
+    /// Replaces the object's pages by a private copy, so that later stores of a stopped peer to the object reach no
+    /// memory of the program's. If the object has private views, the program's threads may use the memory meanwhile and
+    /// lose no store: until its page is copied each of them reads the object's, and stores only after the copy.
     fn copy_from_device(&mut self, range: Range<usize>, mark: &Mark) {
         if mark.guard {
-            // Nothing is there to be read.
+            // A guard lies there, so that the contents cannot be read.
             return self.part_from_device(range, mark);
         }
         let failed = || say(&[b"vervain: memory that a stopped peer may still write to cannot be replaced"]);
@@ -535,8 +536,8 @@ impl Heap {
             return failed();
         }
         for at in range.clone().step_by(page()) {
-            // A store that changes nothing has the kernel copy the page. An exchange: compilers make a load of `fetch_or(0)`.
-            // SAFETY: a byte of the mapping just made.
+            // A store that changes nothing has the kernel copy the page. An exchange: compilers make a load of
+            // `fetch_or(0)`. SAFETY: a byte of the mapping just made.
             let byte = unsafe { AtomicU8::from_ptr(at as *mut u8) };
             let there = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(there, there, Ordering::Relaxed, Ordering::Relaxed);
@@ -550,8 +551,8 @@ impl Heap {
 }
 
 impl Heap {
-    /// Puts anonymous memory of the same contents in the place of a private copy, or of the object's pages. A store of another
-    /// thread meanwhile may be lost.
+    /// Puts anonymous memory of the same contents in the place of a private copy, or of the object's pages. A store of
+    /// another thread meanwhile may be lost.
     fn make_anonymous(&mut self, range: Range<usize>, mark: &Mark) -> Result<(), c_int> {
         if mark.guard {
             self.part_from_device(range, mark);

@@ -1,12 +1,12 @@
-//! What the program did to parts of its shared memory by mmap, mprotect, madvise and mlock, where that differs from a
-//! plain readable and writable range. Kept by address; a range without an entry is plain.
+//! Changes that the program made to parts of its shared memory by mmap, mprotect, madvise and mlock, if they differ
+//! from a plain readable and writable range. Kept by address; a range without an entry is plain.
 
 use std::ffi::c_int;
 use std::ops::Range;
 
 use rangemap::RangeMap;
 
-/// What is at an address of a block.
+/// The page at an address of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum There {
     /// The object's page of that place.
@@ -15,14 +15,14 @@ pub enum There {
     Foreign,
     /// A private copy of the object's page, made because a device's peer may still write to that.
     Copy,
-    /// Nothing.
+    /// No page.
     Hole,
 }
 
 /// The state of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Whose page it is.
+    /// The kind of page.
     pub there: There,
     /// PROT_ bits.
     pub prot: c_int,
@@ -30,7 +30,7 @@ pub struct Mark {
     pub dont_fork: bool,
     /// MADV_WIPEONFORK.
     pub wipe: bool,
-    /// MADV_GUARD_INSTALL: whoever touches it gets SIGSEGV. Kept for the object's pages, and copies of them.
+    /// MADV_GUARD_INSTALL: an access gets SIGSEGV. Kept for the object's pages, and copies of them.
     pub guard: bool,
     /// The kernel keeps an attribute that a new owner of the range must not inherit (a lock, DONTDUMP).
     pub odd: bool,
@@ -70,7 +70,7 @@ impl Marks {
         }
     }
 
-    /// Whether any of `range` is not plain.
+    /// Returns true if any of `range` is not plain.
     pub fn any(&self, range: &Range<usize>) -> bool {
         !self.0.is_empty() && self.0.overlaps(range)
     }

@@ -1,6 +1,6 @@
-//! The object behind the heap: a sealed, sparse memfd, or this node's region of a window, at a fixed distance from the addresses
-//! that show it. Only what is in use is mapped; there is no reservation, so limits on address space and core dumps see what the
-//! program has.
+//! The object behind the heap: a sealed, sparse memfd, or this node's region of a window, at a fixed distance from the
+//! addresses that show it. Only what is in use is mapped; there is no reservation, so limits on address space and core
+//! dumps see what the program has.
 
 use std::ffi::c_int;
 use std::io;
@@ -31,12 +31,13 @@ pub struct Object {
     pub id: u64,
     /// Bytes.
     pub len: usize,
-    /// Where it begins in the file.
+    /// Offset of its begin in the file.
     first: u64,
-    /// All of it once more, if it is of a window: its pages are given back to nobody, for whoever needs them again might find the
-    /// file system full.
+    /// The region of a window that it fills; None for an object that is no window's. Pages of a region are never given
+    /// back, since the next owner might find the file system full when it needs them.
     region: Option<Region>,
-    /// Whether it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken away what was there.
+    /// True if it can be mapped as private memory, as no device-DAX can. A MAP_FIXED that is refused may have taken
+    /// away what was there.
     pub(crate) has_private_views: bool,
     /// Device and inode: a program may close descriptors that are not its own.
     file: (u64, u64),
@@ -111,15 +112,15 @@ impl Object {
         unsafe { sys::mmap(addr, len, prot, flags, self.fd, self.first + offset as u64) }
     }
 
-    /// Whether the descriptor still is this object.
+    /// Returns true if the descriptor still is this object.
     pub fn alive(&self) -> bool {
         crate::state::stopped() || file_of(self.fd) == Some(self.file)
     }
 
     /// Maps a part of the object at `addr`, where nothing may be.
     ///
-    /// The mapping is kept from children: whoever forks by the C library gets a copy (`fork`), and a child that the C
-    /// library knows nothing of must not write into its parent's memory.
+    /// The mapping is kept from children: a child that is forked by the C library gets a copy (`fork`), and one that
+    /// the C library knows nothing of must not write into its parent's memory.
     pub fn map(&self, addr: usize, offset: usize, len: usize, prot: c_int) -> io::Result<()> {
         if !self.alive() {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -218,7 +219,7 @@ impl Iterator for Resident<'_> {
             return None;
         }
         if self.object.region.is_some() {
-            // Whoever claims memory of a window writes zeros to it; and a device has no holes to be asked for.
+            // In a window the claimer of memory writes zeros to it; and a device cannot be asked for holes.
             let start = std::mem::replace(&mut self.at, self.end);
             return Some((start, self.end - start));
         }
@@ -249,8 +250,9 @@ pub(crate) fn raise(low: c_int) -> c_int {
     high
 }
 
-/// Has the kernel make its table of descriptors long enough for the heap's own ones. While the process has one thread that takes
-/// microseconds; later the kernel waits until no CPU can be reading the old table any more, which takes 10 to 20 ms.
+/// Has the kernel make its table of descriptors long enough for the heap's own ones. While the process has one thread
+/// that takes microseconds; later the kernel waits until no CPU can be reading the old table any more, which takes 10
+/// to 20 ms.
 pub fn make_room_for_descriptors() {
     // SAFETY: makes a descriptor.
     let low = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };

@@ -35,7 +35,7 @@ impl Pins {
         free
     }
 
-    /// Whether any of `range` is pinned.
+    /// Returns true if any of `range` is pinned.
     pub fn any(&self, range: &Range<usize>) -> bool {
         !self.0.is_empty() && self.0.overlaps(range)
     }

@@ -44,7 +44,7 @@ pub(crate) fn table() -> MutexGuard<'static, Table> {
     sys::lock(&TABLE)
 }
 
-/// Whether anything is noted.
+/// Returns true if anything is noted.
 #[inline]
 pub fn any() -> bool {
     RANGES.load(Ordering::Acquire) != 0
@@ -160,8 +160,8 @@ pub fn detached(addr: usize) {
     }
 }
 
-/// A range has moved, and may have become longer or shorter; what is noted of it moves along, and what was at the new place is
-/// gone.
+/// A range has moved, and may have become longer or shorter; what is noted of it moves along, and what was at the new
+/// place is gone.
 pub fn moved(from: Range<usize>, to: Range<usize>, kept: bool) {
     if !any() || from.is_empty() || to.is_empty() {
         return;
@@ -188,7 +188,7 @@ pub fn moved(from: Range<usize>, to: Range<usize>, kept: bool) {
     table.sweep();
 }
 
-/// Where a range lies in the program's own shared memory.
+/// The place of a range in the program's own shared memory.
 pub(crate) fn find(addr: usize, len: usize, pin: bool) -> Option<Place> {
     if !any() || len == 0 {
         return None;

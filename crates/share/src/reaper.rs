@@ -1,5 +1,5 @@
-//! Gives back what is kept for the next request when no request comes: by a thread of the device's, which is called when there
-//! is something and sleeps until it is due. A process without a device does it at the next request only.
+//! Gives back what is kept for the next request when no request comes: by a thread of the device's, which is called
+//! when there is something and sleeps until it is due. A process without a device does it at the next request only.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -7,9 +7,9 @@ use crate::heap::{KEEP_MS, release};
 use crate::state::{Heap, exists, lock};
 use crate::sys;
 
-/// Nothing is kept.
+/// No freed memory is kept.
 const IDLE: u8 = 0;
-/// Something is, and nobody was called.
+/// Freed memory is kept, and the reaper was not called yet.
 const WANTED: u8 = 1;
 /// The thread knows.
 const CALLED: u8 = 2;
@@ -46,14 +46,14 @@ fn call_it() {
     if address != 0 && STATE.compare_exchange(WANTED, CALLED, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
         // SAFETY: stored by `set` from a function of this type.
         let function: unsafe extern "C" fn() = unsafe { std::mem::transmute(address) };
-        // SAFETY: whoever set it promised a function that may be called by any thread.
+        // SAFETY: the setter promised a function that may be called by any thread.
         unsafe { function() };
     }
 }
 
 /// See [`crate::api::ShareApi::reap`].
 pub(crate) fn reap() -> u64 {
-    // The thread has said that it sleeps before, and whoever calls it looks at that afterwards.
+    // The caller has announced before that it sleeps, and looks again afterwards.
     if STATE.load(Ordering::SeqCst) == IDLE || !exists() {
         return u64::MAX;
     }

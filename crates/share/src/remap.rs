@@ -1,5 +1,5 @@
-//! mremap(2) of the heap's memory, or onto it. The kernel would keep a moved mapping shared; private memory is moved by copying
-//! what has pages.
+//! mremap(2) of the heap's memory, or onto it. The kernel would keep a moved mapping shared; private memory is moved by
+//! copying what has pages.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::marks::{Mark, There};
 use crate::state::{Block, GRANULE, Kind, State, lock};
 use crate::sys::{self, page, round_up};
 
-/// What the arguments of mremap(2) are.
+/// The arguments of mremap(2).
 #[derive(Debug, Clone, Copy)]
 pub struct Remap {
     /// Old address.
@@ -81,14 +81,15 @@ pub unsafe fn remap(call: Remap) -> Option<Answer> {
     Some(unsafe { grow_or_move(call, fixed, keep, may_move) })
 }
 
-/// Whether nothing in the old range is the heap's.
+/// Returns true if nothing in the old range is the heap's.
 fn is_foreign(call: &Remap) -> bool {
     let Some(heap) = lock() else { return !owns(call.addr) };
     let parts = heap.parts(&(call.addr..call.addr + round_up(call.len.max(1), page())));
     parts.iter().all(|(_, mark)| mark.is_none_or(|mark| mark.there == There::Foreign))
 }
 
-/// What stays in its place, with fewer pages or as many. The kernel asks only for a mapping at the address, whatever follows it.
+/// Handles a block that stays in its place, with fewer pages or as many. The kernel asks only for a mapping at the
+/// address, not behind it.
 ///
 /// # Safety
 /// As `remap`.
@@ -144,8 +145,8 @@ unsafe fn remap_foreign(call: Remap) -> Answer {
     answer
 }
 
-/// Moves a range to a fixed place, one piece after another, as the kernel moves mapping after mapping (Linux 6.17; older ones
-/// move one at most). A hole behind the first page is passed over, and so is its place.
+/// Moves a range to a fixed place, one piece after another, as the kernel moves mapping after mapping (Linux 6.17;
+/// older ones move one at most). A hole behind the first page is passed over, and so is its place.
 ///
 /// # Safety
 /// As `remap`; the arguments have been judged, lengths are whole pages.
@@ -180,7 +181,7 @@ unsafe fn move_pieces(call: Remap, keep: bool) -> Answer {
     Ok(call.to)
 }
 
-/// Whether a part of the old range is not mapped.
+/// Returns true if a part of the old range is not mapped.
 fn has_hole(call: &Remap) -> bool {
     // SAFETY: plain numbers; MS_ASYNC only looks at the mappings.
     let answer = unsafe { libc::syscall(libc::SYS_msync, call.addr, round_up(call.len, page()), libc::MS_ASYNC) };
@@ -192,7 +193,7 @@ fn has_hole(call: &Remap) -> bool {
 /// # Safety
 /// As `remap`; both lengths have the same pages.
 unsafe fn move_foreign(call: Remap, first: bool) -> Result<(), c_int> {
-    // What the heap has at the place of a hole stays there.
+    // At the place of a hole the heap's memory must stay.
     if !touches(call.to, call.new_len) || !has_hole(&call) {
         // SAFETY: the caller's promise.
         match unsafe { remap_foreign(call) } {
@@ -200,7 +201,8 @@ unsafe fn move_foreign(call: Remap, first: bool) -> Result<(), c_int> {
             answer => return answer.map(drop),
         }
     }
-    // Before Linux 6.17 the kernel takes one mapping at most, and always none that begins with a hole. A page is of one mapping.
+    // Before Linux 6.17 the kernel takes one mapping at most, and always none that begins with a hole. A page is of one
+    // mapping.
     for at in (call.addr..call.addr + call.len).step_by(page()) {
         let one = Remap { addr: at, len: page(), new_len: page(), to: call.to + (at - call.addr), ..call };
         // SAFETY: the caller's promise.
@@ -239,7 +241,7 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
             return Err(libc::EFAULT);
         }
         let pieces = heap.marks.pieces(range.clone());
-        // As the kernel, which takes one mapping at a time; a guard does not part it.
+        // The kernel takes one mapping at a time, too; a guard does not part one.
         let unguarded = |mark: &Mark| Mark { guard: false, ..*mark };
         let mark = unguarded(&pieces[0].1);
         if mark.there == There::Hole || pieces.iter().any(|(_, other)| unguarded(other) != mark) {
@@ -299,7 +301,7 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
         }
     }
     if keep {
-        // What is not the object's is emptied by the kernel.
+        // The kernel empties the pages that are not the object's.
         // SAFETY: the contents have moved.
         unsafe { advise(call.addr, call.len, MADV_DONTNEED_LOCKED) };
         if pieces.iter().any(|(_, mark)| mark.guard) {
@@ -349,7 +351,7 @@ unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
         // SAFETY: as above.
         return unsafe { sys::mmap(call.to, call.new_len, RW, flags | libc::MAP_FIXED, -1, 0) }.map_err(code);
     }
-    // What grows once will grow again.
+    // A block that grows once will grow again.
     let least = round_up(call.new_len, GRANULE);
     let growth = lock().map_or(1, |heap| heap.growth());
     for room in [growth * least, least] {
@@ -362,7 +364,7 @@ unsafe fn destination(call: &Remap, fixed: bool) -> Answer {
     unsafe { sys::mmap(0, call.new_len, RW, flags, -1, 0) }.map_err(code)
 }
 
-/// Whether the page at `addr` is locked (mlock(2)): the kernel refuses to call such a one cold.
+/// Returns true if the page at `addr` is locked (mlock(2)): the kernel refuses to call such a one cold.
 fn is_locked(addr: usize) -> bool {
     kernel_advice(&(addr..addr + page()), libc::MADV_COLD) == Err(libc::EINVAL)
 }

@@ -1,5 +1,5 @@
-//! Where blocks lie in the heap's object: of a memfd of this process found by a table, of a window claimed from the region of this
-//! process's node, which it shares with the node's other processes.
+//! The places of blocks in the heap's object: found by a table in a memfd of this process; in a window claimed from the
+//! region of this process's node, which the node's other processes share.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -21,9 +21,9 @@ const _: () = assert!(GRANULE as u64 == vervain_window::GRANULE);
 /// The room of an object that blocks do not have.
 #[derive(Debug)]
 pub enum Room {
-    /// Of an object of this process: granules from its begin.
+    /// Room in an object of this process: granules from its begin.
     Own(RangeAllocator<usize>),
-    /// Of a window.
+    /// Room in a window.
     Window(WindowRoom),
 }
 
@@ -44,7 +44,7 @@ impl Room {
     }
 }
 
-/// What the heap of this process has of its node's region.
+/// The part of its node's region that belongs to the heap of this process.
 #[derive(Debug)]
 pub struct WindowRoom {
     /// By offset in the region.
@@ -85,7 +85,7 @@ impl WindowRoom {
 
 /// The window that `VERVAIN_WINDOW` names for heaps.
 pub fn wanted() -> Option<WindowSpec> {
-    // A value that is wrong is told by the library.
+    // The library reports a wrong value.
     WINDOW.look(|value| WindowSpec::of(value?)).filter(|spec| spec.heap)
 }
 
@@ -98,7 +98,8 @@ pub fn open(spec: &WindowSpec) -> vervain_window::Result<(Object, WindowRoom)> {
     Ok((object, WindowRoom { claims: BTreeMap::new(), owner, device }))
 }
 
-/// As [`open`], where a window is wanted and there; why it is not there is told.
+/// As [`open`], for the window that the variable names; None if there is none, or if it cannot be opened, which is
+/// reported.
 pub(crate) fn of_window() -> Option<(Object, WindowRoom)> {
     let spec = wanted()?;
     let told = |e: vervain_window::Error| {
@@ -133,12 +134,12 @@ impl Heap {
         }
     }
 
-    /// Whether room is memory, which this process shares with others.
+    /// Returns true if room is memory, which this process shares with others.
     pub(crate) fn room_is_scarce(&self) -> bool {
         matches!(self.room, Room::Window(_))
     }
 
-    /// How many times the room that it needs a block gets that had to move because it grew.
+    /// The factor by which a block that had to move because it grew gets more room than it needs.
     pub(crate) fn growth(&self) -> usize {
         if self.room_is_scarce() { 1 } else { heap::GROWTH }
     }

@@ -1,5 +1,5 @@
-//! Whether this process allocates from shared memory: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and what the machine and
-//! the resource limits say. Asked once, at the first large request of a process that uses verbs.
+//! The settings of allocation from shared memory: `VERVAIN_SHARE`, `VERVAIN_FORK_LIMIT`, and the limits of the machine
+//! and of resources. Read once, at the first large request of a process that uses verbs.
 
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -8,7 +8,7 @@ use vervain_config::{ADOPT, FORK_LIMIT, SHARE, Share, Switch, Variable, bytes};
 
 use crate::{checkers, sys};
 
-/// Why nothing is allocated from shared memory.
+/// The reason why nothing is allocated from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Off {
     /// `VERVAIN_SHARE=off`.
@@ -46,7 +46,7 @@ impl Off {
     }
 }
 
-/// What holds for this process image.
+/// The settings of this process image.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Length of the heap object: twice the machine's memory, a power of two.
@@ -59,13 +59,14 @@ pub struct Settings {
     pub fork_limit: usize,
     /// Blocks that there may be at once, each of which may take a mapping: half of what a process may have.
     pub most_blocks: usize,
-    /// Whether the device adopts private memory when it is registered (`VERVAIN_ADOPT`).
+    /// True if the device adopts private memory when it is registered (`VERVAIN_ADOPT`).
     pub adopts: bool,
-    /// Whether the host gives huge pages to shared memory that asks for them.
+    /// True if the host gives huge pages to shared memory that asks for them.
     pub huge: bool,
 }
 
-/// Whether memory is to be shared from the start, and not from the moment that the process loads the verbs library.
+/// Returns true if memory is to be shared from the start, and not from the moment that the process loads the verbs
+/// library.
 pub fn from_the_start() -> bool {
     SHARE.look(|value| value.and_then(Share::of)) == Some(Share::Always)
 }
@@ -99,7 +100,7 @@ impl Write for Line {
     }
 }
 
-/// What a variable asks for; `None` where it is not set. That it is wrong is told on standard error.
+/// The value of a variable; `None` if it is not set. A wrong one is reported on standard error.
 fn asked<T>(variable: &'static Variable, of: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, Off> {
     variable.look(|value| {
         let Some(value) = value else { return Ok(None) };
@@ -122,8 +123,8 @@ fn machine_memory() -> (usize, usize) {
     (about.totalram as usize * unit, about.totalswap as usize * unit)
 }
 
-/// What the control groups of this process leave it of the machine's memory (`memory.max`, in version 1
-/// `memory.limit_in_bytes`), by the usual places of their file systems.
+/// The memory that the control groups of this process allow it (`memory.max`, in version 1 `memory.limit_in_bytes`),
+/// found at the usual places of their file systems; None without such a limit.
 fn group_memory() -> Option<usize> {
     let (text, n) = sys::read_small::<4096>(c"/proc/self/cgroup")?;
     let lines = std::str::from_utf8(&text[..n]).ok()?.lines();
@@ -142,8 +143,8 @@ fn group_memory() -> Option<usize> {
     limits.min()
 }
 
-/// The smallest number that `file` has in a group and in those around it. In a container the path may be the host's, and only
-/// the last of them there.
+/// The smallest number that `file` has in a group and in those around it. In a container the path may be the host's,
+/// and only the last of them there.
 fn smallest_limit(root: &str, path: &str, file: &str) -> Option<usize> {
     let above = std::path::Path::new(path.trim_start_matches('/')).ancestors();
     let limits = above.filter_map(|group| {
@@ -163,7 +164,7 @@ fn number(path: &CStr) -> Option<usize> {
     std::str::from_utf8(&text[..n]).ok()?.trim().parse().ok()
 }
 
-/// Whether shmem_enabled has one of the words that give huge pages to who asks.
+/// Returns true if shmem_enabled has one of the words that give huge pages to memory that asks for them.
 fn host_has_huge_pages() -> bool {
     let Some((text, n)) = sys::read_small::<128>(c"/sys/kernel/mm/transparent_hugepage/shmem_enabled") else {
         return false;
@@ -173,7 +174,7 @@ fn host_has_huge_pages() -> bool {
 }
 
 impl Settings {
-    /// Reads variables, limits and the host. A wrong variable is told on standard error.
+    /// Reads variables, limits and the host. A wrong variable is reported on standard error.
     pub(crate) fn read() -> Result<Settings, Off> {
         if asked(&SHARE, Share::of)? == Some(Share::Off) {
             return Err(Off::Variable);

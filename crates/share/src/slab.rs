@@ -1,5 +1,5 @@
-//! Small blocks at page boundaries, as posix_memalign(3) gives them: slots of one size in a block of the heap. A block of
-//! its own for each would take a mapping each, of which a process may have 65,530 (vm.max_map_count).
+//! Small blocks at page boundaries, as posix_memalign(3) gives them: slots of one size in a block of the heap. A block
+//! of its own for each would take a mapping each, of which a process may have 65,530 (vm.max_map_count).
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ pub struct Slab {
     /// Bytes of a slot: whole pages.
     slot: usize,
     used: Slots,
-    /// Of the used ones those that the program has given back while a device works on them.
+    /// Used slots that the program has given back while a device works on them.
     parked: Slots,
 }
 
@@ -117,7 +117,7 @@ impl Heap {
             return;
         }
         if self.marks.any(&range) {
-            // Whatever the program did to it, the next one gets plain memory.
+            // The next owner gets plain memory, without the changes that the program made.
             self.object.punch(range.start - self.base, range.len());
             if self.object.map_again(range.start, range.start - self.base, range.len()).is_err() {
                 return;

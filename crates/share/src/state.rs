@@ -22,13 +22,14 @@ use crate::sys;
 /// Blocks begin at multiples of this in the object.
 pub const GRANULE: usize = 64 << 10;
 
-/// Where the heap is. Written before [`LEN`]; see [`range`].
+/// Address of the heap; `usize::MAX`: none. Written before [`LEN`]; see [`range`].
 static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Its length; 0 while there is none, so that one comparison tells foreign addresses.
+/// Bytes of the heap; 0 while there is none, so that one comparison excludes all other addresses.
 pub static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the heap is, and its length; 0 while there is none. The length is read first: who sees it sees the place too,
-/// and no address of the program's counts as the heap's while another thread makes that.
+/// The heap's address and its length; the length is 0 while there is no heap. The length is read first: a reader that
+/// sees it sees the address too, and no address of the program's counts as the heap's while another thread makes the
+/// heap.
 #[inline]
 pub fn range() -> (usize, usize) {
     let len = LEN.load(Ordering::Acquire);
@@ -38,7 +39,7 @@ pub fn range() -> (usize, usize) {
 /// The object's descriptor, and that of the locks of a window; -1: there is none.
 pub static DESCRIPTORS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
-/// Who made a block.
+/// The caller that a block was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// malloc and its kin; ended by free.
@@ -49,7 +50,7 @@ pub enum Kind {
     Slab,
 }
 
-/// What a block is doing.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// The program has it.
@@ -102,9 +103,9 @@ pub struct Heap {
     pub slabs: BTreeMap<usize, Slab>,
     /// Those that have a free one: bytes of a slot, and address.
     pub slabs_with_room: BTreeSet<(usize, usize)>,
-    /// What is not plain memory.
+    /// Ranges that are not plain memory.
     pub marks: Marks,
-    /// What a device works on.
+    /// Ranges that a device works on.
     pub pins: Pins,
     /// Copies that children of fork have, the newest last.
     pub snapshots: Vec<Snapshot>,
@@ -126,7 +127,7 @@ static MODE: AtomicU8 = AtomicU8::new(ASLEEP);
 static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
 
 thread_local! {
-    /// Whether this thread is inside of the lock. What the table itself allocates then comes from the C library.
+    /// True while this thread holds the lock. Allocations of the table itself then go to the C library.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -162,7 +163,8 @@ impl Drop for Locked {
     }
 }
 
-/// Whether memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first large request.
+/// Returns true if memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first
+/// large request.
 #[inline]
 pub fn possible() -> bool {
     matches!(MODE.load(Ordering::Relaxed), AWAKE | ON)
@@ -173,13 +175,14 @@ pub fn wake() {
     let _ = MODE.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Whether there is a heap.
+/// Returns true if there is a heap.
 #[inline]
 pub fn exists() -> bool {
     matches!(MODE.load(Ordering::Acquire), ON | STOPPED)
 }
 
-/// No memory is shared any more that is not by now, and no system call made that the C library's allocator does not make.
+/// No memory is shared any more that is not by now, and no system call made that the C library's allocator does not
+/// make.
 pub fn stop() {
     let stop = |mode| match mode {
         ON => Some(STOPPED),
@@ -189,7 +192,7 @@ pub fn stop() {
     let _ = MODE.fetch_update(Ordering::AcqRel, Ordering::Acquire, stop);
 }
 
-/// Whether that was said.
+/// Returns true if that was said.
 #[inline]
 pub fn stopped() -> bool {
     MODE.load(Ordering::Relaxed) == STOPPED
@@ -246,7 +249,7 @@ impl Heap {
         let mut settings = Settings::read()?;
         let (object, room) = match room::of_window() {
             Some((object, room)) => {
-                // What this process keeps the others of its node lack.
+                // Memory that this process keeps is missing to the others of its node.
                 settings.cache_limit = settings.cache_limit.min(room.len() / 4);
                 (object, Room::Window(room))
             }
@@ -308,7 +311,7 @@ impl Heap {
         all
     }
 
-    /// Whether all of `range` is live memory that shows the object's own pages.
+    /// Returns true if all of `range` is live memory that shows the object's own pages.
     pub fn shared(&self, range: &Range<usize>) -> bool {
         if range.is_empty() || range.start < self.base || range.end > self.base + self.len {
             return false;

@@ -5,7 +5,7 @@ use crate::object::Object;
 use crate::room;
 use crate::settings::Settings;
 
-/// What is in force for a process with this process's environment, limits and kernel.
+/// The settings that a process with this process's environment, limits and kernel would have.
 pub fn sentence() -> String {
     let off = |why: crate::settings::Off| format!("nothing is allocated from shared memory: {}", why.reason());
     let settings = match Settings::read() {
@@ -25,7 +25,8 @@ pub fn sentence() -> String {
     format!("{what}, in a sealed memfd of up to {} GiB, {pages}", settings.heap_len >> 30)
 }
 
-/// Where in the window that `VERVAIN_WINDOW` names for heaps they lie, or why they do not; None where it names none.
+/// The place of heaps in the window that `VERVAIN_WINDOW` names for them, or the reason why they are not in it; None if
+/// it names none.
 pub fn window() -> Option<Result<String, String>> {
     let spec = room::wanted()?;
     let place = |room: room::WindowRoom| {

@@ -121,8 +121,9 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
 
 static XFSZ: u64 = 1 << (libc::SIGXFSZ - 1);
 
-/// Makes a call that may lengthen a file. Beyond RLIMIT_FSIZE it fails with EFBIG alone: the kernel's SIGXFSZ, which it sends to the
-/// calling thread and which ends a program that has no handler, is held off and taken back. An adapter's driver has no files.
+/// Makes a call that may lengthen a file. Beyond RLIMIT_FSIZE it fails with EFBIG alone: the kernel's SIGXFSZ, which it
+/// sends to the calling thread and which ends a program that has no handler, is held off and taken back. An adapter's
+/// driver has no files.
 pub fn without_sigxfsz<T>(call: impl FnOnce() -> T) -> T {
     let (mut old, mut earlier) = (0_u64, 0_u64);
     // SAFETY: masks of 8 bytes, as the kernel has them.

@@ -1,4 +1,4 @@
-//! The heap without the hooks: allocations, mappings, pins and what the device is told. The hooks are tested by whole
+//! The heap without the hooks: allocations, mappings, pins and the answers to the device. The hooks are tested by whole
 //! programs (tests/tests/share.rs).
 
 use std::sync::Mutex;
@@ -72,7 +72,7 @@ fn all(addr: usize, len: usize, byte: u8) -> bool {
     bytes(addr, len).iter().all(|&b| b == byte)
 }
 
-/// What the object has at a place, as a peer sees it.
+/// The contents of the object at a place, as a peer sees them.
 fn peer(place: Place, len: usize) -> Vec<u8> {
     let mut seen = vec![0; len];
     // SAFETY: `seen` has `len` bytes.
@@ -287,7 +287,7 @@ fn a_region_that_begins_and_ends_within_pages_is_parted_by_whole_pages() {
     }
     assert!(find(block, 8192).is_some() && find(block + 16384, MIB - 16384).is_some());
     unpin(place, len);
-    // Nothing is left that a later pin would take for pages to be given back.
+    // No entry is left that a later pin would take for pages to be given back.
     assert_eq!(advise(block + 8192, 8192, libc::MADV_DONTNEED), Ok(0));
     assert!(all(block + 8192, 8192, 0));
     heap::free(block);
@@ -433,7 +433,7 @@ fn a_mapping_that_is_the_programs_in_part_moves_piece_by_piece() {
                 let (addr, to) = (mixed(own), place(MIXED));
                 assert_eq!(remap_to(addr, new_len, to, 0), Ok(to));
                 assert!(all(to, new_len, b'a'), "{own:?}, {new_len}");
-                // Whoever gets the heap's room next has nothing to do with it.
+                // The next owner of the heap's room has nothing to do with it.
                 let next = map(MIXED);
                 assert!(all(next, MIXED, 0));
                 fill(next, MIXED, b'x');
@@ -580,8 +580,8 @@ fn a_memfd_is_found_only_while_it_is_sealed_against_shrinking() {
     assert_eq!(find(at + 4096, 4096), None);
 }
 
-/// Where two memfds are mapped side by side, one page of each is found at its place of its own file after a move of both, and
-/// what was known of the new place is forgotten.
+/// If two memfds are mapped side by side, one page of each is found at its place of its own file after a move of both,
+/// and the old entries for the new place are forgotten.
 #[test]
 fn memfds_that_move_together_are_found_each_in_its_own_file() {
     turn!();

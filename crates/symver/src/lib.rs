@@ -7,9 +7,9 @@
 //! nodes. The linker must be lld, as rustc's own is on x86-64 Linux since 1.90: GNU ld refuses a second version script
 //! beside the one that rustc passes. For other processors [`write_version_script`] asks for it.
 //!
-//! Used by the thin cdylibs: `libibverbs`, and the stand-ins for rdma-core's provider libraries. Cargo builds one cdylib
-//! of a package, so each stand-in is a package; all that it has of its own is a [`Table`], and what turns that into a
-//! library lies in the directory stand-in beside this crate's source. It knows nothing of verbs.
+//! Used by the thin cdylibs: `libibverbs`, and the stand-ins for rdma-core's provider libraries. Cargo builds one
+//! cdylib of a package, so each stand-in is a package; all that it has of its own is a [`Table`], and what turns that
+//! into a library lies in the directory stand-in beside this crate's source. It knows nothing of verbs.
 
 pub mod readelf;
 mod script;
@@ -23,7 +23,8 @@ pub use unsupported::{absent_16, absent_24, is_false, minus_one, no_pointer, not
 /// Exports functions under versioned names.
 ///
 /// `default` is the version that the linker binds new programs to (`name@@NODE`), `compat` an older one beside it
-/// (`name@NODE`). After `from`, each name is a function of that module; after `=>`, every name is the one function given.
+/// (`name@NODE`). After `from`, each name is a function of that module; after `=>`, every name is the one function
+/// given.
 #[macro_export]
 macro_rules! export {
     (default $node:literal from $module:ident: $($name:ident),+ $(,)?) => {

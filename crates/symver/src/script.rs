@@ -18,8 +18,8 @@ use crate::table::Table;
 /// When cargo's variables are missing or the script cannot be written: there is no build then.
 pub fn write_version_script(soname: &str, nodes: &[(&str, &str)]) {
     declare(soname, nodes);
-    // Nothing is read but the script itself, which cargo runs again when it is another. A file that every package has: one that is not
-    // there, as a build.rs of another package, would have it run each time.
+    // The build depends on the script itself only, which cargo runs again when it changes. This names a file that every
+    // package has: a missing one, as a build.rs of another package would be, would have it run each time.
     println!("cargo:rerun-if-changed=Cargo.toml");
 }
 

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-/// What a stand-in exports, and what each export answers.
+/// The exports of a stand-in, and the answer of each.
 ///
-/// A file of lines; what begins with `#` is a comment. `node NAME` or `node NAME after PARENT` begins a version node, and
-/// each line below it names an answer of [`ANSWERS`] and the functions that give it. With `compat` in front they are
-/// older versions of functions that a later node has too (`name@NODE`).
+/// A file of lines; a line that begins with `#` is a comment. `node NAME` or `node NAME after PARENT` begins a version
+/// node, and each line below it names an answer of [`ANSWERS`] and the functions that give it. With `compat` in front
+/// they are older versions of functions that a later node has too (`name@NODE`).
 #[derive(Debug)]
 pub struct Table<'a> {
     nodes: Vec<(&'a str, &'a str)>,

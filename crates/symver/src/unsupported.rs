@@ -14,39 +14,40 @@ fn say(errno: c_int) {
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// Of functions that return an errno value.
+/// Answer of functions that return an errno value.
 pub extern "C" fn unsupported() -> c_int {
     set_errno();
     libc::EOPNOTSUPP
 }
 
-/// Of functions that return an errno value, which is EPERM for an object of another provider's.
+/// Answer of functions that return an errno value, EPERM, for an object of another provider's.
 pub extern "C" fn not_permitted() -> c_int {
     say(libc::EPERM);
     libc::EPERM
 }
 
-/// Of functions that return -1 and set errno; as wide as the widest of them (`ssize_t`).
+/// Answer of functions that return -1 and set errno; as wide as the widest of them (`ssize_t`).
 pub extern "C" fn minus_one() -> isize {
     set_errno();
     -1
 }
 
-/// Of functions that return a pointer, NULL being the error.
+/// Answer of functions that return a pointer, NULL being the error.
 pub extern "C" fn no_pointer() -> *mut c_void {
     set_errno();
     ptr::null_mut()
 }
 
-/// Of functions that return a bool, a count or a number whose "none" is 0; as wide as the widest of them.
+/// Answer of functions that return a bool, a count or a number whose "none" is 0; as wide as the widest of them.
 pub extern "C" fn is_false() -> usize {
     0
 }
 
-/// Of functions that return nothing and whose argument nobody can have got.
+/// Answer of functions that return nothing, with an argument that no program can have got.
 pub extern "C" fn nothing() {}
 
-/// Of queries (context, attributes) into 16 bytes, all zero where the device can do nothing of what they tell.
+/// Answer of queries (context, attributes) into 16 bytes, which are zero for a device without the capabilities that
+/// they report.
 ///
 /// # Safety
 /// `attributes` is writable for 16 bytes.
@@ -56,8 +57,8 @@ pub unsafe extern "C" fn absent_16(_context: *const c_void, attributes: *mut [u8
     0
 }
 
-/// Of queries (context, attributes) into 24 bytes at least, as [`absent_16`]. What lies behind these, a mask among them
-/// declares absent.
+/// Answer of queries (context, attributes) into at least 24 bytes, as [`absent_16`]. A mask among them declares the
+/// bytes behind them absent.
 ///
 /// # Safety
 /// `attributes` is writable for 24 bytes.

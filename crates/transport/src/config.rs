@@ -1,11 +1,11 @@
-//! What a QP's requester and responder are made from: the attributes of `ibv_modify_qp`.
+//! The configuration of a QP's requester and responder: the attributes of `ibv_modify_qp`.
 
 use vervain_wire::opcode;
 
 use crate::host::Nanos;
 
-/// The shortest ACK timeout. Programs that ask for less mean an adapter that answers without being scheduled; adapters and
-/// rxe have a floor of this order too.
+/// The shortest ACK timeout. Programs that ask for less mean an adapter that answers without being scheduled; adapters
+/// and rxe have a floor of this order too.
 const SHORTEST_TIMEOUT: Nanos = 4096 << 10;
 /// A silent peer is noticed after one to four times the timeout that the program has set (IBA 9.7.6.1.3). A peer whose
 /// processor does other things needs most of that; what is lost is found by probes, long before.
@@ -45,16 +45,16 @@ pub struct RequesterConfig {
     pub dest_qpn: u32,
     /// Partition key of outgoing packets.
     pub pkey: u16,
-    /// Whether the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
+    /// True if the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
     pub migrated: bool,
-    /// Whether packets say that their sender is Vervain until the first answer comes (RC, XRC).
+    /// True if packets say that their sender is Vervain until the first answer comes (RC, XRC).
     pub introduces: bool,
     /// PSN of the first packet (sq_psn).
     pub first_psn: u32,
     /// Number of the first request, as [`crate::RequesterHost::request`] counts them.
     pub first_request: u32,
-    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path MTU of
-    /// IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
+    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path
+    /// MTU of IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
     pub mtu: u32,
     /// Local ACK timeout code: 4.096 µs × 2^timeout, 0 for never (IBA 9.7.6.1.3, 0 to 31).
     pub timeout: u8,
@@ -67,7 +67,7 @@ pub struct RequesterConfig {
 }
 
 impl RequesterConfig {
-    /// How long an answer is waited for before a retry, in nanoseconds; 0 for ever.
+    /// Nanoseconds to wait for an answer before a retry; 0: no limit.
     pub fn ack_timeout(&self) -> Nanos {
         vervain_iba::timer::ack_timeout_ns(self.timeout).map_or(0, |ns| (LENIENCE * ns).max(SHORTEST_TIMEOUT))
     }
@@ -82,16 +82,17 @@ pub struct ResponderConfig {
     pub dest_qpn: u32,
     /// Partition key of outgoing packets.
     pub pkey: u16,
-    /// Whether the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
+    /// True if the QP's path has migrated (IBV_MIG_MIGRATED): then all packets have MigReq set (IBA 17.2.8).
     pub migrated: bool,
     /// PSN of the first packet to come (rq_psn).
     pub expected_psn: u32,
-    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path MTU of
-    /// IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
+    /// Bytes of payload that a packet has at most, a power of two, and both ends alike. Over a network this is the path
+    /// MTU of IBA, 256 to 4096; another carrier may take up to [`LARGEST_MTU`].
     pub mtu: u32,
     /// READs and atomics that the peer may have outstanding; with 0 they are invalid requests.
     pub max_dest_rd_atomic: u8,
-    /// An acknowledgement leaves before its message completes here, as far as the host has room for it, and not with others at the
-    /// next [`crate::Responder::poll_transmit`]: nothing with which a program answers the message comes before it.
+    /// An acknowledgement leaves before its message completes here, as far as the host has room for it, and not with
+    /// others at the next [`crate::Responder::poll_transmit`]: nothing with which a program answers the message comes
+    /// before it.
     pub acks_first: bool,
 }

@@ -1,7 +1,7 @@
-//! What a requester and a responder count, so that each resend and each refused packet has a number to be found under.
-//! Names follow those of the kernel's `rdma statistic` where there is one.
+//! Counters of requesters and responders, so that each resend and each refused packet is found under a number. Names
+//! follow those of the kernel's `rdma statistic` if it has one.
 
-/// Of a [`crate::Requester`].
+/// Counters of a [`crate::Requester`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequesterCounters {
     /// Packets sent more than once.
@@ -20,7 +20,7 @@ pub struct RequesterCounters {
     pub stale: u64,
 }
 
-/// Of a [`crate::Responder`].
+/// Counters of a [`crate::Responder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponderCounters {
     /// SENDs that were carried out (rdma_recvs).

@@ -1,20 +1,20 @@
-//! Credit for unreliable traffic: how many bytes of UC and UD messages this process may have under way to one other process.
-//! A fabric holds such a sender back, hop by hop; a UDP socket drops what it has no room for. So the sender asks now and then;
-//! the peer answers when it has taken the question from its socket, and with it all that went before, and says how much may
-//! be under way. A peer that has answered before is asked by a probe, a packet of its own behind what has been sent. Until then
-//! it may be a device that knows no such packets: it is asked by a mark in a message, which others ignore. One that is not
-//! Vervain stays silent, and is not paced.
+//! Credit for unreliable traffic: how many bytes of UC and UD messages this process may have under way to one other
+//! process. A fabric holds such a sender back, hop by hop; a UDP socket drops what it has no room for. So the sender
+//! asks now and then; the peer answers when it has taken the question from its socket, and with it all that went
+//! before, and says how much may be under way. A peer that has answered before is asked by a probe, a packet of its own
+//! behind what has been sent. Until then it may be a device that knows no such packets: it is asked by a mark in a
+//! message, which others ignore. One that is not Vervain stays silent, and is not paced.
 
 use std::collections::VecDeque;
 
 use crate::host::Nanos;
 use crate::psn;
 
-/// What may be under way to a peer that has not answered yet.
+/// Bytes that may be unconfirmed on the way to a peer that has not answered yet.
 const FIRST_CREDIT: u64 = 64 << 10;
 /// The least credit: two packets of the largest path MTU, as they are counted.
 const LEAST_CREDIT: u64 = 2 * cost(4096 + HEADERS);
-/// The largest credit, whatever the peer grants.
+/// The largest credit, also if the peer grants more.
 pub const MOST_CREDIT: u64 = 8 << 20;
 /// A probe leaves after this part of the credit.
 const PROBES_PER_CREDIT: u64 = 4;
@@ -23,24 +23,26 @@ const MOST_PROBES: usize = 32;
 /// Bytes of headers and ICRC that a packet may have.
 const HEADERS: usize = 48;
 
-/// How long the first answer of a peer is waited for, doubled with each try, and how many tries there are: 30 ms in all.
+/// Nanoseconds to wait for the first answer of a peer, doubled with each try, and the number of tries: 30 ms in all.
 const FIRST_WAIT: Nanos = 2_000_000;
 const FIRST_TRIES: u32 = 4;
-/// How long a peer that has answered before is waited for, and how many tries there are: some half a second in all.
+/// Nanoseconds to wait for a peer that has answered before, doubled with each try, and the number of tries: about half
+/// a second in all.
 const WAIT: Nanos = 4_000_000;
 const TRIES: u32 = 7;
 /// A peer that does not answer is asked again after this time, doubled with each try, without waiting for it.
 const FIRST_PAUSE: Nanos = 50_000_000;
 const LAST_PAUSE: Nanos = 1_000_000_000;
 
-/// What a packet of `length` bytes of UDP payload takes of a receive buffer: the kernel counts the memory that it lies in, a
-/// power of two with room before and behind the packet, and its descriptor (measured on Linux 6.18 by SO_MEMINFO: 832 for 16
-/// bytes, 2,304 for 1,052, 8,448 for 4,124). Packets that come as a train take little more than their length.
+/// Bytes of a receive buffer that a packet of `length` bytes of UDP payload takes: the kernel counts the memory that it
+/// lies in, a power of two with room before and behind the packet, and its descriptor (measured on Linux 6.18 by
+/// SO_MEMINFO: 832 for 16 bytes, 2,304 for 1,052, 8,448 for 4,124). Packets that come as a train take little more than
+/// their length.
 pub const fn cost(length: usize) -> u64 {
     (length as u64 + 416).next_power_of_two() + 320
 }
 
-/// What is known of the peer.
+/// The state of the peer, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     /// It has not answered yet, or not for long.
@@ -56,17 +58,17 @@ enum Peer {
 struct Probe {
     /// The PSN of the packet.
     sequence: u32,
-    /// What was sent up to it, and behind the one before.
+    /// Bytes sent up to it, after the probe before.
     bytes: u64,
 }
 
-/// What one process has under way to another, and may have. Bytes are counted by [`cost`].
+/// Unconfirmed bytes from one process to another, and the limit of them. Bytes are counted by [`cost`].
 #[derive(Clone, Debug)]
 pub struct Pacer {
     peer: Peer,
     credit: u64,
     under_way: u64,
-    /// What was sent behind the last probe.
+    /// Bytes sent after the last probe.
     since_probe: u64,
     probes: VecDeque<Probe>,
     /// Sequence number of the next probe, 24 bits.
@@ -109,14 +111,14 @@ impl Pacer {
         !matches!(self.peer, Peer::Silent { .. })
     }
 
-    /// Whether a packet of `cost` may leave now. If not, [`Pacer::hold_back`] is to be told so and this is to be asked again, at
-    /// once, after an echo, and at [`Pacer::next_timeout`].
+    /// Returns true if a packet of `cost` may leave now. If not, [`Pacer::hold_back`] is to be told so and this is to
+    /// be asked again, at once, after an echo, and at [`Pacer::next_timeout`].
     #[inline]
     pub fn admits(&self, cost: u64) -> bool {
         self.under_way == 0 || self.under_way + cost <= self.credit || self.try_one || !self.is_paced()
     }
 
-    /// A packet of `cost` with this PSN leaves. Whether it is to ask the peer, by the mark.
+    /// Counts a packet of `cost` with this PSN that leaves. Returns true if it is to ask the peer, by the mark.
     #[inline]
     pub fn sent(&mut self, now: Nanos, cost: u64, psn: u32) -> bool {
         if self.is_paced() {
@@ -146,8 +148,8 @@ impl Pacer {
         (self.peer == Peer::Answers && self.is_probe_due()).then(|| self.probe(now))
     }
 
-    /// A packet was not admitted. Only then time counts, for only then somebody is sure to look for echoes. The sequence number
-    /// of a probe that is to leave now, if there is one.
+    /// A packet was not admitted. Only then time counts, for only then somebody is sure to look for echoes. The
+    /// sequence number of a probe that is to leave now, if there is one.
     pub fn hold_back(&mut self, now: Nanos) -> Option<u32> {
         let overdue = self.deadline.is_some_and(|at| at <= now);
         let answers = self.peer == Peer::Answers;
@@ -195,7 +197,7 @@ impl Pacer {
         self.deadline
     }
 
-    /// What is under way counts as lost.
+    /// Counts all unconfirmed bytes as lost.
     fn give_up(&mut self, now: Nanos) {
         (self.under_way, self.since_probe, self.tries, self.credit) = (0, 0, 0, FIRST_CREDIT);
         (self.deadline, self.try_one) = (None, false);
@@ -204,13 +206,13 @@ impl Pacer {
             self.probes.clear();
         } else {
             self.peer = Peer::Silent { ask_at: now + FIRST_PAUSE, pause: 2 * FIRST_PAUSE };
-            // A late echo still tells that it is there.
+            // A late echo still shows that the peer is there.
             self.probes.iter_mut().for_each(|probe| probe.bytes = 0);
         }
     }
 
-    /// The peer has taken in everything up to probe `sequence`, and `credit` bytes may be under way from now on. False for an
-    /// echo that no probe waits for, which changes nothing.
+    /// The peer has taken in everything up to probe `sequence`, and `credit` bytes may be under way from now on. False
+    /// for an echo that no probe waits for, which changes nothing.
     pub fn handle_echo(&mut self, sequence: u32, credit: u64) -> bool {
         let Some(last) = self.probes.iter().position(|probe| probe.sequence == sequence) else { return false };
         // Packets of one sender stay in order: what came before the later probe has come, also if an echo was lost.
@@ -259,7 +261,8 @@ mod tests {
         pacer
     }
 
-    /// Tries packets that are held back whenever that is to be done; the time at which nothing is held back, and the questions.
+    /// Tries packets that are held back whenever that is to be done; the time at which nothing is held back, and the
+    /// questions.
     fn wait(pacer: &mut Pacer, mut now: Nanos) -> (Nanos, usize) {
         let mut probes = 0;
         while !pacer.admits(PACKET) {
@@ -294,7 +297,7 @@ mod tests {
         let (packets, probes) = fill(&mut pacer, 0);
         assert_eq!(packets, (1 << 20) / PACKET);
         let before = pacer.under_way();
-        // That of the first is lost.
+        // The echo of the first one is lost.
         assert!(pacer.handle_echo(probes[1], 1 << 20));
         assert!(pacer.under_way() <= before / 2 + PACKET && pacer.under_way() >= before / 2 - PACKET);
         assert!(pacer.admits(PACKET));
@@ -397,7 +400,7 @@ mod tests {
                 }
             }
         }
-        // One that has answered, and then falls silent, is nobody that is known.
+        // A peer that has answered, and then falls silent, counts as unknown.
         let mut pacer = known(1 << 20);
         let (_, probes) = fill(&mut pacer, 0);
         assert!(!probes.is_empty());

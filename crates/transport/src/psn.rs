@@ -11,13 +11,13 @@ pub fn add(psn: u32, packets: u32) -> u32 {
     psn.wrapping_add(packets) & MASK
 }
 
-/// How many packets after `from` the packet `to` comes, 0 to 2^24 - 1.
+/// The number of packets from `from` to `to`, 0 to 2^24 - 1.
 #[inline(always)]
 pub fn distance(from: u32, to: u32) -> u32 {
     to.wrapping_sub(from) & MASK
 }
 
-/// Whether `psn` comes before `other`, in the half of the space that lies behind it.
+/// Returns true if `psn` comes before `other`, in the half of the space that lies behind it.
 #[inline(always)]
 pub fn is_before(psn: u32, other: u32) -> bool {
     distance(psn, other).wrapping_sub(1) < HALF

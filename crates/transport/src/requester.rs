@@ -1,8 +1,10 @@
-//! The requester of a QP (IBA 9.7.2, 9.7.3 for requests, 9.7.5, 9.7.6 for answers): takes posted requests from its host, sends
-//! their packets as far as window, credits and outstanding READs allow, matches answers, and ends requests in order.
+//! The requester of a QP (IBA 9.7.2, 9.7.3 for requests, 9.7.5, 9.7.6 for answers): takes posted requests from its
+//! host, sends their packets as far as window, credits and outstanding READs allow, matches answers, and ends requests
+//! in order.
 //!
-//! Requests under way are kept in a queue, oldest first. `unacknowledged` is the first PSN without an answer and always lies in the
-//! oldest; `next` is the PSN to be sent next, at `cursor` in the queue. To go back is to set `next` to `unacknowledged`.
+//! Requests under way are kept in a queue, oldest first. `unacknowledged` is the first PSN without an answer and always
+//! lies in the oldest; `next` is the PSN to be sent next, at `cursor` in the queue. To go back is to set `next` to
+//! `unacknowledged`.
 
 mod acknowledge;
 mod flight;
@@ -24,18 +26,19 @@ use flight::{Flight, WireRead};
 use recovery::Timers;
 pub use saved::SavedRequester;
 
-/// Why [`Requester::poll_transmit`] has stopped.
+/// The reason why [`Requester::poll_transmit`] has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// Nothing more can be sent before a post, a packet or a timeout.
     All,
-    /// The window is closed. Something of this requester is under way, and its answer leads on; nothing is to be done.
+    /// The window is closed. Some request of this requester is outstanding, and its answer reopens it; nothing is to be
+    /// done.
     WindowClosed,
     /// The host had no room: poll again when it has.
     HostFull,
 }
 
-/// Where in the queue the next packet is.
+/// The place of the next packet in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     /// Index of the request.
@@ -58,16 +61,16 @@ pub struct Requester {
     cursor: Cursor,
     /// One beyond the highest PSN that was ever sent.
     highest: u32,
-    /// READ requests and atomics on the wire that are not fully answered, in PSN order; those before `reads_sent` have been
-    /// sent since the requester went back last.
+    /// READ requests and atomics on the wire that are not fully answered, in PSN order; those before `reads_sent` have
+    /// been sent since the requester went back last.
     reads: VecDeque<WireRead>,
     reads_sent: usize,
     /// Bytes of this QP that the window counts as under way.
     in_flight: u64,
     /// The window keeps this requester from sending.
     held_back: bool,
-    /// The host has had no room, in a channel that loses nothing, since a packet went out with none under way: the ACK timer
-    /// runs also if none is now.
+    /// The host has had no room, in a channel that loses nothing, since a packet went out with none under way: the ACK
+    /// timer runs also if none is now.
     refused: bool,
     /// Bytes sent since the last packet that asked for an acknowledgement.
     since_request: u64,
@@ -76,7 +79,8 @@ pub struct Requester {
     receives_granted: Option<u32>,
     /// A request that cannot be sent on, and why. It ends when all before it have.
     stopped: Option<(u32, Status)>,
-    /// Nothing has been acknowledged yet: packets say who sends them, so that the peer knows it from the first that it takes.
+    /// True until the first acknowledgement: packets carry Vervain's mark, so that the peer knows it from the first
+    /// packet that it takes.
     introduces: bool,
     ended: bool,
     timers: Timers,
@@ -113,8 +117,8 @@ impl Requester {
         }
     }
 
-    /// Takes over what may change while a QP is drained (IBA 11.2.5.2): the timeout, the retries and `max_rd_atomic`. Retries
-    /// that are being counted are never more than there are now.
+    /// Takes over what may change while a QP is drained (IBA 11.2.5.2): the timeout, the retries and `max_rd_atomic`.
+    /// Retries that are being counted are never more than there are now.
     pub fn modify(&mut self, config: &RequesterConfig) {
         let RequesterConfig { timeout, retry_cnt, rnr_retry, max_rd_atomic, .. } = *config;
         self.config = RequesterConfig { timeout, retry_cnt, rnr_retry, max_rd_atomic, ..self.config };
@@ -122,23 +126,23 @@ impl Requester {
         self.timers.modify(&self.config, idle);
     }
 
-    /// Whether no request has been begun that has not ended.
+    /// Returns true if no request has been begun that has not ended.
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// Whether packets of requests that were begun are still to be sent, for the first time or again.
+    /// Returns true if packets of requests that were begun are still to be sent, for the first time or again.
     pub fn has_unsent(&self) -> bool {
         !self.ended && self.stopped.is_none() && self.cursor.index < self.flights.len()
     }
 
-    /// Whether the peer has no receive for what is to be sent next, or is silent: an ACK timeout has passed since its last
-    /// answer, or more probes than may find one packet lost.
+    /// Returns true if the peer has no receive for what is to be sent next, or is silent: an ACK timeout has passed
+    /// since its last answer, or more probes than may find one packet lost.
     pub fn waits_for_peer(&self) -> bool {
         self.timers.is_waiting() || self.timers.is_in_vain(&self.config)
     }
 
-    /// Whether a request has failed. The requester does nothing more.
+    /// Returns true if a request has failed. The requester does nothing more.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -148,7 +152,7 @@ impl Requester {
         self.highest
     }
 
-    /// What has been counted since the start.
+    /// Counts since the start.
     pub fn counters(&self) -> &RequesterCounters {
         &self.counters
     }
@@ -190,7 +194,7 @@ impl Requester {
         sent
     }
 
-    /// Nothing of this QP counts as under way.
+    /// Takes all bytes of this QP out of the window's count.
     #[inline]
     fn release(&mut self, window: &mut Window) {
         window.released(self.in_flight);

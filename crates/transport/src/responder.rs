@@ -1,5 +1,6 @@
-//! The responder of a QP (IBA 9.7.4, 9.7.5): takes request packets in PSN order, has its host execute them, and keeps what is to
-//! be answered until it is polled for it. Executed requests that come again are answered again and not executed again.
+//! The responder of a QP (IBA 9.7.4, 9.7.5): takes request packets in PSN order, has its host execute them, and keeps
+//! what is to be answered until it is polled for it. Executed requests that come again are answered again and not
+//! executed again.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +39,8 @@ pub struct Responder {
     announced: Option<Message>,
     /// The requester has been told, or shall not be told, that `expected` is missing (IBA 9.7.5.2.8: one NAK).
     quiet: bool,
-    /// The last PSN that has come since then. One that is not higher shows that the requester went back and `expected` was lost
-    /// again. None: it was not lost, and its requester is to hear nothing.
+    /// The last PSN that has come since then. One that is not higher shows that the requester went back and `expected`
+    /// was lost again. None: it was not lost, and its requester is to hear nothing.
     beyond: Option<u32>,
     /// The highest PSN that was dropped since then for being beyond `expected`.
     dropped: Option<u32>,
@@ -58,31 +59,32 @@ pub struct Responder {
 /// A NAK to be sent after all answers to requests before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// That of the request that is refused.
+    /// PSN of the request that is refused.
     pub psn: u32,
-    /// What the requester is told.
+    /// The answer to the requester.
     pub syndrome: Syndrome,
-    /// What follows here.
+    /// The consequence at this end.
     pub then: Then,
 }
 
-/// What a NAK means for the QP.
+/// The consequence of a NAK for the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
     /// The requester tries again.
     Nothing,
     /// It ends.
     Fail(Nak),
-    /// It ends, and so does a receive: as [`ResponderHost::spoil`] is told.
+    /// The QP ends, and so does a receive, with the arguments of [`ResponderHost::spoil`].
     #[allow(missing_docs)]
     Spoil { srqn: u32, receive: u32, received: Received, status: Status, nak: Nak },
 }
 
-/// Why a packet was not executed.
+/// The reason why a packet was not executed.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     Nak(Nak),
-    /// What it changes is still to be sent to a reader. It counts as lost on the way; its requester is told so behind that.
+    /// The request changes memory that is still to be sent to a reader. It counts as lost on the way; a NAK behind the
+    /// reader's answer asks for it again.
     TooEarly,
     /// The receive of the message completes in error.
     Spoil {
@@ -129,13 +131,14 @@ impl Responder {
         self.config.max_dest_rd_atomic = most;
     }
 
-    /// Whether [`Responder::poll_transmit`] has something to send.
+    /// Returns true if [`Responder::poll_transmit`] has something to send.
     #[inline]
     pub fn has_ack_due(&self) -> bool {
         self.ack_due || self.refusal.is_some() || !self.answers.is_empty()
     }
 
-    /// Whether a request was refused with an error. The responder takes nothing more; the NAK may wait to be sent.
+    /// Returns true if a request was refused with an error. The responder takes nothing more; the NAK may wait to be
+    /// sent.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -145,16 +148,17 @@ impl Responder {
         self.expected
     }
 
-    /// What has been counted since the start.
+    /// Counts since the start.
     pub fn counters(&self) -> &ResponderCounters {
         &self.counters
     }
 
-    /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at once.
+    /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at
+    /// once.
     #[inline]
     pub fn handle_packet<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         let bth = &packet.headers.bth;
-        // What comes behind a request that is refused for good is not looked at.
+        // Requests behind one that is refused for good are not executed.
         let ends = self.refuses_for_good();
         let is_ours = bth.opcode == self.opcode_base | opcode::operation(bth.opcode) && opcode::is_request(bth.opcode);
         if self.ended || ends || !is_ours {
@@ -174,7 +178,7 @@ impl Responder {
         }
     }
 
-    /// Whether the NAK that waits to be sent ends the QP.
+    /// Returns true if the NAK that waits to be sent ends the QP.
     #[inline]
     fn refuses_for_good(&self) -> bool {
         self.refusal.is_some_and(|refusal| !matches!(refusal.then, Then::Nothing))
@@ -218,7 +222,7 @@ impl Responder {
             }
         };
         let (syndrome, then) = match nak {
-            // As if it had been lost on the way.
+            // The same as if the packet had been lost on the way.
             Nak::Silence => {
                 self.beyond = None;
                 self.counters.dropped += 1;
@@ -235,8 +239,8 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then });
     }
 
-    /// A packet before the expected one is missing: one NAK, then silence until it comes (IBA 9.7.5.2.8). Where PSNs begin
-    /// anew without it, it was lost again, and the requester, which hears nothing otherwise, is told so.
+    /// Handles a packet beyond the expected one: one NAK, then silence until the expected one comes (IBA 9.7.5.2.8). If
+    /// PSNs begin anew without it, it was lost again, and a second NAK asks for it, since nothing else would.
     fn out_of_sequence(&mut self, psn: u32) {
         self.counters.out_of_sequence += 1;
         if self.dropped.is_none_or(|dropped| psn::is_before(dropped, psn)) {
@@ -262,8 +266,8 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then: Then::Nothing });
     }
 
-    /// The packet at `missing` has come after all. If its NAK has not left yet, it is not told of, but the next one is that was
-    /// dropped behind it: else its requester would learn of that by its timeout.
+    /// The packet at `missing` has come after all. If its NAK has not left yet, it is not told of, but the next one is
+    /// that was dropped behind it: else its requester would learn of that by its timeout.
     #[cold]
     fn go_on(&mut self, missing: u32) {
         if self.refusal.is_some_and(|refusal| refusal.psn == missing) {

@@ -2,11 +2,11 @@
 
 use crate::host::Nanos;
 
-/// An answer is never called late before this time: the peer's process may have to be scheduled first. The first probe is
-/// one packet, and a pipe that has run dry waits for it; what is sent after it is more, and may be late once more.
+/// An answer is never called late before this time: the peer's process may have to be scheduled first. The first probe
+/// is one packet, and a pipe that has run dry waits for it; what is sent after it is more, and may be late once more.
 const SHORTEST_FIRST: Nanos = 300_000;
 const SHORTEST: Nanos = 1_000_000;
-/// What is assumed before anything has been measured.
+/// Assumed before anything has been measured.
 const INITIAL: Nanos = 20_000_000;
 /// Repeated probes wait at most this long.
 const LONGEST: Nanos = 1_000_000_000;
@@ -36,7 +36,7 @@ impl Rtt {
         }
     }
 
-    /// How long to wait for an answer before a probe is sent, if `probes` have been sent in vain (RFC 6298, 2.3 and 5.5;
+    /// Nanoseconds to wait for an answer before a probe is sent, after `probes` fruitless ones (RFC 6298, 2.3 and 5.5;
     /// RFC 8985, 7).
     pub(crate) fn probe_delay(&self, probes: u32) -> Nanos {
         let delay = match self.smoothed {

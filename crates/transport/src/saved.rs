@@ -1,6 +1,6 @@
-//! Why a record of a requester or responder is none.
+//! The error of an unusable record of a requester or responder.
 
-/// What no requester or responder is in, in a few words: a record that was not saved by one, or for other requests.
+/// The fault of a record, in a few words: no requester or responder can be in that state, or not with these requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unusable(pub &'static str);
 

@@ -1,21 +1,22 @@
-//! The congestion window of a path: how many bytes all requesters of this process may have under way to one other process.
-//! Loss decides its size (RFC 5681 in shape): slow start up to the first loss, then additive growth and a decrease once per
-//! round trip. Plain networks and receive buffers drop packets where InfiniBand would hold them back. Over a channel that drops
-//! nothing it is a bound that stays.
+//! The congestion window of a path: how many bytes all requesters of this process may have under way to one other
+//! process. Loss decides its size (RFC 5681 in shape): slow start up to the first loss, then additive growth and a
+//! decrease once per round trip. Plain networks and receive buffers drop packets where InfiniBand would hold them back.
+//! Over a channel that drops nothing it is a bound that stays.
 
 use crate::host::Nanos;
 use crate::rtt::Rtt;
 
-/// What a packet is counted with beyond its payload: about what a small one takes of a socket's receive buffer.
+/// Bytes that count for a packet beyond its payload: about as many as a small one takes of a socket's receive buffer.
 pub(crate) const PACKET_OVERHEAD: u64 = 512;
 /// Packets of full size at the start.
 const INITIAL_PACKETS: u64 = 32;
 /// Packets of full size that are always let through.
 const LEAST_PACKETS: u64 = 2;
 
-/// Growth per round trip after slow start: so many packets, and one such part of the window. Go-back-N sends a whole window
-/// again for each loss, so that under random loss of rate p the goodput is w / (1 + p w) packets per round trip: with these
-/// and the decrease to eight tenths w settles at 46 packets under 1 % loss, where growth by one packet and halving give 15.
+/// Growth per round trip after slow start: so many packets, and one such part of the window. Go-back-N sends a whole
+/// window again for each loss, so that under random loss of rate p the goodput is w / (1 + p w) packets per round trip:
+/// with these and the decrease to eight tenths w settles at 46 packets under 1 % loss, where growth by one packet and
+/// halving give 15.
 const GROWTH_PACKETS: u64 = 2;
 const GROWTH_PART: u64 = 64;
 
@@ -55,14 +56,14 @@ impl Window {
         }
     }
 
-    /// A window for a channel that delivers every packet once and in order, such as a ring in memory. A requester that is
-    /// given it knows by it: it sends no probes, and after a timeout sends again only what the peer has taken
-    /// ([`crate::RequesterHost::is_taken`]); and what its host refuses as [`crate::Refused::Full`] is waited for no longer than
-    /// what has been sent.
+    /// A window for a channel that delivers every packet once and in order, such as a ring in memory. A requester that
+    /// is given it knows by it: it sends no probes, and after a timeout sends again only what the peer has taken
+    /// ([`crate::RequesterHost::is_taken`]); and what its host refuses as [`crate::Refused::Full`] is waited for no
+    /// longer than what has been sent.
     ///
-    /// It has `size` bytes (less than 2^32), whatever is late. With more than the channel holds, the channel alone holds a
-    /// sender back. A quarter is what a long message sends between two packets that ask for an acknowledgement, and a half the
-    /// most that a READ asks for at once.
+    /// It has `size` bytes (less than 2^32), whatever is late. With more than the channel holds, the channel alone
+    /// holds a sender back. A quarter is what a long message sends between two packets that ask for an acknowledgement,
+    /// and a half the most that a READ asks for at once.
     pub fn lossless(mtu: u32, size: u64) -> Window {
         let mut window = Window::new(mtu, size);
         window.size = window.most;
@@ -70,7 +71,7 @@ impl Window {
         window
     }
 
-    /// Whether the channel delivers every packet once and in order.
+    /// Returns true if the channel delivers every packet once and in order.
     #[inline(always)]
     pub fn is_lossless(&self) -> bool {
         self.lossless
@@ -91,8 +92,9 @@ impl Window {
         &self.rtt
     }
 
-    /// Whether a requester that has `own` bytes under way may send `bytes` more. Those that the window holds back share it
-    /// evenly; and each may have a packet under way, so that its own answers let it go on and none is starved.
+    /// Returns true if a requester that has `own` bytes under way may send `bytes` more. Those that the window holds
+    /// back share it evenly; and each may have a packet under way, so that its own answers let it go on and none is
+    /// starved.
     #[inline(always)]
     pub(crate) fn admits(&self, own: u64, bytes: u64) -> bool {
         own == 0 || bytes <= self.room(own)
@@ -141,7 +143,7 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// A packet was lost, as a NAK or a gap tells. One decrease per round trip, to eight tenths.
+    /// Reacts to the loss of a packet, which a NAK or a gap has shown. One decrease per round trip, to eight tenths.
     pub(crate) fn lost(&mut self, now: Nanos) {
         if self.lossless || now < self.quiet_until {
             return;
@@ -151,7 +153,7 @@ impl Window {
         self.quiet_until = now + self.rtt.smoothed().unwrap_or(0);
     }
 
-    /// Nothing comes back at all: begin anew (RFC 5681, 3.1).
+    /// Begins anew after all answers have stayed away (RFC 5681, 3.1).
     pub(crate) fn collapsed(&mut self, now: Nanos) {
         self.lost(now);
         if !self.lossless {

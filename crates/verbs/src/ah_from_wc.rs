@@ -1,7 +1,7 @@
 //! The logic of `ibv_init_ah_from_wc(3)`: the address vector that answers a UD message.
 //!
-//! A UD receive has 40 bytes in front of the payload. On InfiniBand and with RoCE over IPv6 they are a GRH. With RoCE v2
-//! over IPv4 the last 20 of them are the IPv4 header and the first 20 undefined (annex A17.4.5.1 of the IBA
+//! A UD receive has 40 bytes in front of the payload. On InfiniBand and with RoCE over IPv6 they are a GRH. With RoCE
+//! v2 over IPv4 the last 20 of them are the IPv4 header and the first 20 undefined (annex A17.4.5.1 of the IBA
 //! specification), so the two must be told apart by looking.
 
 use core::mem::size_of;
@@ -16,13 +16,13 @@ const IPPROTO_UDP: u8 = 17;
 /// IBA 8.3: the next header value of a GRH before a BTH.
 const IBA_NEXT_HEADER: u8 = 0x1b;
 
-/// What the 40 bytes say about the way back.
+/// The sender's address, as the 40 bytes give it.
 struct Source {
     /// The sender's address: where the answer goes.
     from: ibv_gid,
     /// The address it was sent to: what the answer comes from.
     to: ibv_gid,
-    /// Whether that address is to be used with RoCE v2.
+    /// True if that address is to be used with RoCE v2.
     v2: bool,
     flow_label: u32,
     traffic_class: u8,
@@ -30,8 +30,8 @@ struct Source {
 
 /// The address vector for an answer to the message that `wc` completed and whose first 40 bytes are `grh`.
 ///
-/// `gid_index` finds an address in the port's GID table, given whether the type must be RoCE v2. `None` when the message
-/// came with addresses that the port does not have, or with no IP or GRH header at all.
+/// `gid_index` finds an address in the port's GID table, given whether the type must be RoCE v2. `None` when the
+/// message came with addresses that the port does not have, or with no IP or GRH header at all.
 pub fn ah_attr_from_wc(
     port_num: u8,
     wc: &ibv_wc,
@@ -74,8 +74,8 @@ fn from_grh(grh: &[u8; GRH_LEN]) -> Option<Source> {
     })
 }
 
-/// An IPv4 header in the last 20 bytes. Its checksum tells it from the low half of an IPv6 address that happens to begin
-/// with 0x45.
+/// An IPv4 header in the last 20 bytes. Its checksum tells it from the low half of an IPv6 address that happens to
+/// begin with 0x45.
 fn from_ipv4(grh: &[u8; GRH_LEN]) -> Option<Source> {
     let ip = &grh[20..];
     if ip[0] != 0x45 || ip[9] != IPPROTO_UDP || ones_complement_sum(ip) != 0xffff {

@@ -59,8 +59,8 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     waiting(|| {
-        // SAFETY: the client's channel and out parameters. The event's CQ is alive: destroying it waits until its events
-        // are acknowledged, and drops those not yet read.
+        // SAFETY: the client's channel and out parameters. The event's CQ is alive: destroying it waits until its
+        // events are acknowledged, and drops those not yet read.
         unsafe {
             let from: *mut ibv_cq = from_cookie(state(channel).hca.next_event()?);
             *cq = from;

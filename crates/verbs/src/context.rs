@@ -15,7 +15,7 @@ use crate::object::{self, Handle, pointer_of, state};
 use crate::registry::Registry;
 use crate::{cq, cq_ex, device_list, dm, errno, mr, mw, ordered, pd, post, qp, query, srq, xrcd};
 
-/// What all `ibv_context`s of one opening share: the one opened and those imported.
+/// State that all `ibv_context`s of one opening share: the one opened and those imported.
 pub(crate) struct Opening {
     pub(crate) hca: Arc<hca::Context>,
     /// The file whose descriptor is `cmd_fd`: empty, and only there to be recognised by `ibv_import_device`.
@@ -43,7 +43,7 @@ impl Handle for verbs_context {
     type State = (Arc<Opening>, OwnedFd);
 }
 
-/// What is behind a client's context.
+/// The state behind a client's context.
 pub(crate) unsafe fn opening<'a>(context: *mut ibv_context) -> &'a Arc<Opening> {
     // SAFETY: every `ibv_context` that a client can have is the tail of a `verbs_context` made here.
     unsafe { &state(verbs_context::of(context)).0 }
@@ -201,7 +201,8 @@ const NO_OPS: ibv_context_ops = ibv_context_ops {
 };
 
 /// The table of a context. An operation that stays NULL reads as EOPNOTSUPP in the header's inline functions: flow
-/// steering, counters, work queues and their tables, CQ moderation, rate limits, prefetching, DMA handles, tag matching.
+/// steering, counters, work queues and their tables, CQ moderation, rate limits, prefetching, DMA handles, tag
+/// matching.
 fn extended(context: ibv_context) -> verbs_context {
     // SAFETY: the struct is pointers, `Option`s of functions, integers and an `ibv_context`, which is set below.
     let mut v: verbs_context = unsafe { object::zeros() };

@@ -20,7 +20,7 @@ pub(crate) struct CqState {
     pub(crate) hca: Arc<hca::Cq>,
     /// Held from `start_poll` to `end_poll`.
     pub(crate) poll_lock: UnsafeCell<libc::pthread_mutex_t>,
-    /// What the `read_*` functions read; under the lock.
+    /// The completion that the `read_*` functions read; under the lock.
     pub(crate) current: UnsafeCell<Completion>,
 }
 
@@ -28,7 +28,7 @@ impl Handle for ibv_cq_ex {
     type State = CqState;
 }
 
-/// What is behind a client's CQ.
+/// The state behind a client's CQ.
 #[inline]
 pub(crate) unsafe fn cq_state<'a>(cq: *mut ibv_cq) -> &'a CqState {
     // SAFETY: the client's CQ, which `new_cq` made.
@@ -41,7 +41,7 @@ pub(crate) unsafe fn hca_cq<'a>(cq: *mut ibv_cq) -> Option<&'a Arc<hca::Cq>> {
     (!cq.is_null()).then(|| unsafe { &cq_state(cq).hca })
 }
 
-/// What both ways to create a CQ name.
+/// The parameters that both ways to create a CQ have in common.
 pub(crate) struct NewCq {
     pub(crate) cqe: u32,
     pub(crate) cq_context: *mut c_void,

@@ -12,7 +12,7 @@ use crate::cq::{CqState, NewCq, new_cq};
 use crate::object::{pointer_of, state};
 use crate::ordered;
 
-/// What a completion can be asked for here. There are no VLANs, flow tags or tag matching.
+/// The fields of a completion that a client can ask for. There are no VLANs, flow tags or tag matching.
 const SUPPORTED_WC_FLAGS: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -134,8 +134,8 @@ unsafe extern "C" fn end_poll_in_order(cq: *mut ibv_cq_ex) {
     // SAFETY: the client's CQ, whose lock `start_poll` took.
     unsafe {
         end_poll(cq);
-        // Or the compiler would jump to the unlock, which would then seem to be called by the program. The sanitizer has
-        // not seen this library lock.
+        // Or the compiler would jump to the unlock, which would then seem to be called by the program. The sanitizer
+        // has not seen this library lock.
         core::arch::asm!("", options(nomem, nostack, preserves_flags));
     }
 }

@@ -14,8 +14,8 @@ use crate::abi::*;
 use crate::errno;
 use crate::sysfs::{ibv_get_sysfs_path, warn_of_absent_view};
 
-/// A device. The words behind the C struct stay NULL: a real libmlx5 reads the first of them (offset 664) as a pointer to
-/// its operations, to see whether the device is its own.
+/// A device. The words behind the C struct stay NULL: a real libmlx5 reads the first of them (offset 664) as a pointer
+/// to its operations, to see whether the device is its own.
 #[repr(C)]
 struct Entry {
     c: ibv_device,
@@ -31,7 +31,8 @@ unsafe impl Send for Devices {}
 // SAFETY: as above.
 unsafe impl Sync for Devices {}
 
-/// All devices, found on the first call; an error is remembered, since the environment that it came from does not change.
+/// All devices, found on the first call; an error is remembered, since the environment that it came from does not
+/// change.
 fn devices() -> Result<&'static Devices, c_int> {
     static DEVICES: OnceLock<Result<Devices, c_int>> = OnceLock::new();
     DEVICES

@@ -13,7 +13,7 @@ use crate::registry::Entry;
 
 /// Behind an `ibv_dm`.
 pub(crate) struct DmState {
-    /// None of an imported one.
+    /// None for an imported one.
     _entry: Option<Entry<ibv_dm>>,
     pub(crate) hca: Arc<hca::Dm>,
 }

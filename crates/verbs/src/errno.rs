@@ -1,5 +1,5 @@
-//! The two ways in which verbs report errors: an errno value returned, or errno set and -1 or NULL returned. The man page
-//! of each function says which.
+//! The two ways in which verbs report errors: an errno value returned, or errno set and -1 or NULL returned. The man
+//! page of each function says which.
 
 use core::ffi::c_int;
 use core::ptr;

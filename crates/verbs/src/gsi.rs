@@ -21,7 +21,7 @@ pub extern "C" fn vervain_gsi() -> *const Table {
 /// The client's functions.
 struct Attached(Client);
 
-// SAFETY: whoever attaches says that its functions may be called by any thread, one at a time.
+// SAFETY: the client that attaches promises that its functions may be called by any thread, one at a time.
 unsafe impl Send for Attached {}
 // SAFETY: as above.
 unsafe impl Sync for Attached {}
@@ -46,9 +46,9 @@ impl gsi::Client for Attached {
     }
 }
 
-/// What the client passed, or EINVAL for NULL.
+/// The struct that the client passed, or EINVAL for NULL.
 fn given<'a, T>(pointer: *const T) -> Result<&'a T, Error> {
-    // SAFETY: NULL, or what the client says that it is, during the call.
+    // SAFETY: NULL, or a struct of this type that the client keeps during the call.
     unsafe { pointer.as_ref() }.ok_or_else(|| Error::invalid("a pointer is NULL"))
 }
 
@@ -70,7 +70,7 @@ unsafe extern "C" fn release(service: u64, address: *const [u8; 16]) {
 
 unsafe extern "C" fn send(path: *const Path, mad: *const Mad) -> c_int {
     match given(path).and_then(|path| gsi::send(path, given(mad)?)) {
-        // That is an answer, and no failure that the user is to hear of.
+        // These two are answers, not failures: the user need not hear of them.
         Err(e) if matches!(e.errno(), libc::ECONNREFUSED | libc::EAGAIN) => e.errno(),
         sent => errno_of(|| sent),
     }

@@ -1,6 +1,6 @@
-//! Images of contexts: how `vervain_save` writes one and `vervain_restore` reads it. An image is hostile until it is read: its size,
-//! version and digest are looked at before anything else, and its records refer to earlier ones only. What they say is checked by the
-//! verbs that make objects of them.
+//! Images of contexts: how `vervain_save` writes one and `vervain_restore` reads it. An image is not trusted: its size,
+//! version and digest are checked before anything else, and its records refer to earlier ones only. The verbs that make
+//! objects of the records check their values.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -31,7 +31,7 @@ use vervain_share::sys::without_sigxfsz;
 
 /// How an image begins.
 const MAGIC: &[u8; 8] = b"VERVAIN\x1a";
-/// Of the format, and of all records. Another one is refused.
+/// Version of the format and of all records. An image with another one is refused.
 pub(crate) const VERSION: u32 = 1;
 const HEAD: usize = 32;
 const DIGEST: usize = 32;
@@ -39,7 +39,7 @@ const DIGEST: usize = 32;
 /// A place in one of the lists of an image, from 0.
 pub(crate) type Index = u32;
 
-/// What is saved of a process and one context of it.
+/// The saved state of a process and of one of its contexts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Image {
     pub(crate) process: SavedProcess,
@@ -137,7 +137,7 @@ pub(crate) struct Qp {
 }
 
 impl Image {
-    /// Bytes of memory that are in the image, if they can be so many.
+    /// Bytes of memory that are in the image; None if that number is impossible.
     fn kept(&self) -> Option<u64> {
         self.memory.iter().filter(|memory| memory.kept).try_fold(0u64, |sum, memory| sum.checked_add(memory.length))
     }
@@ -147,7 +147,8 @@ impl Image {
 struct Borrowed(ManuallyDrop<File>);
 
 impl Borrowed {
-    /// EBADF for a descriptor that is none, EINVAL for another kind of file, EACCES where other users could read or write it.
+    /// EBADF for a descriptor that is none, EINVAL for another kind of file, EACCES where other users could read or
+    /// write it.
     fn new(fd: RawFd) -> Result<Borrowed, Error> {
         // SAFETY: F_GETFD reads a flag of the descriptor, if it is one.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
@@ -161,7 +162,7 @@ impl Borrowed {
         }
         // SAFETY: it only reads.
         let own = unsafe { libc::geteuid() };
-        // A file without a name is reached by who has its descriptor.
+        // A file without a name can be reached by its descriptor only, so its mode does not matter.
         if meta.uid() != own || (meta.nlink() != 0 && meta.mode() & 0o077 != 0) {
             let why = format!(
                 "an image is a file of this user with mode 0600, not of uid {} with {:04o}",
@@ -210,7 +211,8 @@ pub(crate) fn write(fd: RawFd, image: &Image, bytes: &[Vec<u8>]) -> Result<(), E
     parts().try_for_each(|part| write(part))
 }
 
-/// Reads an image from where the descriptor stands, with the bytes of each [`Memory`] that is kept, one after the other.
+/// Reads an image from where the descriptor stands, with the bytes of each [`Memory`] that is kept, one after the
+/// other.
 pub(crate) fn read(fd: RawFd) -> Result<(Image, Vec<u8>), Error> {
     let file = Borrowed::new(fd)?;
     let mut head = [0; HEAD + DIGEST];
@@ -221,7 +223,7 @@ pub(crate) fn read(fd: RawFd) -> Result<(Image, Vec<u8>), Error> {
     }
     let (records, memory) = (number(16), number(24));
     let length = records.checked_add(memory).ok_or_else(|| damaged("its length"))?;
-    // What is not there is not allocated either.
+    // A head that claims more bytes than the file has must not lead to an allocation of that size.
     let there = file.0.metadata().map_or(0, |meta| meta.len());
     if length > there {
         return Err(damaged("it is cut off"));

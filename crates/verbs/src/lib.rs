@@ -1,8 +1,8 @@
 //! The C ABI of libibverbs: the functions behind its exported symbols, over the structs of [`abi`].
 //!
 //! This crate translates. It turns C structs into the device model's (`vervain-hca`) arguments, and the device model's
-//! errors into the errno that the man page promises; it holds no policy and no protocol. The `libibverbs` crate gives the
-//! functions their versioned symbol names. The hot path is `post::post_send` and `cq::poll_cq`.
+//! errors into the errno that the man page promises; it holds no policy and no protocol. The `libibverbs` crate gives
+//! the functions their versioned symbol names. The hot path is `post::post_send` and `cq::poll_cq`.
 #![allow(
     clippy::missing_safety_doc,
     reason = "every unsafe function here is called from C, and safe under the conditions of its man page, section 3"
@@ -65,7 +65,7 @@ pub use standing::*;
 pub use strings::*;
 pub use sysfs::*;
 
-/// What is done when the library is loaded, before the program's own code runs or its dlopen(3) returns.
+/// Initialises the library when it is loaded: before the program's own code runs, or before dlopen(3) returns.
 pub extern "C" fn library_is_loaded() {
     vervain_hca::process::share_api::process_uses_verbs();
 }

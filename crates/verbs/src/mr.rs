@@ -22,7 +22,7 @@ use crate::registry::Entry;
 
 /// Behind an `ibv_mr`.
 pub(crate) struct MrState {
-    /// None of an imported one.
+    /// None for an imported one.
     _entry: Option<Entry<ibv_mr>>,
     pub(crate) hca: Arc<hca::Mr>,
     /// Changes with the PD.
@@ -47,7 +47,8 @@ pub(crate) unsafe fn new_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, h
     opening.mrs.publish(handle, object::new(c, MrState { _entry, hca, pd_use }))
 }
 
-/// Where the device may write, memcheck is not to wait for a store of this program's: others store there without its knowing.
+/// Tells memcheck that other processes store to memory to which the device may write. It must not expect these bytes to
+/// be initialised by a store of this program.
 fn device_writes(addr: *mut c_void, length: usize, access: c_uint) {
     if access & IBV_ACCESS_LOCAL_WRITE != 0 {
         checkers::written_by_others(addr.cast(), length);
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     0
 }
 
-/// Deregisters a region; when this returns nobody reaches its memory by it any more.
+/// Deregisters a region; after this returns, no access to its memory by it is possible.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let _held = SignalsHeld::begin();
     errno_of(|| {
@@ -286,7 +287,7 @@ pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
     errno::minus_one(libc::ENODATA)
 }
 
-/// Whether the range lies in the buffer and the PD is the buffer's.
+/// Returns true if the range lies in the buffer and the PD is the buffer's.
 unsafe fn within(buf: *const ibv_buf, pd: *const ibv_pd, addr: *const c_void, length: usize) -> bool {
     // SAFETY: the client's buffer, or NULL.
     unsafe { buf.as_ref() }.is_some_and(|buf| {

@@ -42,7 +42,7 @@ pub(crate) unsafe fn new_mw(pd: *mut ibv_pd, hca: Arc<hca::Mw>) -> *mut ibv_mw {
     opening.mws.publish(handle, object::new(ibv_mw { context, pd, rkey, handle, type_ }, state))
 }
 
-/// Deallocates a window; when this returns nobody reaches memory by it any more.
+/// Deallocates a window; after this returns, no access to memory by it is possible.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     errno_of(|| {
         // SAFETY: the client's window, which it gives up if this succeeds.
@@ -90,7 +90,7 @@ pub(crate) unsafe fn type_2_bind<'a>(
     }
 }
 
-/// What a bind asks for, in the device model's words.
+/// Translates a bind request to the device model's.
 unsafe fn bind_info<'a>(mw: &'a Arc<hca::Mw>, new_rkey: u32, info: &ibv_mw_bind_info) -> hca::Bind<'a> {
     // SAFETY: the client's region, or NULL for a bind of nothing.
     let mr = unsafe { if info.mr.is_null() { None } else { Some(&state(info.mr).hca) } };

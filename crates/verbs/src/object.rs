@@ -12,7 +12,7 @@ use vervain_hca::{Error, reasons};
 
 use crate::errno;
 
-/// A C struct that has state of ours behind it.
+/// A C struct with state of Vervain behind it.
 pub(crate) trait Handle: Sized {
     type State;
 }
@@ -61,8 +61,8 @@ pub(crate) fn from_cookie<C>(cookie: usize) -> *mut C {
 /// The state behind a C struct.
 ///
 /// # Safety
-/// `c` came from [`Blank::fill`] or [`new`] and was not freed; the client keeps it until the reference is gone, as verbs
-/// demands ("destroy it when nobody uses it").
+/// `c` came from [`Blank::fill`] or [`new`] and was not freed; the client keeps it until the reference is gone, as
+/// verbs demands ("destroy it when nobody uses it").
 #[inline]
 pub(crate) unsafe fn state<'a, C: Handle>(c: *mut C) -> &'a C::State {
     // SAFETY: the caller's promise; an `Object` begins with its C struct.
@@ -114,14 +114,15 @@ pub(crate) fn waiting(f: impl FnOnce() -> Result<c_int, Error>) -> c_int {
     f().unwrap_or_else(|e| errno::minus_one(failed(&e)))
 }
 
-/// Says why a verb fails. Gives the errno.
+/// Reports why a verb fails; returns the errno.
 #[cold]
 pub(crate) fn failed(e: &Error) -> c_int {
     let why = format_args!("{e} ({:?})", Errno::from_raw(e.errno()));
     match e.errno() {
         // A table entry is empty, there is nothing to read, or a signal has come first.
         libc::ENODATA | libc::EAGAIN | libc::EINTR => {}
-        // Programs post until a queue is full, ask whether something is supported, and at their end destroy what is in use.
+        // Programs post until a queue is full, ask whether something is supported, and at their end destroy what is in
+        // use.
         libc::ENOMEM | libc::EOPNOTSUPP | libc::EBUSY => reasons::tell_what_is_no_failure(why),
         _ => reasons::tell(why),
     }

@@ -1,9 +1,10 @@
-//! The operations of a program with ThreadSanitizer. It sees the program's own accesses and not how a completion gets from
-//! the thread that posts to the thread that polls; so it is told: what a thread did before it posted comes before what a
-//! thread does that has polled a completion of the same CQ, or has received a message of this process or by an SRQ.
+//! The operations of a program with ThreadSanitizer. The sanitizer sees the program's own accesses, but not how a
+//! completion gets from the thread that posts to the thread that polls. These operations declare that order to it: all
+//! that a thread did before a post happens before all that a thread does after it has polled a completion of the same
+//! CQ, or has received a message of this process or by an SRQ.
 //!
-//! These stand in the tables that programs call by, in place of the plain ones, where there is a ThreadSanitizer; all
-//! others pay nothing.
+//! They replace the plain operations in the tables that programs call by if there is a ThreadSanitizer; without one
+//! they cost nothing.
 
 use core::ffi::c_int;
 use std::sync::OnceLock;
@@ -13,7 +14,7 @@ use vervain_share::checkers::Order;
 use crate::abi::*;
 use crate::{cq, post, srq};
 
-/// Stands for whatever connects two queues of this process.
+/// An address that stands for the connection between any two queues of this process.
 static FABRIC: u8 = 0;
 
 /// The sanitizer's functions, where the program has it.
@@ -23,7 +24,7 @@ pub(crate) fn order() -> Option<Order> {
     *ORDER.get_or_init(Order::find)
 }
 
-/// What the thread has done comes before the completions of a CQ.
+/// Orders all that this thread has done before the completions of a CQ.
 fn before<T>(queue: *const T) {
     if let Some(order) = order() {
         order.release(queue);
@@ -81,19 +82,20 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_w
     // SAFETY: the client's arguments.
     let polled = unsafe { cq::poll_cq(cq, num_entries, wc) };
     for i in 0..polled.max(0) as usize {
-        // SAFETY: so many elements of the client's array have been written. The opcode of one that failed says nothing.
+        // SAFETY: the first `polled` elements of the client's array have been written. A failed completion has no
+        // opcode to use.
         after(cq, unsafe { (*wc.add(i)).opcode });
     }
     polled
 }
 
-/// What [`crate::wr`] does before a batch is posted, in a table of its own.
+/// Orders the operations of [`crate::wr`] before a batch is posted; in a table of its own.
 pub(crate) unsafe fn before_batch(qp: *mut ibv_qp_ex) {
     // SAFETY: the client's QP.
     before(unsafe { (*qp).qp_base.send_cq });
 }
 
-/// What [`crate::cq_ex`] does after a completion of `opcode` has become the current one.
+/// Orders what follows after a completion of `opcode`, once [`crate::cq_ex`] has made it the current one.
 pub(crate) fn after_completion(cq: *mut ibv_cq_ex, opcode: u32) {
     after(cq, opcode);
 }

@@ -14,15 +14,16 @@ use crate::registry::Entry;
 
 /// Behind an `ibv_pd`.
 pub(crate) struct PdState {
-    /// None of an imported one.
+    /// None for an imported one.
     _entry: Option<Entry<ibv_pd>>,
     pub(crate) hca: Arc<hca::Pd>,
     users: Users,
-    /// What a parent domain is made of; none for a plain PD. A parent domain stands for the PD that it contains.
+    /// The objects that a parent domain is made of; None for a plain PD. A parent domain stands for the PD that it
+    /// contains.
     pub(crate) parts: Option<Parts>,
 }
 
-/// What keeps the PD and the thread domain of a parent domain, and the handle of that PD.
+/// References that keep the PD and the thread domain of a parent domain alive, and the handle of that PD.
 pub(crate) struct Parts {
     _pd: Use,
     _td: Option<Use>,
@@ -146,7 +147,8 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     unsafe { object::free(pd) }
 }
 
-/// Allocates a thread domain. Every object locks for itself, so it is only a promise that nobody needs.
+/// Allocates a thread domain. It promises that one thread at a time uses its objects; no code here relies on that,
+/// since every object has a lock.
 pub(crate) unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
     pointer_of(|| {
         // SAFETY: the client's attributes.

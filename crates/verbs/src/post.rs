@@ -1,4 +1,5 @@
-//! Posting: `ibv_post_send(3)` and `ibv_post_recv(3)`. This is the hot path: no allocation, and one pass over the chain.
+//! Posting: `ibv_post_send(3)` and `ibv_post_recv(3)`. This is the hot path: no allocation, and one pass over the
+//! chain.
 
 use core::ffi::c_int;
 use core::slice;
@@ -205,7 +206,7 @@ fn unknown_opcode(opcode: u32) -> Error {
     }
 }
 
-/// Where a UD message goes.
+/// The destination of a UD message.
 pub(crate) unsafe fn ud_dest<'a>(ud: &ibv_send_wr_ud) -> Result<UdDest<'a>, Error> {
     if ud.ah.is_null() {
         return Err(Error::invalid("a UD send without an address handle"));

@@ -35,7 +35,7 @@ impl Handle for ibv_qp_ex {
     type State = QpState;
 }
 
-/// What is behind a client's QP.
+/// The state behind a client's QP.
 #[inline]
 pub(crate) unsafe fn qp_state<'a>(qp: *mut ibv_qp) -> &'a QpState {
     // SAFETY: the client's QP, which this file made.
@@ -81,7 +81,7 @@ fn qp_type(qp_type: ibv_qp_type) -> Result<hca::QpType, Error> {
     })
 }
 
-/// Creates a QP and tells the client in `init.cap` what it got. `pd` is NULL for an XRC target only.
+/// Creates a QP and stores the capabilities that it got in `init.cap`. `pd` is NULL for an XRC target only.
 unsafe fn new_qp(
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -240,8 +240,8 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     })
 }
 
-/// Attributes that one half of an XRC connection does not have. The kernel's verbs take them and drop them, so that programs
-/// can treat both halves as they treat RC QPs; perftest does.
+/// Attributes that one half of an XRC connection does not have. The kernel's verbs take them and drop them, so that
+/// programs can treat both halves as they treat RC QPs; perftest does.
 fn pointless_attributes(qp_type: ibv_qp_type) -> u32 {
     match qp_type {
         IBV_QPT_XRC_SEND => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
@@ -250,7 +250,7 @@ fn pointless_attributes(qp_type: ibv_qp_type) -> u32 {
     }
 }
 
-/// Reads a QP's attributes, all of them whatever the mask says, and what it was created with.
+/// Reads a QP's attributes, all of them, without regard to the mask, and the attributes that it was created with.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -303,8 +303,8 @@ pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, 
     errno_of(|| unsafe { hca_qp(qp).detach_mcast(&(*gid).raw, lid) })
 }
 
-/// Whether data arrives in order within a message: not promised. The last byte is written last on every path, but what
-/// lies before it is copied as the CPU or the kernel likes.
+/// The guarantees about the order of data within a message: none. The last byte is written last on every path, but the
+/// CPU or the kernel copies the bytes before it in any order.
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0
 }
@@ -339,8 +339,8 @@ pub(crate) fn cap_to_c(h: &hca::QpCap) -> ibv_qp_cap {
     }
 }
 
-/// Attributes as the device model has them. Fields that the mask does not name may hold anything, so only a state that it
-/// names must be one.
+/// Attributes as the device model has them. Fields that the mask does not name may hold anything, so only a state that
+/// it names must be one.
 fn attr_from_c(c: &ibv_qp_attr, mask: u32) -> Result<hca::QpAttr, Error> {
     let state = |value: ibv_qp_state, bit: u32| match hca::QpState::from_verbs(value) {
         Some(state) => Ok(state),

@@ -1,4 +1,4 @@
-//! What a device and its ports say of themselves: `ibv_query_device(3)`, `ibv_query_device_ex(3)`, `ibv_query_port(3)`,
+//! Attributes of a device and its ports: `ibv_query_device(3)`, `ibv_query_device_ex(3)`, `ibv_query_port(3)`,
 //! `ibv_query_gid(3)` and its kin, `ibv_query_pkey(3)`, `ibv_query_rt_values_ex(3)`.
 
 use core::ffi::{c_char, c_int};
@@ -17,9 +17,9 @@ use crate::object::{self, errno_of, minus_one_of};
 /// Vervain's own vendor number: an OUI with the "locally administered" bit, which the IEEE gives to nobody.
 const VENDOR_ID: u32 = 0x02_5652;
 
-/// ConnectX-6's number. perftest knows devices by this number alone and gives an unknown one neither inline data nor the
-/// `ibv_wr_*` functions, which would leave half of the device untested. Nothing that looks at it in earnest goes by it
-/// without looking at the vendor as well.
+/// ConnectX-6's number. perftest knows devices by this number alone and gives an unknown one neither inline data nor
+/// the `ibv_wr_*` functions, which would leave half of the device untested. Nothing that looks at it in earnest goes by
+/// it without looking at the vendor as well.
 const VENDOR_PART_ID: u32 = 4123;
 
 /// The device behind a context.
@@ -28,7 +28,7 @@ unsafe fn device<'a>(context: *mut ibv_context) -> &'a Arc<hca::Device> {
     unsafe { device_list::device((*context).device) }
 }
 
-/// What the device can do beyond the basic operations.
+/// Capabilities beyond the basic operations.
 const CAPABILITIES: u32 = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_SYS_IMAGE_GUID
     | IBV_DEVICE_RC_RNR_NAK_GEN
@@ -37,8 +37,8 @@ const CAPABILITIES: u32 = IBV_DEVICE_CURR_QP_STATE_MOD
     | IBV_DEVICE_MEM_MGT_EXTENSIONS
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
-/// Time that this device adds to an acknowledgement, 4.096 µs times two to this power: 0.13 s, which covers a process that
-/// is not scheduled for a while.
+/// Time that this device adds to an acknowledgement, 4.096 µs times two to this power: 0.13 s, which covers a process
+/// that is not scheduled for a while.
 const ACK_DELAY: u8 = 15;
 
 fn device_attr(device: &hca::Device) -> ibv_device_attr {
@@ -66,7 +66,7 @@ fn device_attr(device: &hca::Device) -> ibv_device_attr {
     a.max_qp_rd_atom = l.max_qp_rd_atom as c_int;
     a.max_res_rd_atom = l.max_res_rd_atom as c_int;
     a.max_qp_init_rd_atom = l.max_qp_rd_atom as c_int;
-    // Atomics are the CPU's own instructions, whoever carries them out.
+    // Atomics are the CPU's own instructions, at the initiator and at the owner, so they are atomic for all processes.
     a.atomic_cap = IBV_ATOMIC_GLOB;
     a.max_mw = l.max_mw as c_int;
     a.max_mcast_grp = l.max_mcast_grp as c_int;
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // SAFETY: integers and bytes.
         let mut a: ibv_device_attr_ex = unsafe { object::zeros() };
         a.orig_attr = device_attr(device);
-        // Completion times are nanoseconds in 64 bits; the clock's rate is told in kHz.
+        // Completion times are nanoseconds in 64 bits; the field for the clock's rate is in kHz.
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = 1_000_000;
         a.device_cap_flags_ex = u64::from(a.orig_attr.device_cap_flags);
@@ -373,7 +373,7 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     eth_mac: *mut u8,
     vid: *mut u16,
 ) -> c_int {
-    /// "No VLAN", as rdma-core says it.
+    /// "No VLAN", by rdma-core's number.
     const NO_VLAN: u16 = 0xffff;
     // SAFETY: the client's context and attributes, and 6 bytes and a VLAN number or NULL, to be set.
     unsafe {

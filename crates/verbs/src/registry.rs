@@ -11,7 +11,8 @@ use crate::object::{Handle, state};
 /// An object that a client has.
 struct Known<C>(*mut C);
 
-// SAFETY: the pointer is followed under the registry's lock only, and the object leaves the registry before it is freed, see [`Entry`].
+// SAFETY: the pointer is followed under the registry's lock only, and the object leaves the registry before it is
+// freed, see [`Entry`].
 unsafe impl<C> Send for Known<C> {}
 
 type All<C> = Arc<OwnerLock<BTreeMap<u32, Known<C>>>>;
@@ -19,7 +20,8 @@ type All<C> = Arc<OwnerLock<BTreeMap<u32, Known<C>>>>;
 /// The objects of one kind.
 pub(crate) struct Registry<C>(All<C>);
 
-/// An object's place in the registry, kept first in its state, so that it is given up before anything else of the object.
+/// An object's place in the registry, kept first in its state, so that it is given up before anything else of the
+/// object.
 pub(crate) struct Entry<C> {
     all: All<C>,
     handle: u32,

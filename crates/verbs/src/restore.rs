@@ -49,7 +49,7 @@ pub struct vervain_object {
     pub object: *mut c_void,
 }
 
-/// Where memory of the image is now: `length` bytes that were at `addr`. NULL refuses.
+/// Gives the present address of memory of the image: `length` bytes that were at `addr`. NULL refuses.
 type MemoryFn = unsafe extern "C" fn(user: *mut c_void, addr: u64, length: u64) -> *mut c_void;
 type RestoredFn = unsafe extern "C" fn(user: *mut c_void, object: *const vervain_object);
 
@@ -65,7 +65,7 @@ pub struct vervain_restore_attr {
     pub user: *mut c_void,
     /// NULL: memory is where it was.
     pub memory: Option<MemoryFn>,
-    /// Called for each object when all are there. NULL: nobody asks.
+    /// Called for each object after all of them exist; NULL: not called.
     pub restored: Option<RestoredFn>,
 }
 
@@ -114,7 +114,7 @@ struct Objects<'a> {
     context: *mut ibv_context,
     opening: &'a Opening,
     attr: &'a vervain_restore_attr,
-    /// Where the memory of the image was, its length, and where it is.
+    /// Memory of the image: its address then, its length, its address now.
     memory: Vec<(u64, u64, u64)>,
     pds: Vec<*mut ibv_pd>,
     dms: Vec<*mut ibv_dm>,
@@ -150,7 +150,7 @@ fn perhaps<T>(objects: &[*mut T], index: Option<Index>) -> Result<*mut T, Error>
     index.map_or(Ok(ptr::null_mut()), |index| earlier(objects, index))
 }
 
-/// What a client had put into `cq_context` and its like.
+/// The pointer that a client had stored in `cq_context` and the like.
 fn user_context(value: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(value as usize)
 }
@@ -250,7 +250,7 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Where memory of the image is now.
+    /// The present address of memory of the image.
     fn place(&self, addr: u64, length: u64) -> Result<u64, Error> {
         let inside = |&&(start, all, _): &&(u64, u64, u64)| {
             addr.checked_sub(start).is_some_and(|offset| offset <= all && length <= all - offset)
@@ -358,7 +358,7 @@ impl<'a> Objects<'a> {
 
     /// Destroys all, the last one first.
     fn unmake(&mut self) {
-        // SAFETY: objects made here, of which nobody has heard.
+        // SAFETY: the objects were made here, and no other thread knows them.
         unsafe {
             self.qps.drain(..).rev().for_each(|qp| {
                 qp::hca_qp(qp).leave_groups();

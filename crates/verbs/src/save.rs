@@ -56,7 +56,7 @@ pub unsafe extern "C" fn vervain_save(context: *mut ibv_context, fd: c_int, attr
         // SAFETY: the client's objects stay during the call.
         let mut image = unsafe { collect(opening) }?;
         let bytes = if attr.flags & WITH_MEMORY != 0 { keep(&mut image)? } else { Vec::new() };
-        // An earlier image is good still, whatever becomes of this one.
+        // A mark that an earlier image has set stays if this one fails: that image is still good.
         let was_saved = opening.hca.is_saved();
         // Last, for peers wait from now on.
         image.process = opening.hca.mark_saved(attr.suspense_s)?;
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn vervain_save(context: *mut ibv_context, fd: c_int, attr
     })
 }
 
-/// Where the objects of one kind stand in the image.
+/// The places in the image of the objects of one kind.
 struct Places<K>(HashMap<K, Index>);
 
 impl<K: Hash + Eq> Places<K> {
@@ -76,7 +76,7 @@ impl<K: Hash + Eq> Places<K> {
         Places(keys.into_iter().zip(0..).collect())
     }
 
-    /// That of an object of this context.
+    /// The place of an object of this context; an error for an object of another one.
     fn find(&self, key: &K, what: &str) -> Result<Index, Error> {
         let other =
             || Error::new(libc::ENOTSUP, format!("{what} belongs to another context, and is not saved with this one"));
@@ -84,7 +84,7 @@ impl<K: Hash + Eq> Places<K> {
     }
 }
 
-/// What an object of the device model is known by.
+/// The address of an object of the device model, by which the image tells it from others.
 fn identity<T>(object: &Arc<T>) -> usize {
     Arc::as_ptr(object).addr()
 }
@@ -195,7 +195,7 @@ fn keep(image: &mut Image) -> Result<Vec<Vec<u8>>, Error> {
     image.memory.iter_mut().map(read).collect()
 }
 
-/// Whether memory of the program is read or written.
+/// Direction of a copy between the image and memory of the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     From,
@@ -210,8 +210,8 @@ pub(crate) fn copy(addr: u64, bytes: &mut [u8], direction: Direction) -> Result<
         Direction::From => transfer::Direction::Write,
         Direction::To => transfer::Direction::Read,
     };
-    // SAFETY: the slice is ours; the other side is memory that the program has registered, or says that it has for that, and that it does
-    // not use during the call.
+    // SAFETY: the slice is ours; the other side is memory that the program has registered, or says that it has for
+    // that, and that it does not use during the call.
     let copied = unsafe { transfer::copy_direct(towards, bytes.as_mut_ptr(), &program, false) };
     let missing = || Error::new(libc::EFAULT, format!("{} bytes of memory at {addr:#x} are not there", bytes.len()));
     copied.map_err(|_| missing())

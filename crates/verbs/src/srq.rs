@@ -31,7 +31,7 @@ pub(crate) unsafe fn hca_srq<'a>(srq: *mut ibv_srq) -> Option<&'a Arc<hca::Srq>>
     (!srq.is_null()).then(|| unsafe { &state(srq).hca })
 }
 
-/// Creates an SRQ and tells the client in `attr` what it got.
+/// Creates an SRQ and stores the attributes that it got in `attr`.
 unsafe fn new_srq(
     pd: *mut ibv_pd,
     srq_context: *mut c_void,

@@ -15,11 +15,11 @@ use crate::object::errno_of;
 pub struct vervain_stop_attr {
     /// Attributes beyond these; there are none.
     pub comp_mask: u32,
-    /// How long to wait for who is in the middle of something, in milliseconds; 0 for the library's own patience.
+    /// Milliseconds to wait for operations that are in progress; 0: the library's own limit.
     pub timeout_ms: u32,
 }
 
-/// What is stopped.
+/// The scope of a stop.
 enum Scope<'a> {
     Context(&'a hca::Context),
     Process(&'static Process),

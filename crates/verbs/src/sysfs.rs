@@ -54,14 +54,14 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
 
 /// Warns where `vervain run` was on another host: a launcher of MPI may bring its variables here, and not its files.
 pub(crate) fn warn_of_absent_view() {
-    // Where a variable is wrong, that is what has to be said.
+    // An invalid variable has a message of its own, elsewhere.
     let Ok(config) = Config::of_process() else { return };
     if let Some(why) = absent_view(config.sysfs.as_deref()) {
         log::warn!("{why}");
     }
 }
 
-/// What is wrong where the tree that `vervain run` made for the preload is not there.
+/// The warning for a missing tree of `vervain run`'s; None if the tree is there, or none was named.
 fn absent_view(tree: Option<&Path>) -> Option<String> {
     let tree = tree.filter(|tree| !tree.is_dir())?;
     Some(format!(

@@ -23,7 +23,7 @@ pub(crate) struct Builder(UnsafeCell<Batch>);
 struct Batch {
     /// The request, without its data, which is below.
     request: SendRequest<'static>,
-    /// Whether there is one.
+    /// True if there is one.
     building: bool,
     data: DataKind,
     /// The only piece of data, if there is one; all pieces otherwise.
@@ -65,7 +65,8 @@ impl Builder {
 
 /// The QP's state and the batch being built on it.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> (&'a QpState, &'a mut Batch) {
-    // SAFETY: the client's QP, between `wr_start` and `wr_complete`; the lock taken there makes this thread the only user.
+    // SAFETY: the client's QP, between `wr_start` and `wr_complete`; the lock taken there makes this thread the only
+    // user.
     unsafe {
         let state = qp_state(qp.cast());
         (state, &mut *state.builder.0.get())
@@ -170,8 +171,8 @@ impl hca::WorkRequest for Batch {
     }
 }
 
-/// Begins a request: hands over the one before and takes `wr_id` and `wr_flags`. What does not belong to the operation
-/// stays as it was and is not looked at.
+/// Begins a request: hands over the one before and takes `wr_id` and `wr_flags`. Fields that the operation does not use
+/// keep their old values; nothing reads them.
 #[inline(always)]
 unsafe fn begin(qp: *mut ibv_qp_ex, opcode: Opcode) -> &'static mut SendRequest<'static> {
     // SAFETY: the client's QP, between `wr_start` and `wr_complete`.
@@ -242,7 +243,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     }
 }
 
-/// Defines builders: each begins a request of an opcode and fills in what its arguments say.
+/// Defines builders: each begins a request of an opcode and fills in its arguments.
 macro_rules! builders {
     ($($name:ident($($arg:ident: $type:ty => $field:ident),*) $opcode:ident;)+) => {
         $(unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {

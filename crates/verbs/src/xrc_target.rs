@@ -1,5 +1,5 @@
-//! The handles of XRC target QPs. `ibv_open_qp(3)` gives one QP several `ibv_qp`s; the QP ends with the last of them, and
-//! its events go to one that is left.
+//! The handles of XRC target QPs. `ibv_open_qp(3)` gives one QP several `ibv_qp`s; the QP ends with the last of them,
+//! and its events go to one that is left.
 
 use std::collections::BTreeMap;
 

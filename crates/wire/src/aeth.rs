@@ -1,4 +1,4 @@
-//! What the AETH says: the syndrome (IBA table 44) and end-to-end credits (table 46).
+//! The contents of the AETH: the syndrome (IBA table 44) and end-to-end credits (table 46).
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub enum Syndrome {
     Nak(NakCode),
 }
 
-/// Why a request is refused (IBA table 44, NAK codes 0 to 4; 4 concerns RD alone).
+/// The reason why a request is refused (IBA table 44, NAK codes 0 to 4; 4 concerns RD alone).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum NakCode {
@@ -46,7 +46,7 @@ impl Syndrome {
         }
     }
 
-    /// The syndrome byte. Of credit codes and timers the lower 5 bits count.
+    /// The syndrome byte. Only the lower 5 bits of credit codes and timers are used.
     #[inline]
     pub fn encode(self) -> u8 {
         match self {

@@ -1,6 +1,7 @@
-//! The messages of communication management (IBA 12.6 to 12.11) as numbers and bytes, and the header of the IP CM service (annex A11) in
-//! their private data. Reserved bits are zeros when written and ignored when read. The fields of enhanced connection establishment
-//! (the vendor's ID, and what lies in the attribute modifier) are where the kernel has them.
+//! The messages of communication management (IBA 12.6 to 12.11) as numbers and bytes, and the header of the IP CM
+//! service (annex A11) in their private data. Reserved bits are zeros when written and ignored when read. The fields of
+//! enhanced connection establishment (the vendor's ID, and what lies in the attribute modifier) are where the kernel
+//! has them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -124,7 +125,7 @@ macro_rules! message {
             /// Its attribute ID.
             pub const ATTRIBUTE: u16 = $attribute;
 
-            /// The message as a MAD. Of values that do not fit their fields, the upper bits are cut off.
+            /// The message as a MAD. The upper bits of values that do not fit their fields are cut off.
             pub fn encode(&self, tid: u64) -> [u8; BYTES] {
                 let mut mad = Header { tid, attribute: Self::ATTRIBUTE, ..Header::default() }.encode();
                 $(self.$field.put(&mut mad, &$places);)+
@@ -135,7 +136,7 @@ macro_rules! message {
                 $name { $($field: Field::get(mad, &$places)),+ }
             }
 
-            /// Of each field: its name, its places, and the bits that its type has.
+            /// The fields: each with its name, its places, and the bits of its type.
             #[cfg(test)]
             fn layout() -> Vec<(&'static str, Vec<Place>, usize)> {
                 vec![$((stringify!($field), $places.to_vec(), 8 * size_of::<$type>())),+]
@@ -160,11 +161,11 @@ message! {
         ece_options: u32 = [MODIFIER],
         /// Enhanced connection establishment: the vendor's ID, 24 bits.
         ece_vendor: u32 = [at(5, 0, 24)],
-        /// What is asked for: see [`service_id`].
+        /// The service that is asked for: see [`service_id`].
         service_id: u64 = [at(8, 0, 64)],
         /// The sender's adapter.
         local_ca_guid: u64 = [at(16, 0, 64)],
-        /// Of datagrams.
+        /// Q_Key, for datagrams.
         local_qkey: u32 = [at(28, 0, 32)],
         /// The sender's QP, 24 bits.
         local_qpn: u32 = [at(32, 0, 24)],
@@ -176,7 +177,7 @@ message! {
         initiator_depth: u8 = [at(39, 0, 8)],
         /// 24 bits.
         remote_eecn: u32 = [at(40, 0, 24)],
-        /// In which time the receiver is to answer: 4.096 µs · 2^n, 5 bits.
+        /// Time in which the receiver is to answer: 4.096 µs · 2^n, 5 bits.
         remote_cm_response_timeout: u8 = [at(43, 0, 5)],
         /// [`RC`], [`UC`] or [`EXTENDED`].
         transport_service: u8 = [at(43, 5, 2)],
@@ -184,7 +185,7 @@ message! {
         flow_control: bool = [at(43, 7, 1)],
         /// PSN of the receiver's first packet, 24 bits.
         starting_psn: u32 = [at(44, 0, 24)],
-        /// In which time the sender answers: 4.096 µs · 2^n, 5 bits.
+        /// Time in which the sender answers: 4.096 µs · 2^n, 5 bits.
         local_cm_response_timeout: u8 = [at(47, 0, 5)],
         /// Retries of the receiver's QP, 3 bits.
         retry_count: u8 = [at(47, 5, 3)],
@@ -222,7 +223,7 @@ message! {
         primary_sl: u8 = [at(94, 0, 4)],
         /// No router is between the two.
         primary_subnet_local: bool = [at(94, 4, 1)],
-        /// In which time a packet is acknowledged: 4.096 µs · 2^n, 5 bits.
+        /// Time in which a packet is acknowledged: 4.096 µs · 2^n, 5 bits.
         primary_local_ack_timeout: u8 = [at(95, 0, 5)],
         /// As `primary_local_lid`, of the other path; 0: there is none.
         alternate_local_lid: u16 = [at(96, 0, 16)],
@@ -246,7 +247,7 @@ message! {
         alternate_subnet_local: bool = [at(138, 4, 1)],
         /// As `primary_local_ack_timeout`.
         alternate_local_ack_timeout: u8 = [at(139, 0, 5)],
-        /// Of the IP CM service, an [`IpHeader`] and 56 bytes of the program.
+        /// In the IP CM service, an [`IpHeader`] and 56 bytes of the program.
         private_data: [u8; 92] = [at(140, 0, 736)],
     }
 }
@@ -258,9 +259,9 @@ message! {
         local_comm_id: u32 = [at(0, 0, 32)],
         /// The receiver's.
         remote_comm_id: u32 = [at(4, 0, 32)],
-        /// Of [`answered`]: what was received.
+        /// The message that was received, of [`answered`].
         message: u8 = [at(8, 0, 2)],
-        /// How long it takes: 4.096 µs · 2^n, 5 bits.
+        /// Time that it takes: 4.096 µs · 2^n, 5 bits.
         service_timeout: u8 = [at(9, 0, 5)],
         /// The program's.
         private_data: [u8; 222] = [at(10, 0, 1776)],
@@ -274,13 +275,13 @@ message! {
         local_comm_id: u32 = [at(0, 0, 32)],
         /// The receiver's; 0 if it is not known.
         remote_comm_id: u32 = [at(4, 0, 32)],
-        /// Of [`answered`]: what is refused.
+        /// The message that is refused, of [`answered`].
         message: u8 = [at(8, 0, 2)],
         /// Bytes of `information`, at most 72.
         information_length: u8 = [at(9, 0, 7)],
-        /// Of [`reason`].
+        /// A number of [`reason`].
         reason: u16 = [at(10, 0, 16)],
-        /// What the reason calls for (additional reject information).
+        /// Details that the reason calls for (additional reject information).
         information: [u8; 72] = [at(12, 0, 576)],
         /// The program's.
         private_data: [u8; 148] = [at(84, 0, 1184)],
@@ -298,7 +299,7 @@ message! {
         ece_options: u32 = [MODIFIER],
         /// Enhanced connection establishment: the vendor's ID, 24 bits.
         ece_vendor: u32 = [at(15, 0, 8), at(19, 0, 8), at(23, 0, 8)],
-        /// Of datagrams.
+        /// Q_Key, for datagrams.
         local_qkey: u32 = [at(8, 0, 32)],
         /// The sender's QP, 24 bits; of XRC it is in `local_eecn`.
         local_qpn: u32 = [at(12, 0, 24)],
@@ -310,9 +311,9 @@ message! {
         responder_resources: u8 = [at(24, 0, 8)],
         /// READs and atomics that the sender will have under way.
         initiator_depth: u8 = [at(25, 0, 8)],
-        /// How long the sender's adapter takes to acknowledge: 4.096 µs · 2^n, 5 bits.
+        /// Time that the sender's adapter takes to acknowledge: 4.096 µs · 2^n, 5 bits.
         target_ack_delay: u8 = [at(26, 0, 5)],
-        /// What became of the other path, 2 bits.
+        /// The fate of the other path, 2 bits.
         failover_accepted: u8 = [at(26, 5, 2)],
         /// The sender grants credits.
         flow_control: bool = [at(26, 7, 1)],
@@ -372,9 +373,9 @@ message! {
         request_id: u32 = [at(0, 0, 32)],
         /// Partition.
         pkey: u16 = [at(4, 0, 16)],
-        /// What is asked for: see [`service_id`].
+        /// The service that is asked for: see [`service_id`].
         service_id: u64 = [at(8, 0, 64)],
-        /// Of the IP CM service, an [`IpHeader`] and 180 bytes of the program.
+        /// In the IP CM service, an [`IpHeader`] and 180 bytes of the program.
         private_data: [u8; 216] = [at(16, 0, 1728)],
     }
 }
@@ -384,7 +385,7 @@ message! {
     SidrRep = 0x18 {
         /// The number of the request.
         request_id: u32 = [at(0, 0, 32)],
-        /// Of [`sidr`].
+        /// A number of [`sidr`].
         status: u8 = [at(4, 0, 8)],
         /// Bytes of `information`, at most 72.
         information_length: u8 = [at(5, 0, 8)],
@@ -394,11 +395,11 @@ message! {
         ece_vendor: u32 = [at(6, 0, 16), at(11, 0, 8)],
         /// The QP, 24 bits.
         qpn: u32 = [at(8, 0, 24)],
-        /// That of the request.
+        /// The service of the request.
         service_id: u64 = [at(12, 0, 64)],
         /// The QP's queue key.
         qkey: u32 = [at(20, 0, 32)],
-        /// What the status calls for.
+        /// Details that the status calls for.
         information: [u8; 72] = [at(24, 0, 576)],
         /// The program's.
         private_data: [u8; 136] = [at(96, 0, 1088)],
@@ -409,7 +410,7 @@ message! {
 pub const RC: u8 = 0;
 /// Unreliable connection.
 pub const UC: u8 = 1;
-/// What `extended_transport` says.
+/// The value for a QP type that `extended_transport` names.
 pub const EXTENDED: u8 = 3;
 /// `extended_transport` of a [`Req`]: XRC.
 pub const XRC: u8 = 1;
@@ -417,13 +418,13 @@ pub const XRC: u8 = 1;
 /// The LID of ports that have none.
 pub const PERMISSIVE_LID: u16 = 0xffff;
 
-/// What an [`Mra`] or [`Rej`] answers (IBA tables 107 and 108).
+/// The message that an [`Mra`] or [`Rej`] answers (IBA tables 107 and 108).
 pub mod answered {
     /// A REQ.
     pub const REQ: u8 = 0;
     /// A REP.
     pub const REP: u8 = 1;
-    /// Nothing of these; of an MRA, a LAP.
+    /// Any other message; in an MRA, a LAP.
     pub const OTHER: u8 = 2;
 }
 
@@ -556,7 +557,7 @@ impl Message {
 }
 
 impl Req {
-    /// Whether the connection is one of XRC.
+    /// Returns true if the connection is one of XRC.
     pub fn is_xrc(&self) -> bool {
         self.transport_service == EXTENDED && self.extended_transport == XRC
     }
@@ -579,11 +580,11 @@ pub fn service_id(space: u16, port: u16) -> u64 {
 /// The header of the IP CM service, the first bytes of the private data of a [`Req`] or [`SidrReq`] (annex A11.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
-    /// The port of who asks.
+    /// The port of the asking end.
     pub source_port: u16,
     /// Its address; both are of one family.
     pub source: IpAddr,
-    /// The address of who is asked.
+    /// The address of the end that is asked.
     pub destination: IpAddr,
 }
 
@@ -591,7 +592,7 @@ impl IpHeader {
     /// Its bytes.
     pub const BYTES: usize = 36;
 
-    /// Takes it from private data. None if there is another version, or addresses of another family than IPv4 and IPv6.
+    /// Reads it from private data; None for another version, or for addresses of another family than IPv4 and IPv6.
     pub fn read(private_data: &[u8]) -> Option<IpHeader> {
         let (header, _) = private_data.split_first_chunk::<{ IpHeader::BYTES }>()?;
         if header[0] != 0 {

@@ -5,8 +5,8 @@ use crate::opcode::{self, Format};
 
 /// Bytes of the BTH.
 pub const BTH_LEN: usize = 12;
-/// What Vervain puts into the 7 reserved bits behind AckReq where it says that it is Vervain; all others send 0. Several bits,
-/// so that a device which gives one of them a meaning is not taken for one.
+/// Vervain's mark in the 7 reserved bits behind AckReq; all other devices send 0. It has several bits, so that a device
+/// which gives one of them a meaning is not taken for Vervain.
 pub const VERVAIN: u32 = 0x56;
 /// Bytes of the longest headers: BTH, XRCETH and AtomicETH.
 pub const MAX_HEADERS: usize = BTH_LEN + 4 + 28;
@@ -43,7 +43,8 @@ pub struct Bth {
     pub opcode: u8,
     /// Solicited event.
     pub solicited: bool,
-    /// MigReq: the path of the sender's QP has migrated (IBA 17.2.8), as it has from the start where there is no other path.
+    /// MigReq: the path of the sender's QP has migrated (IBA 17.2.8), as it has from the start where there is no other
+    /// path.
     pub migration: bool,
     /// Bytes of padding, 0 to 3.
     pub pad: u8,
@@ -138,8 +139,8 @@ impl Writer<'_> {
 }
 
 impl Headers {
-    /// Writes the headers that the opcode calls for, and returns their length. One that is `None` is written as zeros, one
-    /// that the opcode does not call for is left out; 24-bit fields are cut to size.
+    /// Writes the headers that the opcode calls for, and returns their length. One that is `None` is written as zeros,
+    /// one that the opcode does not call for is left out; 24-bit fields are cut to size.
     #[inline(always)]
     pub fn emit(&self, out: &mut [u8; MAX_HEADERS]) -> usize {
         let bth = &self.bth;

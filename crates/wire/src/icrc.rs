@@ -1,6 +1,7 @@
-//! The invariant CRC (IBA 7.8.1, annex A17.3.3): CRC-32 over everything that no switch or router may change, from the IP
-//! header to the padding. Fields that may change count as ones: 8 bytes in place of the LRH, of IPv4 TOS, TTL and checksum,
-//! of IPv6 traffic class, flow label and hop limit, the UDP checksum, and the byte of the BTH with FECN and BECN.
+//! The invariant CRC (IBA 7.8.1, annex A17.3.3): CRC-32 over everything that no switch or router may change, from the
+//! IP header to the padding. Fields that may change count as ones: 8 bytes in place of the LRH, of IPv4 TOS, TTL and
+//! checksum, of IPv6 traffic class, flow label and hop limit, the UDP checksum, and the byte of the BTH with FECN and
+//! BECN.
 //!
 //! A sender makes a [`Flow`] for packets of the same addresses and ports, and asks it for the [`Flow::icrc`] of each. A
 //! receiver calls [`Flow::verify`].
@@ -18,12 +19,13 @@ const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 /// Bytes that crc32fast takes in at a time; fewer at the end cost more than a block.
 const BLOCK: usize = 16;
-/// Bytes of the LRH that a pseudo-header leaves out. The CRC register begins as four bytes of ones, which the first four of the
-/// LRH turn into zeros. A register of zeros stays zeros over zeros, so that any number of those may stand in front.
+/// Bytes of the LRH that a pseudo-header leaves out. The CRC register begins as four bytes of ones, which the first
+/// four of the LRH turn into zeros. A register of zeros stays zeros over zeros, so that any number of those may stand
+/// in front.
 const CANCELLED: usize = 4;
 /// The longest pseudo-header (rest of the LRH, IPv6, UDP), and zeros in front of it that fill the first block.
 const PSEUDO_LEN: usize = BLOCK + (LRH_LEN - CANCELLED + IPV6_LEN + UDP_LEN).next_multiple_of(BLOCK);
-/// Where the headers begin in a pseudo-header.
+/// Offset of the headers in a pseudo-header.
 const UDP: usize = PSEUDO_LEN - UDP_LEN;
 const IPV4: usize = UDP - IPV4_LEN;
 const IPV6: usize = UDP - IPV6_LEN;
@@ -31,24 +33,24 @@ const IPV6: usize = UDP - IPV6_LEN;
 /// "Don't fragment" in the two bytes behind the identification, as the CRC register holds them.
 const DF: u32 = 0x40;
 
-/// What the ICRC covers of an IPv4 header and a UDP socket does not tell; without meaning for IPv6.
+/// The part of an IPv4 header that the ICRC covers and a UDP socket does not report; without meaning for IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untold {
     /// Identification.
     pub id: u16,
-    /// Whether routers must not cut the packet.
+    /// True if routers must not cut the packet.
     pub dont_fragment: bool,
 }
 
 impl Untold {
-    /// That of a packet with DF, as Vervain sends all.
+    /// The value for a packet with DF, which Vervain sets in all packets.
     pub const fn with_df(id: u16) -> Untold {
         Untold { id, dont_fragment: true }
     }
 }
 
-/// What all packets from one address and port to another have in common: LRH, IP and UDP header as the ICRC counts them.
-/// Packets are without IPv4 options and IPv6 extension headers (A17.3.1). Those that are made here have DF set.
+/// The constant part of all packets from one address and port to another: LRH, IP and UDP header as the ICRC counts
+/// them. Packets are without IPv4 options and IPv6 extension headers (A17.3.1). Vervain's own have DF set.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     /// Zeros, the rest of the LRH, IP header, UDP header. Lengths and identification are zeros.
@@ -92,8 +94,8 @@ impl Flow {
         self
     }
 
-    /// The four bytes that end a packet. `covered` is the packet from the BTH to the padding, at least [`BTH_LEN`] bytes; `id` is
-    /// the IPv4 identification (without meaning for IPv6).
+    /// The four bytes that end a packet. `covered` is the packet from the BTH to the padding, at least [`BTH_LEN`]
+    /// bytes; `id` is the IPv4 identification (without meaning for IPv6).
     #[inline]
     pub fn icrc(&self, id: u16, covered: &[u8]) -> [u8; ICRC_LEN] {
         let (head, rest) = covered.split_at(head_len(covered.len()));
@@ -123,13 +125,13 @@ impl Flow {
         crc.finalize().to_le_bytes()
     }
 
-    /// Checks the ICRC of a UDP payload, and returns what the IPv4 header must have had for it to be right; none: it is
-    /// wrong, or the datagram is too short.
+    /// Checks the ICRC of a UDP payload, and returns the fields that the IPv4 header must have had for it to be right;
+    /// None: it is wrong, or the datagram is too short.
     ///
-    /// A UDP socket tells neither the identification nor DF, which the ICRC covers. `expected` with DF is tried first. Since
-    /// a CRC is linear, the difference shows in which of these 17 bits the header differs, if the packet differs in no
-    /// other; a damaged packet passes for one with other bits there once in 32,768 times. Who knows which ones a peer uses
-    /// compares.
+    /// A UDP socket reports neither the identification nor DF, which the ICRC covers. `expected` with DF is tried
+    /// first. Since a CRC is linear, the difference shows in which of these 17 bits the header differs, if the packet
+    /// differs in no other; a damaged packet passes for one with other bits there once in 32,768 times. A caller that
+    /// knows which ones a peer uses can compare.
     #[inline]
     pub fn verify(&self, expected: u16, datagram: &[u8]) -> Option<Untold> {
         let covered = datagram.len().checked_sub(ICRC_LEN).filter(|&len| len >= BTH_LEN)?;
@@ -152,9 +154,9 @@ impl Flow {
 /// A register of zeros. Each packet begins with a copy, since a new one would look up the features of the processor.
 static ZEROS: LazyLock<crc32fast::Hasher> = LazyLock::new(|| crc32fast::Hasher::new_with_initial(!0));
 
-/// How many bytes at the beginning of a packet are copied behind the pseudo-header; the CRC takes in the rest from where it
-/// lies. A full packet's rest is its payload: crc32fast folds 256 bytes at a time, and takes 20 ns more for 4,080 bytes than
-/// for 4,096 (an Intel Xeon with AVX-512).
+/// The number of bytes at the beginning of a packet that are copied behind the pseudo-header; the CRC reads the rest in
+/// place. A full packet's rest is its payload: crc32fast folds 256 bytes at a time, and takes 20 ns more for 4,080
+/// bytes than for 4,096 (an Intel Xeon with AVX-512).
 #[inline]
 fn head_len(covered: usize) -> usize {
     let odd = covered % 64;
@@ -327,7 +329,7 @@ mod tests {
         }
     }
 
-    /// As many as say what is said of it: one in 32,768.
+    /// As often as the documentation of [`Flow::verify`] says: one in 32,768.
     #[test]
     fn damage_seldom_looks_like_another_identification() {
         let flow = Flow::v4(SOURCE, DESTINATION);
@@ -373,7 +375,7 @@ mod tests {
         assert_eq!(Flow::v4((SOURCE.0, SOURCE.1 + 1), DESTINATION).verify(0, &packet), None);
     }
 
-    /// What would be another identification over IPv4 is damage over IPv6.
+    /// A difference that would be another identification over IPv4 is damage over IPv6.
     #[test]
     fn over_ipv6_there_is_no_identification_to_be_found() {
         let v4 = Flow::v4(SOURCE, DESTINATION);

@@ -1,6 +1,7 @@
-//! RoCEv2 packets as bytes (IBA vol. 1 ch. 9, annexes A14, A17 and A19): headers and opcodes, parsed and emitted, and the
-//! invariant CRC; and the management datagrams of the connection manager (ch. 12, 13). No I/O, no allocation, no policy: what a packet
-//! means to a QP is the business of `vervain-transport`, what a management datagram means that of `vervain-cm`.
+//! RoCEv2 packets as bytes (IBA vol. 1 ch. 9, annexes A14, A17 and A19): headers and opcodes, parsed and emitted, and
+//! the invariant CRC; and the management datagrams of the connection manager (ch. 12, 13). No I/O, no allocation, no
+//! policy: what a packet means to a QP is the business of `vervain-transport`, what a management datagram means that of
+//! `vervain-cm`.
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,7 @@ pub const CM_VERSION: u8 = 2;
 /// The method Send: all messages of communication management have it.
 pub const METHOD_SEND: u8 = 3;
 
-/// What the common header says, apart from what is the same in all MADs of communication management.
+/// The fields of the common header that differ between MADs of communication management.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Status; 0.
@@ -24,12 +24,12 @@ pub struct Header {
     pub tid: u64,
     /// Which message it is.
     pub attribute: u16,
-    /// The attribute modifier: 0, or what enhanced connection establishment says (`attr_mod` of `struct ibv_ece` as rdma-core has it on
-    /// the wire).
+    /// The attribute modifier: 0, or what enhanced connection establishment says (`attr_mod` of `struct ibv_ece` as
+    /// rdma-core has it on the wire).
     pub modifier: u32,
 }
 
-/// Why bytes are no MAD of communication management that can be understood.
+/// The reason why bytes are no MAD of communication management that can be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Another base version.

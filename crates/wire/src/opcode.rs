@@ -1,5 +1,6 @@
-//! BTH opcodes (IBA table 38; annexes A14 for XRC, A17 for the CNP, A19 for FLUSH and ATOMIC WRITE) and what follows from
-//! each: the transport service, the place in a message, the extended headers. A table of flags, one load per question.
+//! BTH opcodes (IBA table 38; annexes A14 for XRC, A17 for the CNP, A19 for FLUSH and ATOMIC WRITE) and what follows
+//! from each: the transport service, the place in a message, the extended headers. A table of flags, one load per
+//! question.
 
 /// Reliable connection. A whole opcode is a service and an operation: `RC | SEND_ONLY`.
 pub const RC: u8 = 0x00;
@@ -11,8 +12,8 @@ pub const UD: u8 = 0x60;
 pub const XRC: u8 = 0xa0;
 /// Congestion notification packet (annex A17.9.3), a whole opcode.
 pub const CNP: u8 = 0x81;
-/// Vervain's own, out of the range left to manufacturers (IBA table 38, 0xC0 to 0xFF): asks the process that has the QP how
-/// much it has room for, and whether everything before has come. A whole opcode; a DETH and four bytes follow.
+/// Vervain's own, out of the range left to manufacturers (IBA table 38, 0xC0 to 0xFF): asks the process that has the QP
+/// how much it has room for, and whether everything before has come. A whole opcode; a DETH and four bytes follow.
 pub const PROBE: u8 = 0xec;
 /// The answer to that; the four bytes are the room.
 pub const ECHO: u8 = 0xf1;
@@ -104,7 +105,7 @@ const FORMAT_SHIFT: u32 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Format {
-    /// None.
+    /// No further header.
     Plain,
     /// Immediate data.
     Imm,

@@ -1,5 +1,5 @@
-//! A UDP payload to headers and payload. What can be said of a packet without its QP is checked here: lengths, padding,
-//! version, opcode (IBA 9.6.1 and the packet formats of 9.2 to 9.4). Reserved bits are ignored, as IBA 9.2 wants.
+//! A UDP payload to headers and payload. All checks that need no QP are here: lengths, padding, version, opcode (IBA
+//! 9.6.1 and the packet formats of 9.2 to 9.4). Reserved bits are ignored, as IBA 9.2 requires.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl<P: ?Sized> Clone for Packet<'_, P> {
 
 impl<P: ?Sized> Copy for Packet<'_, P> {}
 
-/// Why bytes are not a packet.
+/// The reason why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Too short for the headers that its opcode calls for and the ICRC.
@@ -120,7 +120,8 @@ impl Reader<'_> {
     }
 }
 
-/// Parses a UDP payload, from the BTH to the ICRC. The ICRC itself is the business of [`crate::icrc`], which is asked first.
+/// Parses a UDP payload, from the BTH to the ICRC. The ICRC itself is the business of [`crate::icrc`], which is asked
+/// first.
 #[inline]
 pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     let found = datagram.len();
@@ -160,8 +161,8 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     Ok(packet)
 }
 
-/// Parses the headers of a packet whose `payload` bytes lie elsewhere, without padding and ICRC; what `bytes` has behind the headers
-/// counts for nothing.
+/// Parses the headers of a packet whose `payload` bytes lie elsewhere, without padding and ICRC; what `bytes` has
+/// behind the headers counts for nothing.
 ///
 /// # Errors
 /// What is no packet, as for [`parse`].
@@ -171,10 +172,11 @@ pub fn parse_headers(bytes: &[u8], payload: usize) -> Result<Headers, Malformed>
     parse_headers_to(bytes, payload, &mut headers).map(|()| headers)
 }
 
-/// [`parse_headers`] to where they are used: they are long to move. `headers` is what [`Headers::default`] is.
+/// [`parse_headers`] into `headers`, which the caller provides because they are long to move; it must be
+/// [`Headers::default`].
 ///
 /// # Errors
-/// As there.
+/// Those of [`parse_headers`].
 pub fn parse_headers_to(bytes: &[u8], payload: usize, headers: &mut Headers) -> Result<(), Malformed> {
     let found = bytes.len();
     let Some(&[opcode, flags, ..]) = bytes.first_chunk::<2>() else {

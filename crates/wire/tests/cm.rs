@@ -1,5 +1,5 @@
-//! The management datagrams of the golden captures, by the kernel's connection manager: each is understood, and made again byte for byte.
-//! And any others, drawn.
+//! The management datagrams of the golden captures, by the kernel's connection manager: each is understood, and made
+//! again byte for byte. And any others, drawn.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;

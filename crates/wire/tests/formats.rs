@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use vervain_wire::opcode::{self, *};
 use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS, Malformed, Reth, parse};
 
-/// BTH fields that are the same in all packets here, as bytes: solicited, no padding, P_Key 0xffff, QP 0x123456, AckReq,
-/// PSN 0xabcdef.
+/// BTH fields that are the same in all packets here, as bytes: solicited, no padding, P_Key 0xffff, QP 0x123456,
+/// AckReq, PSN 0xabcdef.
 const BTH: [u8; 11] = [0x80, 0xff, 0xff, 0, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef];
 const ADDR_AND_KEY: [u8; 12] = [0, 0, 0x7f, 1, 2, 3, 4, 5, 0xc0, 0xff, 0xee, 0];
 const ADDR: u64 = 0x7f01_0203_0405;

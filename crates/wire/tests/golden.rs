@@ -36,7 +36,7 @@ fn the_ipv4_identification_of_every_captured_packet_is_found() {
     }
 }
 
-/// What the captures do not hold is written out by hand in `formats.rs`.
+/// Opcodes that the captures lack are written out by hand in `formats.rs`.
 #[test]
 fn the_captures_lack_few_opcodes_of_rc_uc_and_ud() {
     let seen: BTreeSet<u8> = common::packets(common::GOLDEN).iter().map(|captured| captured.datagram[0]).collect();

@@ -1,5 +1,5 @@
-//! What others make of our packets: tshark dissects a packet of every opcode and finds the fields that were put in, and
-//! scapy's RoCE layer computes the same ICRC. Skipped with a message where they are not installed.
+//! Other programs read Vervain's packets: tshark dissects a packet of every opcode and finds the fields that were put
+//! in, and scapy's RoCE layer computes the same ICRC. Skipped with a message if they are not installed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -133,7 +133,7 @@ fn capture(name: &str, packets: &[Vec<u8>]) -> PathBuf {
     path
 }
 
-/// Runs a program; None with a message when it is not there.
+/// Runs a program; None with a message if it is not there.
 fn run(command: &mut Command, wanted: &str) -> Option<String> {
     let Ok(Output { status, stdout, stderr }) = command.output() else {
         skip(format_args!("{wanted} is not installed"));
@@ -184,7 +184,7 @@ fn tshark_finds_the_fields_that_were_put_in() {
     assert_eq!(found.lines().count(), opcodes.len());
 }
 
-/// What tshark prints for [`FIELDS`]; nothing where the packet lacks the field.
+/// The output of tshark for [`FIELDS`]; empty if the packet lacks the field.
 fn expected(headers: &Headers, icrc: &[u8]) -> [String; FIELDS.len()] {
     let bth = headers.bth;
     let Headers { deth, reth, atomic, aeth, .. } = *headers;

@@ -25,7 +25,7 @@ pub(super) struct Fetch<'w> {
     pub(super) from: GlobalAddress,
     /// Bytes that are fetched.
     pub(super) wanted: usize,
-    /// Where they go, if that could be registered; else they go by a piece, and these bytes are there.
+    /// The key of their destination, if that could be registered; else they go by a piece, and these bytes are there.
     pub(super) key: Option<Key>,
     pub(super) piece: Option<(Piece<'w>, usize)>,
     pub(super) handle: Handle,
@@ -88,7 +88,7 @@ impl<'w> End<'w> {
                     continue;
                 }
                 (_, What::Receive(memory)) => memory,
-                // What nobody wants any more.
+                // Memory that is not wanted any more.
                 _ => Foreign { start: std::ptr::null_mut(), len: 0 },
             };
             let step = side.receive(with, self.name.peer, record, wanted)?;
@@ -108,7 +108,7 @@ impl<'w> End<'w> {
     }
 }
 
-/// What has come of a message.
+/// The state of a message.
 pub(super) enum Came {
     Nothing,
     Part,
@@ -215,10 +215,10 @@ impl<'w> ReceiveSide<'w> {
                 self.taken += 1;
                 return Ok(Came::Message(0));
             }
-            // SAFETY: the program's memory until the request is over, which is after the registration is taken back; nobody has a
-            // reference to it that is used meanwhile.
+            // SAFETY: the program's memory until the request is over, which is after the registration is taken back;
+            // nobody has a reference to it that is used meanwhile.
             let key = unsafe { world.register_at_once(to.start.cast(), wanted, Rights::Write) }.ok();
-            // What may not be written is refused, here as by the device.
+            // Memory that may not be written is refused, here as by the device.
             let direct = key.and_then(|key| world.copy(GlobalAddress(key.0), from, wanted, Order::Now).ok());
             let fetch = match (key, direct) {
                 (Some(key), Some(handle)) => Fetch { from, wanted, key: Some(key), piece: None, handle },

@@ -20,7 +20,7 @@ pub(super) struct SendSide<'w> {
     /// Messages that are offered, and how many were taken.
     pub(super) offered: VecDeque<(Id, Key)>,
     pub(super) taken: u64,
-    /// What the receiver had told when it was last looked at.
+    /// The receiver's words at the last look.
     pub(super) seen: [u64; 3],
     pub(super) has_said_free: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct Puts<'a, 'w> {
     pub(super) block: Piece<'w>,
     pub(super) there: GlobalAddress,
     pub(super) last: &'a mut Option<Handle>,
-    /// That of a put that is not behind another.
+    /// The order of a put that is not behind another.
     pub(super) order: Order,
 }
 
@@ -83,7 +83,7 @@ impl<'w> End<'w> {
         let world = with.world;
         let told = [sender::READ, sender::TAKEN, sender::BYE].map(|at| side.block.load(at));
         if told != side.seen {
-            // Who has asked to be woken was, and has to ask again.
+            // A rank that has asked to be woken was woken, and has to ask again.
             (side.seen, self.has_asked) = (told, false);
             *with.moved += 1;
         }
@@ -125,7 +125,7 @@ impl<'w> End<'w> {
                 }
                 What::Free if !side.offered.is_empty() => break,
                 What::Free => {
-                    // Nothing of this rank's comes behind the record, which is the last that the receiver waits for.
+                    // No record of this rank's comes behind this one, which is the last that the receiver waits for.
                     puts.order = puts.last.map_or(Order::Now, Order::After);
                     side.has_said_free = side.out.short(Kind::Free, &[], &mut puts)?;
                     has_sent |= side.has_said_free;
@@ -156,7 +156,7 @@ unsafe fn bytes_of<'a>(memory: Foreign) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(memory.start, memory.len) }
 }
 
-/// What became of a long message.
+/// The state of a long message.
 pub(super) enum Long {
     Sent,
     Offered,
@@ -189,8 +189,8 @@ impl<'w> SendSide<'w> {
             if offered.len() >= OFFERS || !out.has_room() {
                 return Ok(Long::Waits);
             }
-            // SAFETY: the program's memory until the request is over, which is when the registration is taken back; nobody has a
-            // reference to it that is used meanwhile.
+            // SAFETY: the program's memory until the request is over, which is when the registration is taken back;
+            // nobody has a reference to it that is used meanwhile.
             if let Ok(key) = unsafe { world.register_at_once(memory.start.cast(), memory.len, Rights::Read) } {
                 let mut offer = [0; 16];
                 offer[..8].copy_from_slice(&key.0.to_le_bytes());

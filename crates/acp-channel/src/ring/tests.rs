@@ -1,5 +1,5 @@
-//! The ring with a wire that is as bad as one may be: puts that no order binds are stored in any order, a word at a time, whenever it
-//! likes.
+//! The ring with a wire that is as bad as one may be: puts that no order binds are stored in any order, a word at a
+//! time, whenever it likes.
 
 use std::collections::VecDeque;
 use std::iter::repeat_with;
@@ -21,7 +21,7 @@ impl Wire for Late<'_> {
         let words: Vec<_> = words.map(|at| (at, self.side[at].load(Ordering::Relaxed))).collect();
         match self.puts.last_mut() {
             Some(last) if behind => last.push_back(words),
-            // What it would be behind is over, or it is behind nothing.
+            // The put before is over, or there was none.
             _ => self.puts.push(VecDeque::from([words])),
         }
         Ok(())
@@ -77,7 +77,7 @@ fn all_arrive(lens: &[usize], choices: &[u16]) {
             };
             sent += usize::from(is_sent.unwrap());
         }
-        // As many as keep up with what is sent.
+        // As many as the number of sent ones allows.
         for more in 0..choice % 257 {
             wire.store(&ring, choice / 3 + more);
         }

@@ -20,16 +20,16 @@ pub(super) struct Prepared {
     pub written: Option<GlobalAddress>,
 }
 
-/// What has become of a key that was to be inserted.
+/// The result of an insertion.
 pub(super) enum Inserted {
     /// It is in the element at this address.
     New(GlobalAddress),
-    /// It was there.
+    /// The key was there.
     There,
 }
 
 impl<'a> Container<'a> {
-    /// Where a key belongs; None for a key without bytes, which no container has.
+    /// The slot of a key; None for a key without bytes, which no container has.
     pub(super) fn spot(&self, key: &[u8]) -> Result<Option<Spot>> {
         if key.is_empty() {
             return Ok(None);
@@ -37,15 +37,15 @@ impl<'a> Container<'a> {
         Spot::of(key, self.name.ranks, self.name.slots).ok_or_else(|| self.none()).map(Some)
     }
 
-    /// Inserts a key: with its value into a map, where that is not there yet; once more into a multiset. Whether it was inserted,
-    /// which into a multiset it always is. A key without bytes is not.
+    /// Inserts a key: with its value into a map, if the key is not there yet; once more into a multiset. Returns true
+    /// if it was inserted, as it always is into a multiset. A key without bytes is not.
     ///
-    /// Of round trips it takes one, one for each element of the slot, two, and what it takes to allocate; if the key is there, those of
-    /// a search, and two into a multiset. A key or value of another rank takes one more.
+    /// Round trips: one, one for each element of the slot, two, and those of an allocation; if the key is there, those
+    /// of a search, and two more into a multiset. A key or value of another rank takes one more.
     ///
     /// # Errors
-    /// [Refused](Error::is_refused): there is no such container, no memory left, or nothing at a key's or value's address. Else the
-    /// job is broken.
+    /// [Refused](Error::is_refused): there is no such container, no memory left, or nothing at a key's or value's
+    /// address. Else the job is broken.
     pub fn insert(&self, key: Bytes<'_>, value: Bytes<'_>) -> Result<bool> {
         self.with_key(key, |key| {
             let inserted = self.put(key, value, 1, None)?;
@@ -53,7 +53,8 @@ impl<'a> Container<'a> {
         })
     }
 
-    /// Inserts a key `times`: by the `block` of an element with this key and value, if that is given and of the right rank.
+    /// Inserts a key `times`: by the `block` of an element with this key and value, if that is given and of the right
+    /// rank.
     pub(super) fn put(&self, key: &[u8], value: Bytes<'_>, times: u64, block: Option<Prepared>) -> Result<Inserted> {
         let mut prepared = block;
         let result = self.try_put(key, value, times, &mut prepared);
@@ -117,7 +118,7 @@ impl<'a> Container<'a> {
         self.unlock(batch, slot, &[], look.state)
     }
 
-    /// Writes a new element and links it to the end of its list: where it is. None if the slot has changed.
+    /// Writes a new element and links it to the end of its list. Returns its place. None if the slot has changed.
     #[expect(clippy::too_many_arguments, reason = "what was found, and what is inserted")]
     fn link(
         &self,
@@ -211,7 +212,7 @@ impl<'a> Container<'a> {
                 end = begins + len;
                 world.read(GlobalPtr::new(from), &mut piece[begins..end])?;
             }
-            // None are at no address too.
+            // An empty value may be at the null address, from which nothing is read.
             _ if value.is_empty() => {}
             Bytes::Here(bytes) => batch.put(at.add(begins as u64), bytes, Order::Now)?,
             Bytes::At(from, len) => batch.copy(at.add(begins as u64), from, len, Order::Now)?,
@@ -219,9 +220,9 @@ impl<'a> Container<'a> {
         batch.put(at, &piece[..end], Order::Now)
     }
 
-    /// Removes a key; from a multiset `times`, and the key with the last. Whether it was there.
+    /// Removes a key; from a multiset `times`, and the key with the last. Returns true if it was there.
     ///
-    /// Takes the round trips of a search, two, and what it takes to free.
+    /// Takes the round trips of a search, two, and those of freeing.
     ///
     /// # Errors
     /// As [`insert`](Container::insert).
@@ -267,10 +268,11 @@ impl<'a> Container<'a> {
         Ok(more.map_or(0, |more| if self.kind == Kind::Multiset { more } else { 1 }))
     }
 
-    /// Copies as much of a key's value as there is room for; how many bytes it has. None without the key. What is in the room is
-    /// only told if the key is found.
+    /// Copies as much of a key's value as there is room for. Returns the size of the value; None if there is no such
+    /// key, and then the contents of the room are undefined.
     ///
-    /// The round trips of a search; one more for values of over about 1,000 bytes, and for room in the memory of others.
+    /// The round trips of a search; one more for values of over about 1,000 bytes, and for room in the memory of
+    /// others.
     ///
     /// # Errors
     /// As [`insert`](Container::insert).

@@ -13,12 +13,12 @@ const MAGIC: u64 = 0x5dc9_acb7_1e63_4f00;
 /// Places that a rank remembers: as many at first, and at most. They are enough for tables of 5 million slots.
 const FEW: usize = 64;
 const MOST: usize = 8192;
-/// Where among them one can be: so many behind each other.
+/// The places, one behind the other, that a chunk can have.
 const WAYS: usize = 4;
 /// Bytes that are under way at a time, of many.
 const AT_ONCE: usize = 1 << 20;
 
-/// Where a chunk of a table was found, and the id of its container.
+/// The place of a chunk of a table that was found, and the id of its container.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     name: Name,
@@ -28,19 +28,19 @@ struct Place {
     rank: u32,
 }
 
-/// What a rank remembers of where its containers' tables are, in memory of a fixed size.
+/// A rank's memory of the places of its containers' tables, of a fixed size.
 #[derive(Debug, Default)]
 pub struct Places {
     places: Mutex<Vec<Option<Place>>>,
 }
 
 impl Places {
-    /// Nothing is known.
+    /// Remembers nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Where among `len` places, a power of two, one can be.
+    /// The places that a chunk can have among `len`, a power of two.
     fn ways(name: Name, number: u64, len: usize) -> impl Iterator<Item = usize> {
         let mixed = ((name.address.0 >> 4) ^ number.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (0..WAYS).map(move |way| ((mixed >> 32) as usize + way) & (len - 1))
@@ -96,7 +96,7 @@ impl Places {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot {
     pub at: GlobalAddress,
-    /// What its container has as its id.
+    /// The id of its container.
     pub id: u64,
     /// The rank that it and its elements are of.
     pub rank: u32,
@@ -117,8 +117,8 @@ impl Chunk {
 }
 
 impl<'a> Hashed<'a> {
-    /// Makes a container without elements: its directory in the memory of `rank`, and a table of `slots` slots in that of each of
-    /// `ranks`, in this order. A rank may be there more than once.
+    /// Makes a container without elements: its directory in the memory of `rank`, and a table of `slots` slots in that
+    /// of each of `ranks`, in this order. A rank may be there more than once.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): no ranks or slots, a rank that is none, no memory. Else the job is broken.
@@ -165,7 +165,7 @@ impl<'a> Hashed<'a> {
             made.push(block);
             Ok(block)
         };
-        // The header stays mapped, so that whoever uses the container when it is destroyed finds out.
+        // The header stays mapped, so that a rank that uses the container when it is destroyed finds out.
         let len = DIRECTORY as usize + number * 8;
         let directory = allocate(if len <= STAYS { len } else { DIRECTORY as usize }, rank)?;
         let addresses = if len <= STAYS { directory.add(DIRECTORY) } else { allocate(number * 8, rank)? };
@@ -236,8 +236,8 @@ impl Container<'_> {
         Ok(Chunk { first, slots: (self.name.slots - part * CHUNK).min(CHUNK) })
     }
 
-    /// The chunk with this number of the table with this index, which are those of the container's. Two round trips where this rank
-    /// does not remember it.
+    /// The chunk with this number of the table with this index, which are those of the container's. Two round trips
+    /// where this rank does not remember it.
     pub(super) fn chunk(&self, batch: &mut Batch<'_>, index: u64, part: u64) -> Result<Chunk> {
         let number = index.wrapping_mul(chunks(self.name.slots)).wrapping_add(part);
         if let Some(Place { chunk, id, rank, .. }) = self.hashed.places.find(self.name, number) {
@@ -258,7 +258,8 @@ impl Container<'_> {
         Ok(self.chunk(batch, spot.index, spot.slot / CHUNK)?.slot(spot.slot % CHUNK))
     }
 
-    /// A slot had another container's id: what this rank has remembered is forgotten. An error if it is as the directory says.
+    /// A slot had another container's id: what this rank has remembered is forgotten. An error if it is as the
+    /// directory says.
     pub(super) fn mistaken(&self, batch: &mut Batch<'_>, id: u64) -> Result<()> {
         self.hashed.places.forget(self.name);
         if self.header(batch)?.0 == id { Err(self.none()) } else { Ok(()) }
@@ -307,7 +308,7 @@ impl Container<'_> {
         self.clear(Extent::All)?;
         let (all, (_, addresses)) = (self.all(Extent::All)?, self.header(&mut batch)?);
         batch.clear()?;
-        // Whoever remembers a chunk finds no id there, and whoever asks the directory no container.
+        // A rank that remembers a chunk finds no id there, and one that asks the directory finds no container.
         batch.put_words(self.name.address, &[0; 3], Order::Now)?;
         let nothing = vec![0; (CHUNK * SLOT / 8) as usize];
         for (_, chunk) in &all {

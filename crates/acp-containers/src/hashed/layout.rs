@@ -1,10 +1,11 @@
-//! How a hashed container lies in global memory: words of its slots, pointers to its elements, and the elements' headers.
+//! How a hashed container lies in global memory: words of its slots, pointers to its elements, and the elements'
+//! headers.
 
 use crc::{CRC_64_XZ, Crc, Table};
 use vervain_acp::GlobalAddress;
 
-/// Bytes up to which a block of the heap stays mapped after it was freed, so that whoever reads by a stale pointer gets bytes that
-/// mean nothing, and not the end of the job. Larger ones may have a segment of their own, which goes with them.
+/// Bytes up to which a block of the heap stays mapped after it was freed, so that a read by a stale pointer gives bytes
+/// without meaning, and does not end the job. Larger ones may have a segment of their own, which goes with them.
 pub const STAYS: usize = vervain_acp_heap::MAY_BE_UNMAPPED - 16;
 
 /// Bytes of a slot: its word, the pointer to its first element, the id of its container.
@@ -13,11 +14,12 @@ pub const HEAD: u64 = 8;
 /// Slots of a chunk, which is one block that [stays](STAYS).
 pub const CHUNK: u64 = STAYS as u64 / SLOT;
 
-/// Bytes of a directory's header, behind which the addresses of its chunks are unless these are many: what it is, nothing, the
-/// container's id, its ranks, its slots, and where those addresses are.
+/// Bytes of a directory's header, behind which the addresses of its chunks are unless these are many: what it is,
+/// nothing, the container's id, its ranks, its slots, and where those addresses are.
 pub const DIRECTORY: u64 = 48;
 
-/// Bytes of an element's header: the pointer to the next one, the mark, bytes of the key, bytes of the value or the counter.
+/// Bytes of an element's header: the pointer to the next one, the mark, bytes of the key, bytes of the value or the
+/// counter.
 pub const HEADER: usize = 32;
 pub const MARK: u64 = 8;
 pub const COUNTER: u64 = 24;
@@ -27,8 +29,8 @@ pub const MOST: u64 = 1 << 47;
 
 const CRC: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_XZ);
 
-/// Where a key belongs: CRC-64/XZ without its lowest 16 bits, of which the slot is the remainder and the index of the rank what is
-/// above it.
+/// The place of a key: CRC-64/XZ without its lowest 16 bits. The slot is its remainder, and the index of the rank comes
+/// from the part above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     pub index: u64,
@@ -43,8 +45,8 @@ impl Spot {
     }
 }
 
-/// The word of a slot: free, with the number of elements and the version, which goes up with each change; or locked, with the rank
-/// that has it. Where a locked word becomes free again all of it is as the holder says.
+/// The word of a slot: free, with the number of elements and the version, which goes up with each change; or locked,
+/// with the rank that has it. Where a locked word becomes free again all of it is as the holder says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State(pub u64);
 
@@ -76,15 +78,15 @@ impl State {
         Self(LOCKED | u64::from(rank) << COUNT_SHIFT | self.0 & VERSION)
     }
 
-    /// What a free one becomes by a change that leaves `count` elements.
+    /// The word of a free slot after a change that leaves `count` elements.
     #[must_use]
     pub fn changed(self, count: u64) -> Self {
         Self((count & Self::MOST) << COUNT_SHIFT | self.0.wrapping_add(1) & VERSION)
     }
 }
 
-/// A pointer to an element: its address, a multiple of 16, and in the lowest bits how many bytes are there for certain. So one read
-/// gets header and key without going beyond the block, whatever has become of it.
+/// A pointer to an element: its address, a multiple of 16, and in the lowest bits how many bytes are there for certain.
+/// So one read gets header and key without going beyond the block, whatever has become of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer(pub u64);
 
@@ -109,14 +111,14 @@ impl Pointer {
         GlobalAddress(self.0 & !CLASS)
     }
 
-    /// Bytes that can be read there also when the element is gone; None if only who has the slot may read.
+    /// Bytes that can also be read there after the element is gone; None if only the holder of the slot may read.
     pub fn safe(self) -> Option<usize> {
         SAFE.get((self.0 & CLASS) as usize).copied()
     }
 }
 
-/// Who follows pointers, and finds out when they lead in a circle: where it was at the last power of two of steps is where it comes
-/// again then.
+/// A count of steps along pointers, which finds out if they lead in a circle: the place at the last power of two of
+/// steps comes again then.
 #[derive(Debug)]
 pub struct Steps {
     been: Pointer,
@@ -141,7 +143,7 @@ impl Steps {
     }
 }
 
-/// What is at the beginning of an element.
+/// The first words of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub next: Pointer,
@@ -161,17 +163,17 @@ impl Header {
     }
 }
 
-/// What elements of a slot are marked with while they are in it: that of no other slot, and no address.
+/// The mark of a slot's elements while they are in it: another one for each slot, and no address.
 pub fn mark(slot: GlobalAddress) -> u64 {
     !slot.0
 }
 
-/// Where the value of an element with such a key begins: aligned to 8 bytes.
+/// Offset of the value in an element with a key of this size: aligned to 8 bytes.
 pub fn value_offset(key: usize) -> usize {
     (HEADER + key).next_multiple_of(8)
 }
 
-/// Bytes of the block for an element. None where there is no such memory.
+/// Bytes of the block for an element; None if no memory is as large.
 pub fn block(key: usize, value: usize) -> Option<usize> {
     let fits = key.checked_add(value).is_some_and(|sum| (sum as u64) < MOST);
     fits.then(|| (value_offset(key) + value).next_multiple_of(16))

@@ -1,25 +1,27 @@
-//! What sets, multisets and maps have in common: a hash table in the memory of several ranks, keys and values of any bytes, and any
-//! number of ranks and threads that search and change it at once.
+//! The common part of sets, multisets and maps: a hash table in the memory of several ranks, keys and values of any
+//! bytes, and any number of ranks and threads that search and change it at once.
 //!
-//! A [`Container`] is named by the address of its directory, which lies at one rank and has the addresses of the tables, one for each
-//! index of a rank. A key's CRC says at which index it is, and in which slot. A slot is a word, the pointer to the first of a list of
-//! elements, and the container's id. Elements are blocks of the heap of their table's rank, new ones go to the end of their list.
+//! A [`Container`] is named by the address of its directory, which lies at one rank and has the addresses of the
+//! tables, one for each index of a rank. A key's CRC gives its index, and its slot. A slot is a word, the pointer to
+//! the first of a list of elements, and the container's id. Elements are blocks of the heap of their table's rank, new
+//! ones go to the end of their list.
 //!
-//! * **Who searches locks nothing.** It reads the slot's word, then the first pointer; then each element, and after it the word
-//!   again in the same round trip. If that has not changed, what was read was so at that moment; else it begins again. After some
-//!   failures it takes the slot as who changes it does, so that it comes to an end.
-//! * **Who changes** searches so, then makes the word its own by compare and swap from the version that it has found: nobody has come
-//!   between. It stores the one pointer or counter, and behind it the word with the next version. A new element is written in
-//!   the round trip of the compare and swap.
-//! * **No turns are kept.** A slot is whose compare and swap comes first: where near ranks change the keys of one slot without a
-//!   pause, a far one, whose swap comes later each time, may wait as long as they go on, also to read after those failures.
+//! * **Who searches locks nothing.** It reads the slot's word, then the first pointer; then each element, and after it
+//!   the word again in the same round trip. If that has not changed, what was read was so at that moment; else it
+//!   begins again. After some failures it takes the slot as who changes it does, so that it comes to an end.
+//! * **Who changes** searches so, then makes the word its own by compare and swap from the version that it has found:
+//!   nobody has come between. It stores the one pointer or counter, and behind it the word with the next version. A new
+//!   element is written in the round trip of the compare and swap.
+//! * **No turns are kept.** A slot is whose compare and swap comes first: where near ranks change the keys of one slot
+//!   without a pause, a far one, whose swap comes later each time, may wait as long as they go on, also to read after
+//!   those failures.
 //! * **An element that is gone** is a block that was freed: those who still read it find the word changed. Blocks of
-//!   16 KiB or more may be unmapped then, so elements of that size are read by who has the slot only; their pointers tell them apart,
-//!   and tables consist of smaller chunks.
-//! * **A rank remembers** where tables are, and the container's id with it. Destroying one clears the ids, so that whoever still
-//!   remembers its tables finds out.
-//! * **A rank that dies in the midst of a change** leaves its slot locked, with its number in the word. Whoever waits for long reads
-//!   some memory of that rank, which ends the job with a sentence.
+//!   16 KiB or more may be unmapped then, so elements of that size are read by who has the slot only; their pointers
+//!   tell them apart, and tables consist of smaller chunks.
+//! * **A rank remembers** where tables are, and the container's id with it. Destroying one clears the ids, so that
+//!   whoever still remembers its tables finds out.
+//! * **A rank that dies in the midst of a change** leaves its slot locked, with its number in the word. Whoever waits
+//!   for long reads some memory of that rank, which ends the job with a sentence.
 
 mod change;
 mod directory;
@@ -34,7 +36,7 @@ use vervain_acp_heap::Heap;
 pub use directory::Places;
 pub use walk::{Cursor, Item, Parts};
 
-/// What hashed containers of a rank use: its heap, and what it remembers of where they are.
+/// The resources of a rank's hashed containers: its heap, and its memory of their places.
 #[derive(Clone, Copy)]
 pub struct Hashed<'a> {
     heap: &'a Heap<'a>,
@@ -58,7 +60,7 @@ impl<'a> Hashed<'a> {
     }
 }
 
-/// What a container's elements are.
+/// The kind of a container's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Keys.
@@ -79,11 +81,12 @@ impl Kind {
     }
 }
 
-/// What names a container in the whole job (`acp_set_t`, `acp_multiset_t`, `acp_map_t`). Ranks may send it to each other as it is.
+/// The name of a container in the whole job (`acp_set_t`, `acp_multiset_t`, `acp_map_t`). Ranks may send it to each
+/// other as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Name {
-    /// Where its directory is.
+    /// The address of its directory.
     pub address: GlobalAddress,
     /// Indexes, each the table of a rank.
     pub ranks: u64,
@@ -92,21 +95,21 @@ pub struct Name {
 }
 
 impl Name {
-    /// That of no container.
+    /// The name of no container.
     pub const NONE: Self = Self { address: GlobalAddress::NULL, ranks: 0, slots: 0 };
 }
 
 /// Bytes to read: a key or a value.
 #[derive(Debug, Clone, Copy)]
 pub enum Bytes<'b> {
-    /// Of this process.
+    /// Bytes of this process.
     Here(&'b [u8]),
     /// In global memory, of any rank: where, and how many.
     At(GlobalAddress, usize),
 }
 
 impl Bytes<'_> {
-    /// How many they are.
+    /// Their number.
     pub fn len(&self) -> usize {
         match self {
             Self::Here(bytes) => bytes.len(),
@@ -114,7 +117,7 @@ impl Bytes<'_> {
         }
     }
 
-    /// Whether they are none.
+    /// Returns true if they are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -123,7 +126,7 @@ impl Bytes<'_> {
 /// Room for a value.
 #[derive(Debug)]
 pub enum Room<'b> {
-    /// Of this process.
+    /// Bytes of this process.
     Here(&'b mut [u8]),
     /// In global memory, of any rank: where, and how many bytes.
     At(GlobalAddress, usize),
@@ -138,7 +141,7 @@ impl Room<'_> {
     }
 }
 
-/// What an operation on the whole of a container is about.
+/// The extent of an operation on a whole container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All elements.
@@ -161,7 +164,7 @@ impl<'a> Container<'a> {
         Self { hashed, kind, name }
     }
 
-    /// What names it.
+    /// Its name.
     pub fn name(&self) -> Name {
         self.name
     }

@@ -17,11 +17,11 @@ const FIRST: usize = 1024;
 const PIECE: usize = 64 << 10;
 /// Looks before a sleep.
 const LOOKS: u32 = 64;
-/// How long a slot is locked before its holder is looked for, and before that is nothing that a holder could be doing.
+/// Time for which a slot is locked before its holder is looked for. No holder works as long as that.
 const LONG: Duration = Duration::from_millis(200);
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// Whoever waits for a slot that another has.
+/// The wait for a slot that another holder has.
 pub(super) struct Patience {
     looks: u32,
     seen: State,
@@ -56,7 +56,7 @@ impl Patience {
             return Err(broken("which does not let go of it"));
         }
         if now - found > LONG {
-            // Where that rank is dead, this ends the job.
+            // If that rank is dead, this ends the job.
             let theirs = world.starter(holder).ok_or_else(|| broken("of which there is none"))?;
             let mut batch = world.batch();
             batch.get(theirs, 8, Order::Now)?;
@@ -83,19 +83,19 @@ impl Element {
     }
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
     /// The slot's word. Where `held`, the one that it gets back if nothing is changed.
     pub state: State,
     /// This thread has the slot.
     pub held: bool,
-    /// Where the pointer to the element is, or the null pointer at the end of the list.
+    /// The place of the pointer to the element, or of the null pointer at the end of the list.
     pub link: GlobalAddress,
     pub element: Option<Element>,
 }
 
-/// What came of trying to walk a list.
+/// The result of an attempt to walk a list.
 enum Walked {
     To(GlobalAddress, Option<Element>),
     /// The slot has changed meanwhile.
@@ -128,7 +128,7 @@ impl Container<'_> {
     /// Room for `len` bytes from `at` on, which there are.
     pub(super) fn room<'b>(&self, at: GlobalAddress, len: usize, bytes: &'b mut Vec<u8>) -> Result<&'b mut [u8]> {
         if len > 16 * PIECE {
-            // Where they end outside of their region, that ends the job before there is room for them.
+            // If they end outside of their region, that ends the job before room for them is allocated.
             self.fetch(at.add(len as u64 - 1), &mut [0])?;
         }
         let none = |_| Error::refused(format!("there is no memory for {len} bytes"));
@@ -148,7 +148,7 @@ impl Container<'_> {
         while done < to.len() {
             let len = most.min(to.len() - done);
             let place = match batch.get(at.add(done as u64), len, Order::Now) {
-                // Where there is no room for so much, by little and little: an element that is on its way has to come to a slot.
+                // If there is no room for as much, in small parts: an element that is moved has to get to a slot.
                 Err(error) if error.is_refused() && len > FIRST => {
                     most = FIRST;
                     continue;
@@ -196,7 +196,8 @@ impl Container<'_> {
         batch.wait()
     }
 
-    /// Takes a slot: its word as it was, and the first pointer. None if it is another container's. Two round trips.
+    /// Takes a slot. Returns its word as it was, and the first pointer. None if it is another container's. Two round
+    /// trips.
     pub(super) fn hold(&self, batch: &mut Batch<'_>, slot: &Slot) -> Result<Option<(State, Pointer)>> {
         let mut patience = Patience::new();
         loop {
@@ -211,8 +212,9 @@ impl Container<'_> {
         }
     }
 
-    /// Searches a key in its slot, and reads `want` bytes of the value with it where that costs nothing. Takes the slot if `hold`,
-    /// or if there is no other way. None if it is another container's. One round trip, and one for each element up to the key.
+    /// Searches a key in its slot, and reads `want` bytes of the value with it if that costs nothing. Takes the slot if
+    /// `hold`, or if there is no other way. None if it is another container's. One round trip, and one for each element
+    /// up to the key.
     pub(super) fn look(
         &self,
         batch: &mut Batch<'_>,
@@ -246,8 +248,8 @@ impl Container<'_> {
         }
     }
 
-    /// What came of reading a slot that this thread has, which is free again where that was refused: there may be no room for what is
-    /// read. Otherwise the job has ended.
+    /// The result of reading a slot that this thread has. If the read was refused the slot is free again: there may be
+    /// no room for the bytes. Any other error has ended the job.
     pub(super) fn or_let_go<T>(&self, batch: &mut Batch<'_>, slot: &Slot, state: State, read: Result<T>) -> Result<T> {
         if read.as_ref().is_err_and(Error::is_refused) {
             batch.clear()?;
@@ -300,8 +302,8 @@ impl Container<'_> {
         Err(self.broken(slot, "has more elements than it counts"))
     }
 
-    /// Reads `wanted` bytes of an element, or fewer if there are not so many for certain. None if the slot is not as it was. One
-    /// round trip.
+    /// Reads `wanted` bytes of an element, or fewer if it may have fewer. None if the slot is not as it was. One round
+    /// trip.
     pub(super) fn read_element(
         &self,
         batch: &mut Batch<'_>,
@@ -322,7 +324,8 @@ impl Container<'_> {
         let header = Header::of([0, 1, 2, 3].map(|index| batch.word(first, index)));
         let value = if self.kind == Kind::Map { header.more } else { 0 };
         let bytes = if header.key.max(value) < MOST { block(header.key as usize, value as usize) } else { None };
-        // Who has read that it is small need not fear what it says.
+        // A pointer that may be followed without the slot leads to small elements only, so a larger size is that of
+        // none.
         let fits = bytes.is_some_and(|bytes| pointer.safe().is_none() || bytes <= STAYS);
         if header.mark != mark(slot.at) || header.key == 0 || !fits {
             return Err(self.broken(slot, "leads to what is no element"));
@@ -341,7 +344,7 @@ impl Container<'_> {
         Ok(batch.word(word, 0) == state.0)
     }
 
-    /// Whether an element, whose key is as long, has this key. None if the slot is not as it was.
+    /// Returns true if an element, whose key is as long, has this key. None if the slot is not as it was.
     fn is_key(
         &self,
         batch: &mut Batch<'_>,

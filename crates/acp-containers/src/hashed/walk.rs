@@ -14,8 +14,8 @@ const SCANNED: u64 = 256;
 /// How often a slot may be changed before it is taken.
 const FAILURES: u32 = 16;
 
-/// An iterator (`acp_set_it_t` and the like): a place between the first element and the end, in the order of the indexes, of the
-/// slots, and of insertion.
+/// An iterator (`acp_set_it_t` and the like): a place between the first element and the end, in the order of the
+/// indexes, of the slots, and of insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Cursor {
@@ -29,7 +29,7 @@ pub struct Cursor {
     pub element: u64,
 }
 
-/// Where an element's parts are, in global memory.
+/// The places of an element's parts, in global memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     /// The key and how many bytes it has.
@@ -72,18 +72,18 @@ impl Listed {
         if kind == Kind::Multiset { self.header.more } else { 1 }
     }
 
-    /// Of a map, the value.
+    /// The value, for a map.
     pub fn value(&self, kind: Kind) -> Bytes<'static> {
         let len = if kind == Kind::Map { self.header.more } else { 0 };
         Bytes::At(self.at(value_offset(self.header.key as usize)), len as usize)
     }
 }
 
-/// What of an element's slot and of the element an iterator needs.
+/// The facts about an element and its slot that an iterator needs.
 struct Seen {
     slot: Slot,
     head: Pointer,
-    /// None where the element is not in its slot any more.
+    /// None if the element is not in its slot any more.
     header: Option<Header>,
     /// Slots that follow in the chunk, and how many.
     beside: Option<(Place, u64)>,
@@ -101,8 +101,8 @@ impl Container<'_> {
         Cursor { name: self.name, index, slot, element: element.0 }
     }
 
-    /// The iterator of a key; the [end](Container::end) if it is not there. The round trips are one, and one for each element of the
-    /// key's slot up to it.
+    /// The iterator of a key; the [end](Container::end) if it is not there. The round trips are one, and one for each
+    /// element of the key's slot up to it.
     ///
     /// # Errors
     /// As [`begin`](Container::begin).
@@ -114,7 +114,8 @@ impl Container<'_> {
         Ok(found.unwrap_or_else(|| self.end()))
     }
 
-    /// The first element; the [end](Container::end) if there is none. A round trip for every 256 empty slots before it, fewer at first.
+    /// The first element; the [end](Container::end) if there is none. A round trip for every 256 empty slots before it,
+    /// fewer at first.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such container. Else the job is broken.
@@ -194,15 +195,15 @@ impl Container<'_> {
         Ok(None)
     }
 
-    /// Whether an iterator of this container's names an element.
+    /// The slot and the pointer of an iterator's element; None if the iterator is not of this container.
     fn is_inside(&self, cursor: &Cursor) -> Option<(u64, u64, Pointer)> {
         let (index, slot) = (u64::try_from(cursor.index).ok()?, u64::try_from(cursor.slot).ok()?);
         let is = cursor.name == self.name && index < self.name.ranks && slot < self.name.slots && cursor.element != 0;
         is.then_some((index, slot, Pointer(cursor.element)))
     }
 
-    /// The element behind the iterator's; the [end](Container::end) at the end, and for what is no iterator of this container. If the
-    /// iterator's element was removed, the first one of its slot that is there.
+    /// The element behind the iterator's; the [end](Container::end) at the end, and for what is no iterator of this
+    /// container. If the iterator's element was removed, the first one of its slot that is there.
     ///
     /// One round trip if the next element is in the same slot, or in one of the 8 that follow in the table; else as
     /// [`begin`](Container::begin).
@@ -225,8 +226,8 @@ impl Container<'_> {
         }
     }
 
-    /// Where the parts of an iterator's element are. None at the end, if the element was removed, and for what is no iterator of this
-    /// container. One round trip.
+    /// The places of the parts of an iterator's element. None at the end, if the element was removed, and for an
+    /// iterator of another container. One round trip.
     ///
     /// # Errors
     /// As [`begin`](Container::begin).
@@ -244,7 +245,8 @@ impl Container<'_> {
         Ok(Some(Parts { key, value, count: listed.times(self.kind) }))
     }
 
-    /// Reads an element's header, the slot that it is in, and `beside` slots behind that. None for a pointer to no element.
+    /// Reads an element's header, the slot that it is in, and `beside` slots behind that. None for a pointer to no
+    /// element.
     fn see(
         &self,
         batch: &mut Batch<'_>,
@@ -305,8 +307,8 @@ impl Container<'_> {
         }
     }
 
-    /// All elements of a slot at one moment, in order. Takes the slot if `hold` or there is no other way, and gives it back. None if
-    /// it is another container's. A round trip, and one for each element.
+    /// All elements of a slot at one moment, in order. Takes the slot if `hold` or there is no other way, and gives it
+    /// back. None if it is another container's. A round trip, and one for each element.
     pub(super) fn listed(&self, batch: &mut Batch<'_>, slot: &Slot, hold: bool) -> Result<Option<Vec<Listed>>> {
         let mut patience = Patience::new();
         let mut failures = if hold { FAILURES } else { 0 };
@@ -361,7 +363,8 @@ impl Container<'_> {
         Ok(Some(listed))
     }
 
-    /// The contents of all elements of a slot at one moment, in order. A round trip, one for each element, and one for each again.
+    /// The contents of all elements of a slot at one moment, in order. A round trip, one for each element, and one for
+    /// each again.
     pub(super) fn items(&self, batch: &mut Batch<'_>, slot: &Slot) -> Result<Option<Vec<Item>>> {
         for _ in 0..FAILURES {
             let (state, head, id) = self.read_slot(batch, slot)?;
@@ -444,8 +447,8 @@ impl Container<'_> {
         Ok(())
     }
 
-    /// The contents of all elements, a slot at a time: each slot as it was at one moment. What is inserted or removed meanwhile may
-    /// be among them or not.
+    /// The contents of all elements, a slot at a time: each slot as it was at one moment. Elements that are inserted or
+    /// removed meanwhile may be among them or not.
     ///
     /// # Errors
     /// As [`begin`](Container::begin), here and by the items.

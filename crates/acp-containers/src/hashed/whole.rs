@@ -1,6 +1,7 @@
 //! Operations on all of a container: counting, clearing, and bringing the elements of one into another.
 //!
-//! None of them is one moment for all: each slot is. Who inserts or removes meanwhile does so before or after its slot's turn.
+//! None of them is one moment for all: each slot is. An insertion or removal meanwhile happens before or after its
+//! slot's turn.
 
 use vervain_acp::{Batch, GlobalAddress, Order, Result};
 
@@ -15,7 +16,8 @@ use super::{Bytes, Container, Extent};
 const COUNTED: usize = 16;
 
 impl Container<'_> {
-    /// How many elements it has: of a multiset, different keys. Two round trips for the directory, and one for each 10,000 slots.
+    /// The number of its elements; for a multiset, of different keys. Two round trips for the directory, and one for
+    /// each 10,000 slots.
     ///
     /// # Errors
     /// [Refused](vervain_acp::Error::is_refused): there is no such container. Else the job is broken.
@@ -27,10 +29,10 @@ impl Container<'_> {
         Ok(sum)
     }
 
-    /// Whether it has no elements. As [`len`](Container::len), and no further than to the first that are found.
+    /// Returns whether it has no elements. As [`len`](Container::len), and no further than to the first that are found.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`len`](Container::len).
     pub fn is_empty(&self, extent: Extent) -> Result<bool> {
         for chunks in self.all(extent)?.chunks(COUNTED) {
             if self.counted(chunks)? > 0 {
@@ -77,8 +79,8 @@ impl Container<'_> {
         Ok(sum)
     }
 
-    /// Removes all elements. Two round trips for the directory, one for each 256 slots; for each slot that has some four, and one for
-    /// each of its elements and what it takes to free that.
+    /// Removes all elements. Two round trips for the directory, one for each 256 slots; for each slot that has some
+    /// four, and one for each of its elements and what it takes to free that.
     ///
     /// # Errors
     /// As [`len`](Container::len).
@@ -96,7 +98,8 @@ impl Container<'_> {
         let Some((state, head)) = self.hold(batch, slot)? else { return Err(self.none()) };
         let listed = self.list(batch, slot, state, head, true);
         let listed = self.or_let_go(batch, slot, state, listed)?.unwrap_or_default();
-        // Iterators find that their element is gone. Before the slot is free nobody links to it. So many words always have room.
+        // Iterators find that their element is gone. Before the slot is free nobody links to it. So many words always
+        // have room.
         for some in listed.chunks(256) {
             batch.clear()?;
             for listed in some {
@@ -108,13 +111,13 @@ impl Container<'_> {
         Ok(listed)
     }
 
-    /// Inserts copies of what `other` has: keys that are not there, of maps with their values; into a multiset each as often as it
-    /// is there. Two round trips for the directory, one for each 256 slots; for each slot that has some two, and for each of its
-    /// elements two, of a map three, and those of an insertion.
+    /// Inserts copies of what `other` has: keys that are not there, of maps with their values; into a multiset each as
+    /// often as it is there. Two round trips for the directory, one for each 256 slots; for each slot that has some
+    /// two, and for each of its elements two, of a map three, and those of an insertion.
     ///
     /// # Errors
-    /// [Refused](vervain_acp::Error::is_refused): there is no such container, or no memory left; some may be inserted then. Else the
-    /// job is broken.
+    /// [Refused](vervain_acp::Error::is_refused): there is no such container, or no memory left; some may be inserted
+    /// then. Else the job is broken.
     pub fn merge(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
         if self.name == other.name {
             return Ok(());
@@ -127,12 +130,12 @@ impl Container<'_> {
         })
     }
 
-    /// As [`merge`](Container::merge), and the elements are no longer in `other`. Where an element's rank is that of its new place
-    /// too, it stays where it is, and needs no memory. For each slot it takes the round trips of [`clear`](Container::clear), and for each
-    /// element one and those of an insertion.
+    /// As [`merge`](Container::merge), and the elements are no longer in `other`. If an element's rank is also that of
+    /// its new place, it stays in its memory, and needs no other. For each slot it takes the round trips of
+    /// [`clear`](Container::clear), and for each element one and those of an insertion.
     ///
     /// # Errors
-    /// As there: what was not inserted is still in `other`.
+    /// Those of [`merge`](Container::merge): elements that were not inserted are still in `other`.
     pub fn take_from(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
         if self.name == other.name {
             return Ok(());
@@ -153,8 +156,8 @@ impl Container<'_> {
         })
     }
 
-    /// Inserts a detached element that was in a slot of `other`: by its own block, or a copy, and then that is freed. Frees it too if
-    /// the key is there.
+    /// Inserts a detached element that was in a slot of `other`: by its own block, or a copy, and then that is freed.
+    /// Frees it too if the key is there.
     fn adopt(&self, listed: &Listed, other: &Container<'_>) -> Result<()> {
         let (times, value) = (listed.times(other.kind), listed.value(other.kind));
         let block = Prepared { pointer: listed.pointer, own: false, written: Some(GlobalAddress::NULL) };
@@ -173,13 +176,14 @@ impl Container<'_> {
         if self.name == other.name {
             return Ok(());
         }
-        // What is no container is found out before anything is gone.
+        // A name of no container must be found out before anything is gone.
         other.owners()?;
         self.clear(Extent::All)?;
         self.merge(other, extent)
     }
 
-    /// Exchanges the elements of both, which keep their ranks and slots. Elements that have to change their rank need memory there.
+    /// Exchanges the elements of both, which keep their ranks and slots. Elements that have to change their rank need
+    /// memory there.
     ///
     /// # Errors
     /// As [`merge`](Container::merge); all elements are where they were then, if there is the memory for that.
@@ -187,16 +191,18 @@ impl Container<'_> {
         if self.name == other.name {
             return Ok(());
         }
-        // What is no container is found out before anything moves.
+        // A name of no container must be found out before anything moves.
         other.owners()?;
-        // Elements of the one wait in slots of their own ranks, by their own blocks, which takes no memory there and back.
+        // Elements of the one wait in slots of their own ranks, by their own blocks, which takes no memory there and
+        // back.
         let aside = self.hashed.create(self.kind, &self.owners()?, self.name.slots, self.world().rank())?;
         let moved = aside.take_from(self, Extent::All).map_err(|error| (error, false));
         let moved = moved.and_then(|()| self.take_from(other, Extent::All).map_err(|error| (error, false)));
         let moved = moved.and_then(|()| other.take_from(&aside, Extent::All).map_err(|error| (error, true)));
         let Err((error, is_last)) = moved else { return aside.destroy() };
         if error.is_refused() {
-            // What has no memory on the way back stays where it has come to. Nothing stays aside, which nobody has the name of.
+            // An element for which there is no memory on the way back stays in its new place. None stays aside, in a
+            // container whose name no program has.
             if is_last {
                 if_there_is_memory(aside.take_from(other, Extent::All))?;
             }

@@ -10,15 +10,15 @@ use crate::ring::allocate;
 use crate::source::{CHUNK, Element, MAX_BYTES, Source, or_free};
 use node::{COUNT, HEADER_LEN, Links, NEXT, NODE, Node, PREVIOUS, pause, put, reserve};
 
-/// A list in global memory (`acp_list_t`): the address of its header, in the heap of the rank that it was made on; its elements may be
-/// of any. Any rank works on it by that; several at a time may read it, or one may change it.
+/// A list in global memory (`acp_list_t`): the address of its header, in the heap of the rank that it was made on; its
+/// elements may be of any. Any rank works on it by that; several at a time may read it, or one may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct List {
     address: GlobalAddress,
 }
 
-/// A position in a list (`acp_list_it_t`): that of an element, or the end, behind the last one. It stays that of its element wherever
-/// that goes, until it is erased; an element that has gone to another list is to be named with that.
+/// A position in a list (`acp_list_it_t`): that of an element, or the end, behind the last one. It stays that of its
+/// element wherever that goes, until it is erased; an element that has gone to another list is to be named with that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cursor {
     /// The list.
@@ -40,12 +40,13 @@ impl List {
         Ok(Self { address })
     }
 
-    /// The one whose header is at `address`, as a rank has told it that has made it. Whether there is one shows when it is used.
+    /// The list whose header is at `address`, an address from the rank that has made it. Its first use shows if there
+    /// is one.
     pub fn new(address: GlobalAddress) -> Self {
         Self { address }
     }
 
-    /// Where its header is, by which ranks tell each other of it.
+    /// The address of its header, which ranks send each other.
     pub fn address(self) -> GlobalAddress {
         self.address
     }
@@ -61,13 +62,13 @@ impl List {
     /// Elements that it has. One round trip.
     ///
     /// # Errors
-    /// As of all methods: [refused](Error::is_refused) where the address is null, and nothing has happened; otherwise the job is
-    /// broken, as where no list is at the address or its links do not fit.
+    /// As of all methods: [refused](Error::is_refused) where the address is null, and nothing has happened; otherwise
+    /// the job is broken, as where no list is at the address or its links do not fit.
     pub fn len(self, heap: &Heap<'_>) -> Result<usize> {
         Ok(self.header(heap)?.size)
     }
 
-    /// Whether it has none. One round trip.
+    /// Returns whether it has none. One round trip.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -91,7 +92,7 @@ impl List {
     /// Adds an element behind the last one: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`insert`](Self::insert).
     pub fn push_back(self, heap: &Heap<'_>, value: Source<'_>, rank: u32) -> Result<Cursor> {
         self.insert(heap, self.end(), value, rank)
     }
@@ -99,18 +100,18 @@ impl List {
     /// Adds an element before the first one: as [`insert`](Self::insert).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`insert`](Self::insert).
     pub fn push_front(self, heap: &Heap<'_>, value: Source<'_>, rank: u32) -> Result<Cursor> {
         let header = self.header(heap)?;
         self.link(heap, header, [self.address, header.next], value, rank)
     }
 
-    /// Inserts an element before the one at `at`, or at the end: a copy of the bytes, in the heap of `rank`. Two round trips, besides
-    /// an allocation. Returns where it is.
+    /// Inserts an element before the one at `at`, or at the end: a copy of the bytes, in the heap of `rank`. Two round
+    /// trips, besides an allocation. Returns where it is.
     ///
     /// # Errors
-    /// As of [`len`](Self::len); refused also where the position is of another list, there is no such rank, no memory left there, or
-    /// no source.
+    /// As of [`len`](Self::len); refused also where the position is of another list, there is no such rank, no memory
+    /// left there, or no source.
     pub fn insert(self, heap: &Heap<'_>, at: Cursor, value: Source<'_>, rank: u32) -> Result<Cursor> {
         self.owns(at)?;
         let links = Links::of(heap.world(), self.address);
@@ -132,7 +133,7 @@ impl List {
         }
         let mut batch = heap.world().batch();
         let here = if let Source::Here(bytes) = value { bytes.len().min(CHUNK) } else { 0 };
-        // None may be refused when some are written.
+        // Room for all of them, since none may be refused after some were written.
         batch.reserve(2 * HEADER_LEN + 3 * 8 + here)?;
         let element = allocate(heap, NODE + value.len(), rank)?;
         let filled = node::fill(&mut batch, element, (previous, next), value);
@@ -146,7 +147,8 @@ impl List {
         Ok(self.cursor(element))
     }
 
-    /// Erases the first element, if there is one. Three round trips, and freeing a block. Returns whether there was one.
+    /// Erases the first element, if there is one. Three round trips, and freeing a block. Returns whether there was
+    /// one.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -200,11 +202,12 @@ impl List {
         Ok(self.cursor(node.next))
     }
 
-    /// Erases the elements from `first` up to `end`, not with it. Two round trips, one for each element, and freeing them; one more
-    /// for each 1,000 beyond the first. Returns `end`.
+    /// Erases the elements from `first` up to `end`, not with it. Two round trips, one for each element, and freeing
+    /// them; one more for each 1,000 beyond the first. Returns `end`.
     ///
     /// # Errors
-    /// As of [`len`](Self::len); refused also where the positions are of another list, or the end of the list comes first.
+    /// As of [`len`](Self::len); refused also where the positions are of another list, or the end of the list comes
+    /// first.
     pub fn erase_range(self, heap: &Heap<'_>, first: Cursor, end: Cursor) -> Result<Cursor> {
         let (header, nodes) = self.range(heap, first, end)?;
         let (Some(one), Some(last)) = (nodes.first(), nodes.last()) else { return Ok(end) };
@@ -228,9 +231,9 @@ impl List {
         Ok((header, nodes))
     }
 
-    /// Inserts copies of the elements of another list, or this one, from `first` up to `end`, before the position `at`. Each is of the
-    /// rank that the original is of. Three round trips, one for each element, and their allocation. Returns the first one's position,
-    /// or `at` if there is none.
+    /// Inserts copies of the elements of another list, or this one, from `first` up to `end`, before the position `at`.
+    /// Each is of the rank that the original is of. Three round trips, one for each element, and their allocation.
+    /// Returns the first one's position, or `at` if there is none.
     ///
     /// # Errors
     /// As of [`insert`](Self::insert) and [`erase_range`](Self::erase_range).
@@ -251,8 +254,8 @@ impl List {
         Ok(self.cursor(*one))
     }
 
-    /// Copies of nodes, each where its original is, linked with each other and to the nodes before and behind, by a batch that has room
-    /// for them. Not waited for. Where memory is not enough there are none.
+    /// Copies of nodes, each where its original is, linked with each other and to the nodes before and behind, by a
+    /// batch that has room for them. Not waited for. Where memory is not enough there are none.
     fn copies(
         self,
         heap: &Heap<'_>,
@@ -319,8 +322,8 @@ impl List {
         batch.wait()
     }
 
-    /// Moves the elements from `first` up to `end`, not with it, of this list or another, before the position `at`. Three round trips,
-    /// and one for each element, which are counted.
+    /// Moves the elements from `first` up to `end`, not with it, of this list or another, before the position `at`.
+    /// Three round trips, and one for each element, which are counted.
     ///
     /// # Errors
     /// As of [`erase_range`](Self::erase_range); refused also where `at` is in the midst of them.
@@ -351,7 +354,7 @@ impl List {
         batch.wait()
     }
 
-    /// Whether the position is of this list.
+    /// Checks that the position is of this list.
     fn owns(self, at: Cursor) -> Result<()> {
         if at.list == self {
             return Ok(());
@@ -364,7 +367,7 @@ impl List {
 }
 
 impl Cursor {
-    /// Whether it is the end.
+    /// Returns true if it is the end.
     pub fn is_end(self) -> bool {
         self.element == self.list.address
     }
@@ -380,7 +383,7 @@ impl Cursor {
         Links::of(heap.world(), self.list.address).fetch(&mut heap.world().batch(), self.element)
     }
 
-    /// Where the element's value lies, until it is erased. One round trip.
+    /// The place of the element's value, until it is erased. One round trip.
     ///
     /// # Errors
     /// As of [`List::len`]; refused also at the end.

@@ -1,5 +1,6 @@
-//! Nodes of lists: the header, which stands behind the last element and before the first, and the elements. Each names the next and
-//! the one before, so that a list is a circle. The header has the number of elements where an element has its size.
+//! Nodes of lists: the header, which stands behind the last element and before the first, and the elements. Each names
+//! the next and the one before, so that a list is a circle. The header has the number of elements where an element has
+//! its size.
 //!
 //! | bytes | element | header |
 //! |---|---|---|
@@ -9,8 +10,8 @@
 //! | 24 to 31 | the value | [`HEADER`] |
 //! | 32 on | more of the value | |
 //!
-//! Those words are where ACP 3.0.0 has them, for programs read them through `acp_query_address`. Elements have no word to spare
-//! for a mark: one that was erased names null as the next node.
+//! Those words are where ACP 3.0.0 has them, for programs read them through `acp_query_address`. Elements have no word
+//! to spare for a mark: one that was erased names null as the next node.
 
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Place, Result, World};
 use vervain_acp_heap::Heap;
@@ -19,13 +20,13 @@ use crate::source::{Element, MAX_BYTES, Source};
 
 /// Bytes of an element before its value.
 pub(super) const NODE: usize = 24;
-/// Bytes of a header. So many are read of an element too: blocks are of whole units of 16 bytes, so that none with a node is
-/// shorter.
+/// Bytes of a header. So many are read of an element too: blocks are of whole units of 16 bytes, so that none with a
+/// node is shorter.
 pub(super) const HEADER_LEN: usize = 32;
 pub(super) const NEXT: u64 = 0;
 pub(super) const PREVIOUS: u64 = 8;
 pub(super) const COUNT: u64 = 16;
-/// Where a header is marked as one.
+/// Offset of the mark of a header.
 pub(super) const KIND: u64 = 24;
 /// Blocks of a heap begin at multiples of so many bytes, nodes with them.
 const ALIGNMENT: u64 = 16;
@@ -168,7 +169,7 @@ impl<'a> Links<'a> {
 }
 
 impl Node {
-    /// Where the value lies.
+    /// The place of the value.
     pub fn element(&self) -> Element {
         Element { address: self.at.add(NODE as u64), size: self.size }
     }
@@ -195,8 +196,8 @@ pub(super) fn fill(
     value.copy_to(batch, at.add(NODE as u64), Order::Now)
 }
 
-/// Links these elements in this order behind each other and into the header, of as many: of nodes as they were read, those that have
-/// other neighbours now are written. Not waited for.
+/// Links these elements in this order behind each other and into the header, of as many: of nodes as they were read,
+/// those that have other neighbours now are written. Not waited for.
 pub(super) fn relink(batch: &mut Batch<'_>, header: GlobalAddress, nodes: &[Node]) -> Result<()> {
     let at = |i: Option<usize>| i.and_then(|i| nodes.get(i)).map_or(header, |node| node.at);
     for (i, node) in nodes.iter().enumerate() {
@@ -209,13 +210,14 @@ pub(super) fn relink(batch: &mut Batch<'_>, header: GlobalAddress, nodes: &[Node
     batch.put_words(header, &[at(Some(0)).0, at(nodes.len().checked_sub(1)).0, nodes.len() as u64], Order::Now)
 }
 
-/// Gets room for writing links of so many nodes, a [`pause`] at a time, and some more: of the links none may be refused when some are
-/// written.
+/// Gets room for writing links of so many nodes, a [`pause`] at a time, and some more: of the links none may be refused
+/// when some are written.
 pub(super) fn reserve(batch: &mut Batch<'_>, nodes: usize) -> Result<()> {
     batch.reserve((nodes.min(AT_ONCE) + 4) * HEADER_LEN)
 }
 
-/// Waits after many accesses, the one with the number `i` being the last of them, so that the memory of a batch stays small.
+/// Waits after many accesses, the one with the number `i` being the last of them, so that the memory of a batch stays
+/// small.
 pub(super) fn pause(batch: &mut Batch<'_>, i: usize) -> Result<()> {
     if i % AT_ONCE == AT_ONCE - 1 { batch.clear() } else { Ok(()) }
 }

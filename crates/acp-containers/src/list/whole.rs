@@ -1,5 +1,5 @@
-//! What concerns whole lists. Links are fetched once, an element at a time since each names the next; then the order is made up in this
-//! rank's memory, and the links that have changed are written together.
+//! Operations on whole lists. Links are fetched once, an element at a time since each names the next; then the order is
+//! made up in this rank's memory, and the links that have changed are written together.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,7 +24,8 @@ impl List {
         Ok((header, nodes))
     }
 
-    /// Where the values of all elements lie, from the first on, until they are erased. One round trip, and one for each.
+    /// The places of the values of all elements, from the first on, until they are erased. One round trip, and one for
+    /// each.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -33,7 +34,8 @@ impl List {
         Ok(nodes.iter().map(Node::element).collect())
     }
 
-    /// Erases all elements. Two round trips, one for each element, and freeing them; one more for each 1,000 beyond the first.
+    /// Erases all elements. Two round trips, one for each element, and freeing them; one more for each 1,000 beyond the
+    /// first.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -58,8 +60,8 @@ impl List {
         heap.free(self.address)
     }
 
-    /// Makes it a copy of `other`, whose elements are copied as by [`insert_range`](Self::insert_range). One round trip for each element
-    /// of both, and four; and allocating and freeing them.
+    /// Makes it a copy of `other`, whose elements are copied as by [`insert_range`](Self::insert_range). One round trip
+    /// for each element of both, and four; and allocating and freeing them.
     ///
     /// # Errors
     /// As of [`insert`](Self::insert); where it is refused, nothing has happened.
@@ -71,7 +73,8 @@ impl List {
         self.become_copies(heap, &nodes)
     }
 
-    /// Makes it a copy of the elements from `first` up to `end`, not with it, of another list or this one. As [`assign`](Self::assign).
+    /// Makes it a copy of the elements from `first` up to `end`, not with it, of another list or this one. As
+    /// [`assign`](Self::assign).
     ///
     /// # Errors
     /// As of [`assign`](Self::assign) and [`erase_range`](Self::erase_range).
@@ -104,9 +107,9 @@ impl List {
         batch.wait()
     }
 
-    /// Sorts the elements by `compare`, which gets them where they lie; those that it finds equal keep their order. It is called n log n
-    /// times at most, and may use the world. Whatever it answers, the list has the same elements afterwards. Round trips as of
-    /// [`reverse`](Self::reverse), besides those of `compare`.
+    /// Sorts the elements by `compare`, which gets their places; those that it finds equal keep their order. It is
+    /// called n log n times at most, and may use the world. The list has the same elements afterwards, also if its
+    /// answers are inconsistent. Round trips as of [`reverse`](Self::reverse), besides those of `compare`.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -118,9 +121,9 @@ impl List {
         batch.wait()
     }
 
-    /// Moves the elements of `other` into this list; both are sorted by `compare`, as the list is then. Of equal ones those of this list
-    /// come first. Nothing happens if both are the same. Round trips: one for each element of both, and three; one more for each 1,000
-    /// elements.
+    /// Moves the elements of `other` into this list; both are sorted by `compare`, as the list is then. Of equal ones
+    /// those of this list come first. Nothing happens if both are the same. Round trips: one for each element of both,
+    /// and three; one more for each 1,000 elements.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -144,8 +147,8 @@ impl List {
         batch.wait()
     }
 
-    /// Erases all elements that have these bytes; returns how many. Round trips: one for each element, two, one for each 256 KiB that
-    /// are compared, and freeing those that are erased. The bytes may be those of an element.
+    /// Erases all elements that have these bytes; returns how many. Round trips: one for each element, two, one for
+    /// each 256 KiB that are compared, and freeing those that are erased. The bytes may be those of an element.
     ///
     /// # Errors
     /// As of [`len`](Self::len); refused also where there are no such bytes.
@@ -195,7 +198,8 @@ impl List {
         Ok(erased.len())
     }
 
-    /// Exchanges the elements of two lists, which stay where they are. Two round trips. Positions are then of the other list.
+    /// Exchanges the elements of two lists, which stay where they are. Two round trips. Positions are then of the other
+    /// list.
     ///
     /// # Errors
     /// As of [`len`](Self::len).
@@ -222,7 +226,8 @@ impl List {
     }
 }
 
-/// Which of the pairs have the same bytes, of the size that each has. Short ones are fetched together, long ones in parts.
+/// Which of the pairs have the same bytes, of the size that each has. Short ones are fetched together, long ones in
+/// parts.
 fn equal(batch: &mut Batch<'_>, pairs: &[(GlobalAddress, Element)]) -> Result<Vec<bool>> {
     let mut answers = Vec::with_capacity(pairs.len());
     while let Some((one, Element { address: other, size })) = pairs.get(answers.len()).copied() {
@@ -230,7 +235,7 @@ fn equal(batch: &mut Batch<'_>, pairs: &[(GlobalAddress, Element)]) -> Result<Ve
             answers.push(equal_in_parts(batch, one, other, size)?);
             continue;
         }
-        // As many as fit. An address that comes twice, as neighbours do, is fetched once.
+        // As many as fit. An address that comes twice, as between neighbours, is fetched once.
         let mut places: HashMap<GlobalAddress, Place> = HashMap::new();
         let mut bytes = 0;
         let first = answers.len();

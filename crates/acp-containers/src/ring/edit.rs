@@ -1,4 +1,4 @@
-//! What changes a ring: bytes go in and out at any place, between memory of any ranks, and the shorter side moves.
+//! Changes of a ring: bytes go in and out at any place, between memory of any ranks, and the shorter side moves.
 
 use std::ops::Range;
 
@@ -28,8 +28,8 @@ impl Piece<'_> {
 }
 
 impl Ring {
-    /// Inserts bytes before the one at `at`, those of this ring among them. Their place and the header are one round trip, if nothing
-    /// else moves and there is room.
+    /// Inserts bytes before the one at `at`, those of this ring among them. Their place and the header are one round
+    /// trip, if nothing else moves and there is room.
     pub fn insert(&mut self, heap: &Heap<'_>, batch: &mut Batch<'_>, at: usize, source: Source<'_>) -> Result<()> {
         self.check(&(at..at))?;
         source.check(heap.world())?;
@@ -74,7 +74,7 @@ impl Ring {
             return Err(outside());
         }
         let index = |at: usize| if at >= start { at - start } else { at + capacity - start };
-        // Where the ring begins in the midst of them, its last bytes come before its first ones.
+        // If the ring begins in the midst of them, its last bytes come before its first ones.
         let cut = if (from + 1..from + len).contains(&start) { start } else { from + len };
         let ranges = [index(from)..index(from) + (cut - from), 0..from + len - cut];
         if ranges.iter().any(|range| range.end > self.size) {
@@ -103,7 +103,7 @@ impl Ring {
                 None => return self.insert_anew(heap, batch, at, &pieces, size),
             }
         }
-        // Where the bytes are still, by the capacity that goes on.
+        // The present place of the bytes, by the capacity that goes on.
         let from = self.room;
         self.size = size;
         let behind = old.size - at;
@@ -125,10 +125,10 @@ impl Ring {
         for piece in &pieces {
             let place = self.room.spans(to..to + piece.len());
             match piece {
-                // What lies where these go may still have to be read.
+                // The bytes at their destination may still have to be read.
                 Piece::Here(_) | Piece::Far(_) if is_read => fill(batch, &place, piece, Order::Now)?,
                 Piece::Here(_) | Piece::Far(_) => fill(batch, &place, piece, Order::All)?,
-                // What stands behind the gap has moved by its length.
+                // Bytes behind the gap have moved by its length.
                 Piece::Own(range) => {
                     let parts = [range.start..range.end.min(at), range.start.max(at) + count..range.end + count];
                     let from = parts.into_iter().filter(|part| part.start < part.end);
@@ -188,7 +188,8 @@ impl Ring {
         Ok(Room { data, block, capacity, start: 0 })
     }
 
-    /// Writes the header, and frees the block that it has named before. Where that or copying the bytes was refused, the new block goes.
+    /// Writes the header, and frees the block that it has named before. Where that or copying the bytes was refused,
+    /// the new block goes.
     fn move_in(&self, heap: &Heap<'_>, batch: &mut Batch<'_>, old: &Self, copied: Result<()>) -> Result<()> {
         let named = copied.and_then(|()| self.put_header(batch, old));
         or_free(heap, batch, self.room.data, named)?;
@@ -288,8 +289,8 @@ impl Ring {
     }
 }
 
-/// Gets room for moving `moved` bytes of a ring, then putting `here` bytes of this process's, and the header: in their midst nothing may
-/// be refused.
+/// Gets room for moving `moved` bytes of a ring, then putting `here` bytes of this process's, and the header: in their
+/// midst nothing may be refused.
 fn reserve(batch: &mut Batch<'_>, moved: usize, here: usize) -> Result<()> {
     // Both parts of a place begin with a chunk that is not waited for.
     batch.reserve(2 * moved.min(CHUNK) + here.min(2 * CHUNK) + (WORDS + 4) * 8)
@@ -308,9 +309,10 @@ fn fill(batch: &mut Batch<'_>, place: &[Span; 2], piece: &Piece<'_>, order: Orde
     }
 }
 
-/// Moves `len` bytes of a block by `distance`, to higher addresses (`up`) or lower ones: from an index on to an index on, in rooms of
-/// the same block. Where the two overlap, they go through this rank's memory in parts, each a round trip, those first that others
-/// would overwrite. The last ones are not waited for; whether all have been read is the answer.
+/// Moves `len` bytes of a block by `distance`, to higher addresses (`up`) or lower ones: from an index on to an index
+/// on, in rooms of the same block. Where the two overlap, they go through this rank's memory in parts, each a round
+/// trip, those first that others would overwrite. The last ones are not waited for; whether all have been read is the
+/// answer.
 fn slide(
     batch: &mut Batch<'_>,
     (from_room, from): (&Room, usize),

@@ -1,8 +1,8 @@
-//! Rings: bytes in a block of a heap, which begin anywhere in it and go on at its start where it ends. A deque is one; a vector is
-//! one that begins at the block's start always, so that its bytes are consecutive.
+//! Rings: bytes in a block of a heap, which begin anywhere in it and go on at its start where it ends. A deque is one;
+//! a vector is one that begins at the block's start always, so that its bytes are consecutive.
 //!
-//! A header names the block. Its first words are those of ACP 3.0.0, for programs read them through `acp_query_address`; behind
-//! them is what only this library knows:
+//! A header names the block. Its first words are those of ACP 3.0.0, for programs read them through
+//! `acp_query_address`; behind them is what only this library knows:
 //!
 //! | word | vector | deque |
 //! |---|---|---|
@@ -13,11 +13,11 @@
 //! | 4 | what it is | bytes of the block |
 //! | 5 | | what it is |
 //!
-//! The capacity grows as in ACP 3.0.0: to the bytes that there are, a vector's to a multiple of 8. The block grows twofold, so
-//! that the capacity mostly grows in it. Bytes of a deque go on at the block's start behind its *capacity*.
+//! The capacity grows as in ACP 3.0.0: to the bytes that there are, a vector's to a multiple of 8. The block grows
+//! twofold, so that the capacity mostly grows in it. Bytes of a deque go on at the block's start behind its *capacity*.
 //!
-//! Whoever works on a ring reads the header first, believes of it what can be, and writes back the words that have changed, after
-//! the bytes.
+//! Whoever works on a ring reads the header first, believes of it what can be, and writes back the words that have
+//! changed, after the bytes.
 
 mod edit;
 mod sequence;
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What its header is marked with: memory that is none has another word there.
+    /// The mark of its header: other memory has another word there.
     fn word(self) -> u64 {
         u64::from_le_bytes(match self {
             Self::Vector => *b"a vector",
@@ -83,19 +83,19 @@ struct Room {
 }
 
 impl Room {
-    /// The same block with a larger capacity. None if it is too small, or if the `size` bytes from `start` on pass the end of the
-    /// capacity so far: by the new one they would lie elsewhere.
+    /// The same block with a larger capacity. None if it is too small, or if the `size` bytes from `start` on pass the
+    /// end of the capacity so far: by the new one they would lie elsewhere.
     fn widened(&self, capacity: usize, size: usize) -> Option<Self> {
         (capacity <= self.block && size <= self.capacity - self.start).then_some(Self { capacity, ..*self })
     }
 
-    /// Where in the block the byte `index` is; `index` is at most the capacity.
+    /// The offset in the block of byte `index`, which is at most the capacity.
     fn at(&self, index: usize) -> usize {
         let at = self.start + index;
         if at >= self.capacity { at - self.capacity } else { at }
     }
 
-    /// Where these bytes lie: in two parts where they pass the block's end. The range ends within the capacity.
+    /// The places of these bytes: two parts if they pass the block's end. The range ends within the capacity.
     fn spans(&self, range: Range<usize>) -> [Span; 2] {
         let (at, len) = (self.at(range.start), range.len());
         let first = len.min(self.capacity - at);
@@ -116,7 +116,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of `size` bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two allocations.
+    /// Makes a ring of `size` bytes, and with room for `capacity`, in the heap of `rank`. One round trip, besides two
+    /// allocations.
     pub fn create(heap: &Heap<'_>, kind: Kind, size: usize, capacity: usize, rank: u32) -> Result<GlobalAddress> {
         let capacity = rounded(capacity.max(size))?;
         let header = allocate(heap, WORDS * 8, rank)?;
@@ -134,7 +135,7 @@ impl Ring {
         let made = Self { header, kind, room: Room { data, block: capacity, capacity, start: 0 }, size };
         let put = batch.put_words(header, &made.words(), Order::Now);
         let put = or_free(heap, &mut batch, header, put);
-        // Nothing is done to free null.
+        // To free null does nothing.
         or_free(heap, &mut batch, data, put)?;
         Ok(header)
     }
@@ -147,10 +148,10 @@ impl Ring {
         batch.get(header, WORDS * 8, Order::Now)
     }
 
-    /// What the header says that a batch has got.
+    /// Reads the header that a batch has got.
     ///
     /// # Errors
-    /// The job is broken: what is there is no ring of this kind.
+    /// The job is broken: there is no ring of this kind.
     pub fn read(world: &World, batch: &Batch<'_>, place: Place, kind: Kind, header: GlobalAddress) -> Result<Self> {
         let words: [u64; WORDS] = std::array::from_fn(|i| batch.word(place, i));
         let broken = |why: String| Err(Error::broken(format!("there is no {} at {header}: {why}", kind.name())));
@@ -216,12 +217,12 @@ impl Ring {
         self.room.capacity
     }
 
-    /// Whether both are the same ring.
+    /// Returns true if both are the same ring.
     pub fn is(&self, other: &Self) -> bool {
         self.header == other.header
     }
 
-    /// Whether the range is of its bytes.
+    /// Checks that the range is of its bytes.
     pub fn check(&self, range: &Range<usize>) -> Result<()> {
         if range.start <= range.end && range.end <= self.size {
             return Ok(());
@@ -235,7 +236,7 @@ impl Ring {
         )))
     }
 
-    /// Where these bytes lie.
+    /// The places of these bytes.
     pub fn spans(&self, range: Range<usize>) -> Result<[Span; 2]> {
         self.check(&range)?;
         Ok(self.room.spans(range))

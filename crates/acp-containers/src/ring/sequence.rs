@@ -1,15 +1,16 @@
-//! What vectors and deques have in common: the methods of both.
+//! The common part of vectors and deques: the methods of both.
 
 /// The methods that a container of bytes has in either form.
 macro_rules! sequence {
     ($name:ident, $kind:expr) => {
         impl $name {
-            /// The one whose header is at `address`, as a rank has told it that has made it. Whether there is one shows when it is used.
+            /// The one whose header is at `address`, an address from the rank that has made it. Its first use shows if
+            /// there is one.
             pub fn new(address: GlobalAddress) -> Self {
                 Self { address }
             }
 
-            /// Where its header is, by which ranks tell each other of it.
+            /// The address of its header, which ranks send each other.
             pub fn address(self) -> GlobalAddress {
                 self.address
             }
@@ -21,8 +22,8 @@ macro_rules! sequence {
             /// Frees it. Nobody may use it any more. Two round trips, besides freeing two blocks.
             ///
             /// # Errors
-            /// As of all methods: [refused](vervain_acp::Error::is_refused) where the address is null, and nothing has happened;
-            /// otherwise the job is broken, as where no such container is at the address.
+            /// As of all methods: [refused](vervain_acp::Error::is_refused) where the address is null, and nothing has
+            /// happened; otherwise the job is broken, as where no such container is at the address.
             pub fn destroy(self, heap: &Heap<'_>) -> Result<()> {
                 let mut batch = heap.world().batch();
                 let ring = self.ring(&mut batch, heap)?;
@@ -37,7 +38,7 @@ macro_rules! sequence {
                 Ok(self.ring(&mut heap.world().batch(), heap)?.size)
             }
 
-            /// Whether it has none. One round trip.
+            /// Returns whether it has none. One round trip.
             ///
             /// # Errors
             /// As of [`destroy`](Self::destroy).
@@ -53,7 +54,8 @@ macro_rules! sequence {
                 Ok(self.ring(&mut heap.world().batch(), heap)?.capacity())
             }
 
-            /// Makes room for `capacity` bytes in all. One round trip where there is; else two more, an allocation, and freeing a block.
+            /// Makes room for `capacity` bytes in all. One round trip where there is; else two more, an allocation, and
+            /// freeing a block.
             ///
             /// # Errors
             /// As of [`destroy`](Self::destroy); refused also where there is no memory.
@@ -73,8 +75,8 @@ macro_rules! sequence {
                 ring.erase(&mut batch, all)
             }
 
-            /// Adds bytes at the end, of memory of any rank, of itself too. Two round trips where there is room; else an allocation of
-            /// twice the room, and freeing a block, come to them.
+            /// Adds bytes at the end, of memory of any rank, of itself too. Two round trips where there is room; else
+            /// an allocation of twice the room, and freeing a block, come to them.
             ///
             /// # Errors
             /// As of [`destroy`](Self::destroy); refused also where there is no memory, or no source.
@@ -96,8 +98,9 @@ macro_rules! sequence {
                 ring.erase(&mut batch, last)
             }
 
-            /// Inserts bytes before the one at `index`, or at the end, of memory of any rank, of itself too. Round trips: as of
-            /// [`push_back`](Self::push_back), and one for each 256 KiB that have to move while there is room.
+            /// Inserts bytes before the one at `index`, or at the end, of memory of any rank, of itself too. Round
+            /// trips: as of [`push_back`](Self::push_back), and one for each 256 KiB that have to move while there is
+            /// room.
             ///
             /// # Errors
             /// As of [`push_back`](Self::push_back); refused also where the index is behind the end.
@@ -117,11 +120,12 @@ macro_rules! sequence {
                 to.insert_from(heap, &mut batch, index, &from, range)
             }
 
-            /// Erases the bytes of the range, of which those behind the end are not there. Two round trips, and one for each 256 KiB
-            /// that have to move.
+            /// Erases the bytes of the range, of which those behind the end are not there. Two round trips, and one for
+            /// each 256 KiB that have to move.
             ///
             /// # Errors
-            /// As of [`destroy`](Self::destroy); refused also where the range begins behind the end, or ends before it begins.
+            /// As of [`destroy`](Self::destroy); refused also where the range begins behind the end, or ends before it
+            /// begins.
             pub fn erase(self, heap: &Heap<'_>, range: Range<usize>) -> Result<()> {
                 let mut batch = heap.world().batch();
                 let mut ring = self.ring(&mut batch, heap)?;
@@ -129,7 +133,8 @@ macro_rules! sequence {
                 ring.erase(&mut batch, range.start..end)
             }
 
-            /// Makes it a copy of `other`. Two round trips where there is room, else an allocation and freeing a block come to them.
+            /// Makes it a copy of `other`. Two round trips where there is room, else an allocation and freeing a block
+            /// come to them.
             ///
             /// # Errors
             /// As of [`push_back`](Self::push_back).
@@ -140,8 +145,8 @@ macro_rules! sequence {
                 to.replace(heap, &mut batch, &from, 0..from.size)
             }
 
-            /// Makes it a copy of bytes of `other`, which may be the same. Round trips as of [`assign`](Self::assign); of itself, in a
-            /// vector, one for each 256 KiB.
+            /// Makes it a copy of bytes of `other`, which may be the same. Round trips as of [`assign`](Self::assign);
+            /// of itself, in a vector, one for each 256 KiB.
             ///
             /// # Errors
             /// As of [`push_back`](Self::push_back); refused also where the range is not of the other's bytes.
@@ -152,8 +157,8 @@ macro_rules! sequence {
                 to.replace(heap, &mut batch, &from, range)
             }
 
-            /// Exchanges the bytes of two. They stay where they are, of whichever rank; what is allocated later is of the rank of the
-            /// header again. Two round trips.
+            /// Exchanges the bytes of two. They stay where they are, of whichever rank; what is allocated later is of
+            /// the rank of the header again. Two round trips.
             ///
             /// # Errors
             /// As of [`destroy`](Self::destroy).

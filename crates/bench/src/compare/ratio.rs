@@ -1,15 +1,16 @@
-//! What two measured cases say of each other: the ratio of their values, how sure it is, and whether it could be chance.
+//! The comparison of two measured cases: the ratio of their values, its interval, and the probability that it is
+//! chance.
 //!
 //! *Interval.* That of [`Bootstrap::ratio_to`], which draws runs, then their parts, and is stretched for few runs.
 //!
-//! *Chance.* Among hundreds of pairs some lie outside their intervals by chance alone, so each needs a p-value that can be
-//! corrected for their number, and that knows how few the runs are. The unit is the run: what lies within one shares its
-//! moment, its neighbours and its page frames. A permutation test of three against three runs cannot go below 2/20, and
-//! one of five against five not below 2/252, far above what Holm's correction asks of hundreds of pairs; a bootstrap of
-//! three values has ten different outcomes. So it is Welch's t test of the logarithms of the runs' values: it assumes
-//! that they scatter about evenly around their mean, and pays for the few runs with the wide tails of its distribution.
-//! One run that is far off widens the scatter and makes the test more careful, not less. Three runs on each side are the
-//! least it takes.
+//! *Chance.* Among hundreds of pairs some lie outside their intervals by chance alone, so each needs a p-value that can
+//! be corrected for their number, and that knows how few the runs are. The unit is the run: what lies within one shares
+//! its moment, its neighbours and its page frames. A permutation test of three against three runs cannot go below 2/20,
+//! and one of five against five not below 2/252, far above what Holm's correction asks of hundreds of pairs; a
+//! bootstrap of three values has ten different outcomes. So it is Welch's t test of the logarithms of the runs' values:
+//! it assumes that they scatter about evenly around their mean, and pays for the few runs with the wide tails of its
+//! distribution. One run that is far off widens the scatter and makes the test more careful, not less. Three runs on
+//! each side are the least it takes.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -23,7 +24,7 @@ const RESOLUTION: f64 = 5e-4;
 /// One value divided by another, with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// How many times the first the second is.
+    /// The second value divided by the first.
     pub value: f64,
     /// Lower and upper end.
     pub interval: (f64, f64),
@@ -35,16 +36,15 @@ pub fn run_values(result: &CaseResult) -> Vec<f64> {
     values.filter(|value| value.is_finite() && *value > 0.0).collect()
 }
 
-/// The second case's value as a multiple of the first's; None where one has no run. The same seed gives the same
-/// interval.
+/// The second case's value as a multiple of the first's; None if one has no run. The same seed gives the same interval.
 pub fn ratio(first: &CaseResult, second: &CaseResult, seed: u64) -> Option<Ratio> {
     let [first, second] = [first, second].map(|result| Bootstrap::of(&result.case, &result.runs, seed));
     let (value, interval) = second?.ratio_to(&first?);
     Some(Ratio { value, interval })
 }
 
-/// How likely two sets of values that differ this much are if nothing but chance parts them: Welch's t test, two-sided,
-/// of their logarithms. None with fewer than [`LEAST_RUNS`] on one side.
+/// The probability that two sets of values that differ this much come from chance alone: Welch's t test, two-sided, of
+/// their logarithms. None with fewer than [`LEAST_RUNS`] on one side.
 pub fn chance(first: &[f64], second: &[f64]) -> Option<f64> {
     if first.len().min(second.len()) < LEAST_RUNS {
         return None;

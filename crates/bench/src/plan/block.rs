@@ -76,7 +76,7 @@ pub(super) const KEYS: &[&str] = &[
     "volume",
 ];
 
-/// What one table gives.
+/// The keys of one table.
 #[derive(Default)]
 pub(super) struct Keys {
     interface: Field<Vec<Item<Interface>>>,
@@ -185,7 +185,8 @@ impl<'a> Template<'a> {
         }
     }
 
-    /// What an interface does not have, operations above all: the mistake is where the block says it.
+    /// Notes parts of the block that an interface does not have, operations above all; the mistake is at the key in the
+    /// block.
     fn check_interfaces(&self, mistakes: &mut Mistakes<'_>) {
         let (own, d) = (&self.own, self.defaults);
         let interfaces = values(own.interface.or(&d.interface), &[Interface::Verbs]);
@@ -224,7 +225,8 @@ impl<'a> Template<'a> {
         }
     }
 
-    /// Measures that PM's operations are not for, and what it decides by itself. Depth and QPs of [defaults] are not for it.
+    /// Measures that PM's operations are not for, and what it decides by itself. Depth and QPs of [defaults] are not
+    /// for it.
     fn odd_of_pm(&self) -> Vec<Option<Odd>> {
         let (own, d) = (&self.own, self.defaults);
         let operations = own.operation.or(&d.operation).get().into_iter().flatten();
@@ -344,7 +346,7 @@ impl<'a> Template<'a> {
         }
     }
 
-    /// What a Jacobi kernel needs, and nothing else has.
+    /// Notes missing keys of a Jacobi kernel, and keys that only such a kernel has.
     fn check_grids(&self, mistakes: &mut Mistakes<'_>) {
         let (own, d) = (&self.own, self.defaults);
         let operations = own.operation.or(&d.operation).get().into_iter().flatten();
@@ -376,7 +378,7 @@ impl<'a> Template<'a> {
         }
     }
 
-    /// What the CPU would have to read or write in a GPU's memory: the mistake is where the block has its say.
+    /// Notes uses of a GPU's memory that the CPU would have to read or write; the mistake is at a key of the block.
     fn check_memory(&self, mistakes: &mut Mistakes<'_>) {
         let (own, d) = (&self.own, self.defaults);
         let memories = own.memory.or(&d.memory).get();
@@ -456,7 +458,7 @@ impl<'a> Template<'a> {
         }
     }
 
-    /// How many cases the block unfolds into; right for a block without mistakes.
+    /// The number of cases that the block unfolds into; right for a block without mistakes.
     pub(super) fn count(&self) -> u64 {
         let d = self.defaults;
         let lists = [
@@ -575,7 +577,7 @@ impl<'a> Template<'a> {
     }
 }
 
-/// Whether the plan says how many requests are under way: of latency there is one, and PM decides by itself.
+/// Returns true if the plan says how many requests are under way: of latency there is one, and PM decides by itself.
 fn is_driven(measure: Measure, interface: Interface) -> bool {
     measure == Measure::Bandwidth && interface != Interface::Pm
 }

@@ -24,7 +24,7 @@ pub struct PlanErrors {
 /// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError {
-    /// Where; None for a plan that could not be read at all.
+    /// Its place; None for a plan that could not be read at all.
     pub place: Option<Place>,
     /// The key with the way to it, `case[2].size`; blocks and elements count from 1. Empty where there is none.
     pub key: String,
@@ -101,12 +101,12 @@ impl<'t> Mistakes<'t> {
         self.found.is_empty()
     }
 
-    /// Whether it is text in quotes.
+    /// Returns true if it is text in quotes.
     pub(super) fn is_quoted(&self, span: &Range<usize>) -> bool {
         self.text.get(span.clone()).is_some_and(|text| text.starts_with(['"', '\'']))
     }
 
-    /// What stands there, for "found ...": as it was written, cut where it is long.
+    /// The text there, for "found ...": as it was written, cut if it is long.
     pub(super) fn quote(&self, span: Range<usize>) -> String {
         let text = self.text.get(span).unwrap_or_default();
         let mut shown: String = text.chars().take(FOUND).map(visible).collect();
@@ -127,7 +127,7 @@ impl<'t> Mistakes<'t> {
     }
 }
 
-/// Where these bytes are; of several lines the first.
+/// The place of these bytes; of several lines the first.
 fn place(text: &str, span: Range<usize>) -> Place {
     let start = boundary(text, span.start);
     let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);

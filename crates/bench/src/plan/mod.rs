@@ -35,7 +35,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
 /// Bytes of a plan's text: far more than one by hand has, far less than would take long to look through.
 const TEXT_MOST: usize = 256 << 10;
 
-/// What one measurement takes besides its own time: the coordinator's word to the workers and back, warming up.
+/// Time of one measurement besides its own: the coordinator's orders to the workers and their answers, and warming up.
 const OVERHEAD: Duration = Duration::from_millis(25);
 
 /// A plan as it was read and checked.
@@ -53,9 +53,9 @@ pub struct Plan {
     pub seed: Option<u64>,
     /// The share of a value by which its runs may differ before it is flagged.
     pub spread: f64,
-    /// Who runs where.
+    /// The CPUs of the processes.
     pub pinning: Pinning,
-    /// What cases may be measured in.
+    /// The environments that cases may be measured in.
     pub environments: BTreeMap<EnvironmentName, Environment>,
     /// The cases, in the order of the file; some may be there twice ([`Plan::cases`]).
     pub blocks: Vec<Block>,
@@ -66,7 +66,7 @@ pub struct Plan {
 pub struct Block {
     /// With [`Placement::Loopback`] where `placement` is None.
     pub case: Case,
-    /// Where the plan wants the responder.
+    /// The placement of the responder that the plan asks for.
     pub placement: Option<Placement>,
     /// How it is measured.
     pub settings: Settings,
@@ -79,7 +79,7 @@ pub struct Settings {
     pub iterations: u64,
     /// And those of a run that is to be full.
     pub full_iterations: Option<u64>,
-    /// Nothing is measured in any other run.
+    /// Measured in full runs only.
     pub only_full: bool,
     /// Operations before the measurement that do not count.
     pub warm_up: u64,
@@ -91,12 +91,12 @@ pub struct Settings {
     pub inline: Option<u32>,
     /// Requests for one completion, at most the depth; bandwidth only.
     pub signal_every: u32,
-    /// Bytes that a measurement by ranks of a job moves at most, as far as one iteration allows. In place of `at_least` and
-    /// `at_most`, which bound the others.
+    /// Bytes that a measurement by ranks of a job moves at most, as far as one iteration allows. In place of `at_least`
+    /// and `at_most`, which bound the others.
     pub volume: u64,
 }
 
-/// Where the four processes run.
+/// The CPUs of the four processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pinning {
     /// The measured requester.
@@ -119,7 +119,7 @@ pub enum Pin {
     /// A CPU of its own near the device, as far as there are any.
     #[default]
     Auto,
-    /// Where the scheduler likes.
+    /// Any CPU that the scheduler chooses.
     Free,
     /// This CPU.
     Cpu(u32),
@@ -149,8 +149,8 @@ pub fn load(name_or_path: &str) -> Result<Plan, PlanErrors> {
 }
 
 impl Plan {
-    /// What to measure, in the plan's order: `placement` where the plan leaves it to the run, and each case once, with
-    /// the settings that it has where it comes first.
+    /// The cases to measure, in the plan's order: with `placement` if the plan leaves it to the run, and each case
+    /// once, with the settings of its first occurrence.
     pub fn cases(&self, placement: Placement) -> Vec<(Case, Settings)> {
         let mut seen = HashSet::new();
         // A launcher starts the ranks of a job on this host, and workers of another one have the environment of that.
@@ -172,8 +172,8 @@ impl Plan {
 }
 
 impl Settings {
-    /// Iterations of a measurement by ranks of a job, of messages of so many bytes: the Intel MPI Benchmarks' rule (IMB-MPI1, its
-    /// -iter and the volume behind its comma), without the limit of time.
+    /// Iterations of a measurement by ranks of a job, of messages of so many bytes: the Intel MPI Benchmarks' rule
+    /// (IMB-MPI1, its -iter and the volume behind its comma), without the limit of time.
     pub fn of_ranks(&self, case: &Case) -> u64 {
         if case.operation.is_jacobi() {
             return self.iterations;

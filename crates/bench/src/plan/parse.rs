@@ -24,7 +24,7 @@ const HARMLESS: [&str; 2] = ["string values must be quoted", "duplicate key"];
 /// Reads the text of a plan. `name` is for messages and for [`Plan::name`].
 ///
 /// # Errors
-/// All mistakes, in the order of the text. Of TOML that cannot be read on, the first.
+/// All mistakes, in the order of the text. Only the first one if the rest of the TOML cannot be read.
 pub fn parse(name: &str, text: &str) -> Result<Plan, PlanErrors> {
     if text.len() > TEXT_MOST {
         let what = format!("expected a plan of at most {} KiB, found a longer text", TEXT_MOST >> 10);
@@ -102,7 +102,7 @@ fn key_near(text: &str, at: usize) -> String {
     table
 }
 
-/// Reads the tree. What it returns where mistakes were noted is not a plan to be used.
+/// Reads the tree. If it has noted mistakes, the returned plan must not be used.
 fn walk(name: &str, text: &str, top: &DeTable<'_>, mistakes: &mut Mistakes<'_>) -> Plan {
     let (mut title, mut rounds, mut seed, mut spread) = Default::default();
     let (mut pinning, mut defaults) = (Pinning::default(), Keys::default());

@@ -2,7 +2,7 @@
 
 use crate::case::bytes;
 
-/// What numbers a key takes.
+/// The numbers that a key takes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quantity {
     pub least: u64,
@@ -11,8 +11,8 @@ pub(super) struct Quantity {
     pub is_size: bool,
 }
 
-/// A message: IBA volume 1, 9.7.7 allows 2^31 bytes. None of 0 bytes: bandwidth would be 0, and latency of a Write is
-/// seen by its last byte.
+/// A message: IBA volume 1, 9.7.7 allows 2^31 bytes. None of 0 bytes: bandwidth would be 0, and the latency of a Write
+/// is measured by its last byte.
 pub(super) const SIZE: Quantity = Quantity { least: 1, most: 1 << 31, is_size: true };
 
 impl Quantity {
@@ -65,7 +65,7 @@ impl Quantity {
         }
     }
 
-    /// What a list of these may hold, for error texts.
+    /// The forms of a list's elements, for error texts.
     pub(super) fn forms(self) -> String {
         match self.is_size {
             true => format!(r#"{}, written 8, "64K", "8 MiB", "8..8M" or "8..8M by 4""#, self.range()),

@@ -28,7 +28,7 @@ pub(super) struct Node<'a, 't> {
     pub value: &'a Spanned<DeValue<'t>>,
 }
 
-/// What a key was given, and where.
+/// The value of a key, and its place.
 #[derive(Debug, Clone)]
 pub(super) struct Item<T> {
     pub value: T,
@@ -36,7 +36,7 @@ pub(super) struct Item<T> {
     pub span: Range<usize>,
 }
 
-/// What came of a key.
+/// The result of reading a key.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Field<T> {
     /// It is not in the file.
@@ -72,7 +72,7 @@ impl<T> Field<Item<T>> {
     }
 }
 
-/// What was expected instead, and a word of help after what was found.
+/// The expected values, and a word of help after the found one.
 pub(super) struct Expected(pub String, pub String);
 
 impl<S: Into<String>> From<S> for Expected {
@@ -101,7 +101,7 @@ impl<'a, 't> Node<'a, 't> {
         self.value.get_ref().as_str()
     }
 
-    /// None for negative ones too.
+    /// None for negative numbers too.
     fn integer(&self) -> Option<u64> {
         let integer = self.value.get_ref().as_integer()?;
         u64::from_str_radix(integer.as_str(), integer.radix()).ok()
@@ -116,7 +116,7 @@ impl<'a, 't> Node<'a, 't> {
         let Expected(expected, help) = expected.into();
         let span = self.value.span();
         if self.text().is_some() && !mistakes.is_quoted(&span) {
-            // TOML did not take it and has said so.
+            // The TOML parser has reported it already.
             return;
         }
         let found = match self.value.get_ref() {
@@ -256,7 +256,7 @@ impl<'a, 't> Node<'a, 't> {
         })
     }
 
-    /// "auto", or bytes; None is "auto".
+    /// "auto", or a number of bytes; "auto" is None.
     pub(super) fn inline(&self, quantity: Quantity) -> Result<Option<u32>, Expected> {
         let size = match self.text() {
             Some("auto") => return Ok(None),
@@ -267,7 +267,7 @@ impl<'a, 't> Node<'a, 't> {
         u32::try_from(size).map(Some).map_err(|_| quantity.range().into())
     }
 
-    /// Where a process runs.
+    /// The CPU of a process.
     pub(super) fn pin(&self) -> Result<Pin, Expected> {
         match (self.text(), self.integer().and_then(|n| CPUS.allowed(n))) {
             (Some("auto"), _) => Ok(Pin::Auto),
@@ -277,7 +277,7 @@ impl<'a, 't> Node<'a, 't> {
         }
     }
 
-    /// What runs beside: "none", or a size and an operation, as tables and pages show it.
+    /// The stream that runs beside: "none", or a size and an operation, as tables and pages show it.
     pub(super) fn interference(&self) -> Result<Vec<Option<Interference>>, Expected> {
         let text = self.text().unwrap_or_default().trim();
         if text == "none" {

@@ -305,7 +305,7 @@ fn the_paper_plan_has_every_point_of_the_paper() {
             expected.extend([point, latency(point)]);
         }
     }
-    // What is not drawn.
+    // Cases that are not drawn.
     let long = [beside(write, 8 << 10), beside(read, 8 << 10), beside(write, 8 << 20), beside(read, 8 << 20)];
     for size in (3..=23).step_by(2).map(|power| 1 << power) {
         for operation in [write, read] {
@@ -525,7 +525,7 @@ fn a_text_of_mistakes_alone_is_told_off_soon() {
     assert_eq!((told.errors.len(), told.more), (50, TEXT_MOST / 2 - 150));
     let (uc, read) = ("\"uc\",".repeat(20_000), "\"read\",".repeat(15_000));
     let lists = format!("[[case]]\nmeasure = \"latency\"\nservice = [{uc}]\noperation = [{read}]\n");
-    // That UC does not carry it, and that these would be too many cases.
+    // Two mistakes: UC does not carry it, and there would be too many cases.
     assert_eq!(parse("long", &lists).expect_err("reads").errors.len(), 2);
 }
 

@@ -1,5 +1,5 @@
-//! ACP beside the MPI ping-pong: the figures of Ajima et al. 2015, drawn for this device, with what the paper says of its own beside
-//! what was measured; and copies between two other ranks, which it did not measure.
+//! ACP beside the MPI ping-pong: the figures of Ajima et al. 2015, drawn for this device, with what the paper says of
+//! its own beside what was measured; and copies between two other ranks, which it did not measure.
 
 use std::ops::RangeInclusive;
 
@@ -17,10 +17,10 @@ use crate::case::{Interface, Measure, Operation, bytes};
 use crate::compare::ratio::{Ratio, ratio};
 use crate::results::Results;
 
-/// What the figures are after.
+/// The paper that the figures follow.
 pub const PAPER: &str = "Ajima et al. 2015, on the basic layer of ACP over InfiniBand";
 
-/// Whose ping-pongs there may be, the paper's first: its Open MPI used the device.
+/// The MPI libraries whose ping-pongs there may be, the paper's first: its Open MPI used the device.
 const MPIS: [Interface; 4] = [Interface::OpenMpi, Interface::OpenMpiOwn, Interface::Mpich, Interface::MpichOwn];
 
 /// Sizes of which the paper says that Open MPI is ahead, and those of which it says by how much; and where ACP is.
@@ -146,7 +146,7 @@ fn values(all: &[Series<'_>]) -> Table {
     table
 }
 
-/// How many times the bandwidth of `other` the first series has, at each size that both have.
+/// The bandwidth of the first series as a multiple of that of `other`, at each size that both have.
 fn leads(first: &Series<'_>, other: &Series<'_>, seed: u64) -> Vec<(u64, Ratio)> {
     let of = |point: &Seen<'_>| {
         let size = point.case().size;
@@ -222,7 +222,7 @@ fn the_papers(acp: &str, mpi: &str, leads: &[(u64, Ratio)]) -> Vec<String> {
     said
 }
 
-/// From the least to the most: "1.20 to 2.34"; one number where they are the same. None of nothing.
+/// The range, from the least to the most: "1.20 to 2.34"; one number if they are the same. None if it is empty.
 fn range(leads: &[(u64, Ratio)]) -> Option<String> {
     let values = || leads.iter().map(|(_, lead)| lead.value);
     let (low, high) = (values().min_by(f64::total_cmp)?, values().max_by(f64::total_cmp)?);
@@ -230,7 +230,7 @@ fn range(leads: &[(u64, Ratio)]) -> Option<String> {
     Some(if low == high { low } else { format!("{low} to {high}") })
 }
 
-/// What is found of sizes at which ACP is behind in the paper.
+/// The finding at sizes at which ACP is behind in the paper.
 fn behind_in_the_paper(leads: &[(u64, Ratio)]) -> String {
     let count = |verdict| leads.iter().filter(|(_, lead)| Verdict::of(lead) == verdict).count();
     match [Verdict::Ahead, Verdict::Same, Verdict::Behind].map(count) {
@@ -241,7 +241,7 @@ fn behind_in_the_paper(leads: &[(u64, Ratio)]) -> String {
     }
 }
 
-/// Whether it is ahead at every size, and where it is not.
+/// The sentence that it is ahead at every size, or the sizes at which it is not.
 fn goal(acp: &str, mpi: &str, leads: &[(u64, Ratio)]) -> Option<String> {
     let range = range(leads)?;
     let of = |verdict| leads.iter().filter(move |(_, lead)| Verdict::of(lead) == verdict);
@@ -259,7 +259,7 @@ fn goal(acp: &str, mpi: &str, leads: &[(u64, Ratio)]) -> Option<String> {
     Some(said + ".")
 }
 
-/// How much longer a copy between two others takes than a put, at both ends of the sizes and where it takes longest.
+/// The excess time of a copy between two others over a put, at both ends of the sizes and at its maximum.
 fn against_put(all: &[Series<'_>], seed: u64) -> Vec<String> {
     let find = |operation: Operation| {
         all.iter().find(|series| series.points.first().is_some_and(|s| s.case().operation == operation))

@@ -55,7 +55,7 @@ impl Axis {
         Self { spacing: Spacing::Names, range: (0.0, count.max(1) as f64), ticks }
     }
 
-    /// Where a value lies, in the space it is drawn in; held within the range.
+    /// The place of a value, in the space it is drawn in; held within the range.
     pub fn at(&self, value: f64) -> f64 {
         let place = match self.spacing {
             Spacing::Linear => value,
@@ -75,7 +75,7 @@ impl Axis {
         }
     }
 
-    /// What stands at a tick. Categories have their own words.
+    /// The text at a tick. Categories have their own words.
     pub fn label(&self, place: f64) -> String {
         match self.spacing {
             Spacing::Bytes => bytes(self.value(place).round() as u64),
@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// Whether a value is within the range.
+    /// Returns true if a value is within the range.
     pub fn covers(&self, value: f64) -> bool {
         value.is_finite() && value <= self.value(self.range.1) * 1.000_001
     }
@@ -119,7 +119,7 @@ fn linear(low: f64, high: f64) -> Axis {
     Axis { spacing: Spacing::Linear, range: (first * step, last * step), ticks }
 }
 
-/// Whole decades where there are three or more of them, else 1, 2, 5.
+/// Whole decades if there are three or more of them, else 1, 2, 5.
 fn decades(low: f64, high: f64) -> Axis {
     let (low, high) = (low.log10(), high.log10());
     let steps: &[f64] = if high - low < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -129,7 +129,7 @@ fn decades(low: f64, high: f64) -> Axis {
         .flat_map(|decade| steps.iter().map(move |step| f64::from(decade) + step.log10()))
         .collect();
     let first = places.iter().copied().rfind(|p| *p <= low + 1e-9).unwrap_or(low);
-    // Of whole decades the last would mostly be empty: it ends at 2 or 5.
+    // The last of whole decades would mostly be empty: the axis ends at 2 or 5.
     let ends = |place: &f64| [0.0, 2_f64.log10(), 5_f64.log10(), 1.0].map(|part| place + part);
     let last = places.iter().flat_map(ends).find(|p| *p >= high - 1e-9).unwrap_or(high);
     let last = if last > first { last } else { first + 1.0 };

@@ -75,7 +75,7 @@ impl BarChart {
                     labels.push((middle, to.1.min(ends.1) - 4, text));
                 }
             }
-            // Where the units stand there is room beside them; above are the words of the legend.
+            // There is room beside the units; above them are the words of the legend.
             for (x, y, text) in apart(labels, (left, top - canvas::UNIT + VALUE)) {
                 sheet.draw_text(&text, &words(Ink::Label, VALUE, HPos::Center, VPos::Bottom), (x, y))?;
             }
@@ -86,8 +86,8 @@ impl BarChart {
     }
 }
 
-/// Moves labels (middle, foot, words) up until none covers another, right of `left` and with their feet below `top`. What has no room
-/// there is left out: the table has all values.
+/// Moves labels (middle, foot, words) up until none covers another, right of `left` and with their feet below `top`.
+/// Labels without room are left out: the table has all values.
 fn apart(mut labels: Vec<(i32, i32, String)>, (left, top): (i32, i32)) -> Vec<(i32, i32, String)> {
     labels.sort_by_key(|(x, ..)| *x);
     let mut placed: Vec<(i32, i32, String)> = Vec::new();

@@ -1,5 +1,5 @@
-//! What all charts share: a sheet with the legend above, the axes around, and the plot between. The legend stands
-//! outside the plot, so nothing it says can cover a value.
+//! The common parts of all charts: a sheet with the legend above, the axes around, and the plot between. The legend
+//! stands outside the plot, so it can cover no value.
 
 use anyhow::Result;
 use plotters::coord::Shift;
@@ -48,7 +48,7 @@ pub struct Point {
     pub y: f64,
     /// Its 95 % interval.
     pub interval: (f64, f64),
-    /// Whether it is flagged: drawn hollow, or with an asterisk.
+    /// True if it is flagged: drawn hollow, or with an asterisk.
     pub doubtful: bool,
 }
 
@@ -68,20 +68,20 @@ pub struct PaperValue {
 pub struct RightScale {
     /// Its unit.
     pub unit: String,
-    /// What a value is multiplied by.
+    /// The factor of each value.
     pub factor: f64,
 }
 
 /// A line of the legend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// What stands before the words.
+    /// The sample before the words.
     pub sample: Sample,
     /// The words.
     pub label: String,
 }
 
-/// What stands for something in a legend.
+/// The sample of something in a legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sample {
     /// Line and mark of a series.
@@ -98,7 +98,7 @@ pub enum Sample {
     Paper(usize),
 }
 
-/// What is around a plot.
+/// The frame of a plot.
 pub struct Frame<'a> {
     /// Pixels across, of the whole sheet.
     pub width: i32,
@@ -123,12 +123,12 @@ impl Frame<'_> {
         width(words, LETTER) > (self.width - 2 * LEFT) / self.names.len().max(1) as i32
     }
 
-    /// Whether one of the names is too wide for its place, so that they stand in two lines.
+    /// Returns true if one of the names is too wide for its place, so that they stand in two lines.
     fn breaks_names(&self) -> bool {
         self.names.iter().any(|name| self.is_too_wide(name))
     }
 
-    /// Whether one is too wide even so, so that every other name stands lower.
+    /// Returns true if one is too wide even so, so that every other name stands lower.
     fn staggers_names(&self) -> bool {
         self.names.iter().flat_map(|name| lines(name)).any(|line| self.is_too_wide(line))
     }
@@ -147,7 +147,7 @@ fn lines(name: &str) -> Vec<&str> {
 
 /// Words in an ink.
 pub fn words(ink: Ink, size: i32, h: HPos, v: VPos) -> TextStyle<'static> {
-    // The backend divides by 1.24 what it is told.
+    // The backend divides sizes by 1.24.
     TextStyle {
         font: ("sans-serif", f64::from(size) * 1.24).into_font(),
         color: ink.colour().to_backend_color(),
@@ -160,7 +160,7 @@ pub fn width(text: &str, size: i32) -> i32 {
     (text.chars().count() as f64 * f64::from(size) * 0.6).ceil() as i32
 }
 
-/// Where each entry of a legend begins, and how many rows they take.
+/// The begin of each entry of a legend, and the number of rows that they take.
 fn layout<'a>(legend: impl IntoIterator<Item = &'a Entry>, across: i32) -> (Vec<(i32, i32)>, i32) {
     let (mut x, mut row) = (MARGIN, 0);
     let mut places = Vec::new();
@@ -351,7 +351,7 @@ fn axes(sheet: &Sheet<'_>, plot: &Plot<'_, '_>, frame: &Frame<'_>) -> Result<()>
     Ok(())
 }
 
-/// Of how many ticks one can have its words, if ticks are so many pixels apart.
+/// The number of ticks of which one can have its words, if ticks are `apart` pixels apart.
 fn every(labels: &[String], apart: i32) -> usize {
     let widest = labels.iter().map(|label| width(label, LETTER)).max().unwrap_or(0);
     (widest / apart.max(1) + 1) as usize

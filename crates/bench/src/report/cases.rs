@@ -96,7 +96,7 @@ pub fn tiles(results: &Results) -> Vec<[String; 3]> {
     tiles
 }
 
-/// Why cases failed, and why others were left out; None where nothing did.
+/// The reasons why cases failed, and why others were left out; None if there are none.
 pub fn failures(results: &Results) -> Option<Table> {
     let mut table = Table::new(&["case", "what happened", "round", "why"]);
     for result in &results.cases {
@@ -112,7 +112,7 @@ pub fn failures(results: &Results) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// That each interfering stream ran throughout; None where there was none.
+/// The proof that each interfering stream ran throughout; None if there was none.
 pub fn proof(results: &Results) -> Option<Markup> {
     let rows: Vec<(&CaseResult, Vec<&InterferenceProof>)> = results
         .cases

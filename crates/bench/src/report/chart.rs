@@ -87,7 +87,7 @@ impl LineChart {
         })
     }
 
-    /// Whether a value is so small that its mark would lie on the x axis if values were evenly spaced.
+    /// Returns true if a value is so small that its mark would lie on the x axis if values were evenly spaced.
     pub fn hides_a_value(&self) -> bool {
         let top = self.y_axis(Spacing::Linear).range.1;
         let values = self.lines.iter().flat_map(|l| &l.points).map(|p| p.y);

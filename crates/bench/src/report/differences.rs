@@ -100,7 +100,7 @@ fn only(words: &str, cases: &[Case]) -> Markup {
     }
 }
 
-/// What is not drawn: how much it is, and folded away what and why.
+/// The differences that are not drawn: their number, and folded away the cases and reasons.
 fn not_compared(comparison: &Comparison) -> Markup {
     let silent: Vec<&Pair> = comparison.ordered().into_iter().filter(|pair| pair.verdict.is_silent()).collect();
     html! {

@@ -1,5 +1,5 @@
-//! Environments beside each other: a line for each over sizes, and a row for each of those that were measured at a few sizes only, as
-//! a multiple of the first.
+//! Environments beside each other: a line for each over sizes, and a row for each of those that were measured at a few
+//! sizes only, as a multiple of the first.
 
 use anyhow::Result;
 
@@ -17,10 +17,10 @@ use crate::case::{Case, EnvironmentName, Interface, Measure, bytes};
 use crate::compare::ratio::{Ratio, ratio};
 use crate::results::Results;
 
-/// So many sizes are rows; more make a line.
+/// The most sizes that are rows; more make a line.
 const FEW: usize = 2;
 
-/// What is measured in several environments: cases that differ in size and environment only.
+/// Cases measured in several environments: they differ in size and environment only.
 struct Group<'a> {
     /// Without size and environment.
     what: Case,
@@ -113,7 +113,7 @@ fn lines(group: &Group<'_>, number: usize, results: &Results) -> Result<Vec<Figu
             table: table.clone(),
             table_first: false,
         };
-        // What is measured as a time only, one after the other.
+        // Operations that are measured one after the other have times only.
         if group.what.interface != Interface::Verbs {
             let drawing = twice(&bandwidths(lines), Spacing::Linear)?;
             figures.push(figure(format!("environments-{number}-bandwidth{part}"), "bandwidth", drawing));
@@ -123,7 +123,7 @@ fn lines(group: &Group<'_>, number: usize, results: &Results) -> Result<Vec<Figu
     Ok(figures)
 }
 
-/// What the times of messages make as bandwidths.
+/// The bandwidths that follow from the times of messages.
 fn bandwidths(lines: &[(String, Vec<Seen<'_>>)]) -> LineChart {
     let line = |(label, points): &(String, Vec<Seen<'_>>)| Line {
         label: label.clone(),
@@ -141,7 +141,8 @@ fn bandwidths(lines: &[(String, Vec<Seen<'_>>)]) -> LineChart {
     }
 }
 
-/// At each size at which an environment was measured that is no line: those, and the first of all, which they are held against.
+/// At each size at which an environment was measured that is no line: those, and the first of all, which they are held
+/// against.
 fn rows(group: &Group<'_>, number: usize, results: &Results) -> Result<Vec<Figure>> {
     let few = || group.series.iter().filter(|series| !series.is_line());
     let mut sizes: Vec<u64> = few().flat_map(|series| &series.points).map(|seen| seen.case().size).collect();

@@ -22,8 +22,9 @@ use crate::results::Results;
 const OPERATIONS: [Operation; 5] =
     [Operation::Send, Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap];
 
-/// Whether the paper's own matter was measured: FAA beside small streams (tables 2 and 3), or Write or Read over sizes
-/// beside any (figures 3 and 4). Bandwidths over sizes and latencies of small messages alone are everybody's.
+/// Returns true if the paper's own matter was measured: FAA beside small streams (tables 2 and 3), or Write or Read
+/// over sizes beside any (figures 3 and 4). Bandwidths over sizes and latencies of small messages alone are
+/// everybody's.
 fn has_the_papers_matter(seen: &[Seen<'_>]) -> bool {
     let target = |measure| Target { operation: Operation::FetchAdd, service: Service::Rc, measure, size: 8 };
     let is_of_tables = |case: &Case| {
@@ -310,7 +311,7 @@ pub fn under_interference(
     Ok(figures)
 }
 
-/// By what each small stream multiplies the value of an operation, at each size.
+/// The factor by which each small stream multiplies the value of an operation, at each size.
 fn beside_small(
     seen: &[Seen<'_>],
     setting: Setting,

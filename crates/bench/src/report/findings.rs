@@ -1,4 +1,4 @@
-//! What the values of a figure say, as sentences: the findings of the paper, asked of this device.
+//! The findings of a figure, as sentences: those of the paper, checked on this device.
 
 use anyhow::Result;
 
@@ -33,7 +33,7 @@ pub fn highest<'a, 'b>(points: &'b [Seen<'a>]) -> Option<&'b Seen<'a>> {
     of(true).or_else(|| of(false))
 }
 
-/// Where each series of figure 1 is highest, and from where on it has half of that.
+/// The size at which each series of figure 1 is highest, and the first one with half of that.
 pub fn plateau(lines: &[(String, Vec<Seen<'_>>)]) -> Vec<String> {
     let mut said: Vec<String> = lines
         .iter()
@@ -106,7 +106,7 @@ pub fn atomics(seen: &[Seen<'_>], measure: Measure, seed: u64) -> Vec<String> {
     said
 }
 
-/// What the paper says of long streams against this operation.
+/// The paper's finding about long streams against this operation.
 pub fn long_streams(operation: Operation) -> &'static str {
     match operation {
         Operation::Write => "a long Write beside Write halves it, a long Read costs it about 10 % at most.",
@@ -145,7 +145,8 @@ pub struct Left {
     doubtful: bool,
 }
 
-/// What each stream leaves, at the sizes that were measured alone too. The lines are of the same operation as `alone`.
+/// The share that each stream leaves, at the sizes that were measured alone too. The lines are of the same operation as
+/// `alone`.
 pub fn left(alone: &[Seen<'_>], beside: &[(String, Vec<Seen<'_>>)], seed: u64) -> Vec<(String, Vec<Left>)> {
     let of = |point: &Seen<'_>| {
         let case = point.case();
@@ -156,7 +157,7 @@ pub fn left(alone: &[Seen<'_>], beside: &[(String, Vec<Seen<'_>>)], seed: u64) -
     beside.iter().map(|(label, points)| (label.clone(), points.iter().filter_map(of).collect())).collect()
 }
 
-/// By what each of these streams multiplies the value, at each size.
+/// The factor by which each of these streams multiplies the value, at each size.
 pub fn ratios(streams: &[Interference], left: &[(String, Vec<Left>)]) -> Vec<(Interference, Vec<Ratio>)> {
     let of = |beside: &Interference| {
         let (_, left) = left.iter().find(|(label, _)| *label == stream(Some(*beside)))?;
@@ -168,7 +169,7 @@ pub fn ratios(streams: &[Interference], left: &[(String, Vec<Left>)]) -> Vec<(In
 /// The size at which each stream costs most, of those where the values are not doubtful and the cost is surely there.
 pub fn costs(operation: Operation, measure: Measure, left: &[(String, Vec<Left>)]) -> Vec<String> {
     let is_latency = measure == Measure::Latency;
-    // What is lost of a bandwidth, or what comes on top of a latency.
+    // The lost part of a bandwidth, or the added part of a latency.
     let cost = |ratio: f64| if is_latency { ratio - 1.0 } else { 1.0 - ratio };
     let what = name(operation);
     let sentence = |(label, points): &(String, Vec<Left>)| {
@@ -196,7 +197,7 @@ pub fn costs(operation: Operation, measure: Measure, left: &[(String, Vec<Left>)
     left.iter().filter_map(sentence).collect()
 }
 
-/// What is left as percents over size; None where nothing can be compared.
+/// The remaining share as percents over size; None if nothing can be compared.
 pub fn shares(left: &[(String, Vec<Left>)]) -> Result<Option<(Drawing, Table)>> {
     let mut table = Table::new(&["series", "size (B)", "share (%)", "low (%)", "high (%)"]);
     // The first has no points, so that each stream has the same colour as in the figure of the values.

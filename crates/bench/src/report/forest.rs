@@ -21,7 +21,7 @@ pub struct Row {
     pub tone: Tone,
 }
 
-/// What a row says.
+/// The meaning of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     /// Better, and not by chance.

@@ -53,14 +53,14 @@ pub fn of_the_rest(results: &Results, beyond_the_paper: bool) -> Result<Vec<Figu
     Ok(figures)
 }
 
-/// Whether it was measured beside some stream over sizes.
+/// Returns true if it was measured beside some stream over sizes.
 fn has_sizes(seen: &[Seen<'_>], setting: Setting, operation: Operation) -> bool {
     let of_this = |case: &Case| setting.fits(case) && case.operation == operation && case.qps == 1;
     let beside = streams(seen, of_this).into_iter();
     beside.map(|s| over_size(seen, setting, operation, Some(s))).any(|points| points.len() >= LEAST_SIZES)
 }
 
-/// What was measured beside streams but not over sizes, and is not of the paper's tables.
+/// Cases that were measured beside streams at one size only, and are not in the paper's tables.
 fn at_one_size(seen: &[Seen<'_>], beyond_the_paper: bool) -> Vec<Target> {
     let is_table_2_or_3 = |t: &Target| beyond_the_paper && t.operation.is_atomic() && t.service == Service::Rc;
     let drawn = |case: &Case| {
@@ -120,7 +120,7 @@ fn sizes(seen: &[Seen<'_>], setting: Setting, beyond_the_paper: bool) -> Result<
     lines.chunks(SERIES).enumerate().map(figure).collect()
 }
 
-/// How far the 99th percentile is above the median of the smallest messages.
+/// The distance of the 99th percentile from the median for the smallest messages.
 fn tails(lines: &[(String, Vec<Seen<'_>>)]) -> Vec<String> {
     let tail = |(label, points): &(String, Vec<Seen<'_>>)| {
         let first = points.first()?;
@@ -139,13 +139,13 @@ fn capitals(service: Service) -> String {
     service.word().to_uppercase()
 }
 
-/// What a scaling figure goes over.
+/// The quantity that a scaling figure varies.
 struct Over {
     id: &'static str,
     label: &'static str,
     /// The value along the axis.
     of: fn(&Case) -> u32,
-    /// What must be the same along it.
+    /// The settings that must be the same along it.
     fixed: fn(&Case) -> u32,
     fixed_label: &'static str,
 }

@@ -15,7 +15,7 @@ use crate::results::Results;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-/// Nothing is loaded, and nothing is sent.
+/// The page loads nothing and sends nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
 /// A whole page around this content. `controls`: what can be chosen.

@@ -9,7 +9,7 @@ use plotters::style::RGBColor;
 /// Series that can be told apart in one figure.
 pub const SERIES: usize = 7;
 
-/// What is drawn; each has a colour of its own, if only by the lowest bits.
+/// The inks; each has a colour of its own, if only by the lowest bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
     /// Words.
@@ -20,7 +20,7 @@ pub enum Ink {
     Axis,
     /// Lines of the grid.
     Grid,
-    /// What lies behind; also the inside of hollow marks.
+    /// The background; also the inside of hollow marks.
     Surface,
     /// The line of a series.
     Line(usize),

@@ -14,10 +14,10 @@ use super::{Cell, Drawing, Figure, Picture, Row, Table};
 use crate::case::{Case, Interference, Measure, Operation, Placement, Service, bytes};
 use crate::compare::ratio::ratio;
 
-/// What is measured beside streams, at one size, over one QP, wherever the responder is.
+/// An operation that is measured beside streams, at one size, over one QP, in any placement of the responder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// What is measured.
+    /// The quantity that is measured.
     pub measure: Measure,
     /// The service of its QP.
     pub service: Service,
@@ -31,7 +31,7 @@ pub struct Target {
 const MOST_STREAMS: usize = 4;
 
 impl Target {
-    /// That of a case.
+    /// The target of a case.
     pub fn of(case: &Case) -> Self {
         Self { measure: case.measure, service: case.service, operation: case.operation, size: case.size }
     }
@@ -40,7 +40,7 @@ impl Target {
         Self::of(case) == *self && case.qps == 1
     }
 
-    /// What the paper has of it.
+    /// The paper's value of it.
     fn paper(&self, device: &Device, beside: Option<Interference>) -> Option<f64> {
         if (self.operation, self.service, self.size) != (Operation::FetchAdd, Service::Rc, 8) {
             return None;
@@ -62,7 +62,7 @@ impl Target {
 /// A table for the small streams, and one for the long ones. `id` is the paper's; others have a name of their own.
 pub fn tables(seen: &[Seen<'_>], target: Target, id: Option<&str>, seed: u64) -> Result<Vec<Figure>> {
     let all = streams(seen, |case| target.fits(case));
-    // What ran alone at other depths is another case.
+    // Runs alone at other depths are another case.
     let with_stream = seen.iter().filter(|s| target.fits(s.case()) && s.case().interference.is_some());
     let Some(depth) = most_common(with_stream.map(|s| s.case().depth)) else { return Ok(Vec::new()) };
     let own: Vec<Seen<'_>> =

@@ -12,7 +12,7 @@ use crate::results::Results;
 use crate::terminal::{self, Kind, Screen};
 use crate::worker::Problem;
 
-/// Who carries a kernel out, beside others in its figure.
+/// The carrier of a kernel, beside others in its figure.
 type Who = (Interface, Option<EnvironmentName>);
 
 /// A figure for each size that was measured.
@@ -96,7 +96,7 @@ pub fn text(results: &Results, screen: Screen) -> String {
     format!("A Jacobi kernel, ms; * doubtful\n{}\n", terminal::table(&columns, &rows, screen))
 }
 
-/// Of what `step` is a step of, a part, in ms.
+/// The time of a part of the kernel of `step`, in ms.
 fn part_ms(results: &Results, step: &Seen<'_>, operation: Operation) -> Option<f64> {
     let parts = seen_where(results, |case| *case == Case { operation, ..*step.case() });
     parts.first().map(|part| part.value() / 1e3)

@@ -56,7 +56,7 @@ fn host(heading: &str, host: &Host) -> Markup {
     }
 }
 
-/// The machine's own figures of each round; None where none were taken.
+/// The machine's own figures of each round; None if none were taken.
 pub fn raw(results: &Results) -> Option<Markup> {
     if results.raw.is_empty() {
         return None;

@@ -81,7 +81,8 @@ const OF_THE_PAPER: &str = "The figures of the paper";
 /// The heading of the figures of ranks of jobs, which a run has only if it measured ACP.
 const OF_ACP: &str = "ACP beside the MPI ping-pong";
 
-/// The heading of what stands beside the paper on PEACH2, which a run has only if it measured in an environment that is its model.
+/// The heading of what stands beside the paper on PEACH2, which a run has only if it measured in an environment that is
+/// its model.
 const OF_TCA: &str = "A model of PEACH2 beside TCA Verbs";
 
 /// The heading of what stands beside the paper on PM, which a run has only if it measured through PM.
@@ -112,15 +113,16 @@ pub(crate) struct Figure {
     pub name: String,
     /// One line.
     pub title: String,
-    /// What is seen, in a sentence or two.
+    /// The description, in a sentence or two.
     pub caption: String,
-    /// What the values say, one sentence each.
+    /// The findings, one sentence each.
     pub findings: Vec<String>,
     /// The picture.
     pub drawing: Drawing,
     /// Its values.
     pub table: Table,
-    /// Whether the values are the point, and the picture goes with them. Such a figure takes the whole width of the page.
+    /// True if the values are the point, and the picture goes with them. Such a figure takes the whole width of the
+    /// page.
     pub table_first: bool,
 }
 
@@ -148,7 +150,7 @@ impl Picture {
         Ok(Self { wide: draw(canvas::WIDE)?, narrow: draw(canvas::NARROW)? })
     }
 
-    /// Of a figure whose [values are first](Figure::table_first): as wide as the page, as they are.
+    /// The drawing of a figure whose [values are first](Figure::table_first): as wide as the page, as they are.
     fn below_values(draw: impl Fn(i32) -> Result<String>) -> Result<Self> {
         Ok(Self { wide: draw(canvas::WHOLE)?, narrow: draw(canvas::NARROW)? })
     }
@@ -172,7 +174,7 @@ impl Drawing {
 pub(crate) struct Table {
     /// Headings, units included.
     pub columns: Vec<String>,
-    /// As many cells each as there are columns.
+    /// The rows, each with a cell for every column.
     pub rows: Vec<Row>,
 }
 
@@ -190,7 +192,7 @@ pub(crate) struct Row {
 pub(crate) enum Cell {
     /// Words.
     Text(String),
-    /// How many, or which.
+    /// A number, or a name.
     Count(u64),
     /// Rounded in the page, whole in CSV.
     Number(f64),
@@ -198,7 +200,7 @@ pub(crate) enum Cell {
     Doubtful(f64),
     /// A number that the page does not show, and what it shows instead.
     Instead(f64, &'static str),
-    /// Nothing.
+    /// No content.
     None,
 }
 
@@ -207,7 +209,7 @@ impl Cell {
         value.filter(|v| v.is_finite()).map_or(Self::None, Self::Number)
     }
 
-    /// What the page shows.
+    /// The text on the page.
     fn shown(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),

@@ -1,9 +1,9 @@
-//! What streams cost, all sizes taken together, and who costs least: the paper's findings on interference, asked of this
-//! device.
+//! The costs of streams, all sizes taken together, and their order: the paper's findings on interference, checked on
+//! this device.
 //!
-//! Sizes are averaged by the logarithms of their ratios. The error of an average follows from the intervals of its parts,
-//! as if they were independent. What ran alone is in all of them, so two costs differ less by chance than is supposed here:
-//! an order is said to be more than chance rather too seldom than too often.
+//! Sizes are averaged by the logarithms of their ratios. The error of an average follows from the intervals of its
+//! parts, as if they were independent. The case without a stream is in all of them, so two costs differ less by chance
+//! than is supposed here: an order is called more than chance rather too seldom than too often.
 
 use std::cmp::Ordering;
 
@@ -13,13 +13,13 @@ use super::reference::{DEVICES, Device};
 use crate::case::{Interference, Measure, Operation};
 use crate::compare::ratio::Ratio;
 
-/// What is found where two costs may be the same.
+/// The finding if two costs may be the same.
 const NO_DIFFERENCE: &str = "no difference beyond chance here";
 
 /// Half the width of a 95 % interval, in standard errors.
 const ERRORS: f64 = 1.96;
 
-/// What runs beside, as the paper sorts it: FAA and CAS cost the same there.
+/// The kind of a stream, as the paper sorts them: FAA and CAS cost the same there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -46,13 +46,14 @@ impl Kind {
     }
 }
 
-/// From what costs Write and Read least to what costs them most (figures 3 and 4).
+/// The order of the paper, from the kind that costs Write and Read least to that which costs them most (figures 3 and
+/// 4).
 const OF_FIGURES: [Kind; 3] = [Kind::Read, Kind::Atomic, Kind::Write];
 
-/// A stream, and by what it multiplies the value of an operation, at each size.
+/// A stream, and the factors by which it multiplies the value of an operation, at each size.
 pub type Streams = [(Interference, Vec<Ratio>)];
 
-/// How many times dearer an operation is, as a logarithm, with the standard error.
+/// The factor by which an operation gets dearer, as a logarithm, with the standard error.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     log: f64,
@@ -60,7 +61,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// The mean over these; None without any that can be reckoned with.
+    /// The mean over these; None if none of them has finite logarithms.
     fn mean<'a>(ratios: impl IntoIterator<Item = &'a Ratio>, measure: Measure) -> Option<Self> {
         let dearer = if measure == Measure::Latency { 1.0 } else { -1.0 };
         let logs = |ratio: &Ratio| [ratio.value, ratio.interval.0, ratio.interval.1].map(f64::ln);
@@ -75,14 +76,14 @@ impl Cost {
         Some(Self { log, error: squares.sum::<f64>().sqrt() / n })
     }
 
-    /// Whether it is less or more than the other by more than chance.
+    /// The order of two costs: equal if their difference may be chance.
     fn against(self, other: Self) -> Ordering {
         let error = (self.error.powi(2) + other.error.powi(2)).sqrt();
         let difference = self.log - other.log;
         if difference.abs() <= ERRORS * error { Ordering::Equal } else { difference.total_cmp(&0.0) }
     }
 
-    /// What is lost of a bandwidth, or comes on top of a latency: "12 % (10 % to 13 %)".
+    /// The lost part of a bandwidth, or the added part of a latency: "12 % (10 % to 13 %)".
     fn told(self, measure: Measure) -> String {
         let share = |log: f64| if measure == Measure::Latency { log.exp() - 1.0 } else { 1.0 - (-log).exp() };
         let [value, low, high] =
@@ -113,7 +114,7 @@ fn told(costs: &[(Kind, Cost)], measure: Measure) -> String {
     text
 }
 
-/// What is found of an order that the paper has.
+/// The finding about an order that the paper has.
 fn verdict(order: &[Kind], costs: &[(Kind, Cost)]) -> &'static str {
     let cost = |kind: Kind| costs.iter().find(|(of, _)| *of == kind).map(|(_, cost)| *cost);
     let pairs = order.iter().enumerate().flat_map(|(i, less)| order[i + 1..].iter().map(move |more| (*less, *more)));
@@ -130,7 +131,7 @@ fn words(order: &[Kind]) -> String {
     order.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(" < ")
 }
 
-/// What small streams cost an operation of figures 3 and 4, beside what the paper says.
+/// The costs of small streams for an operation of figures 3 and 4, beside the paper's finding.
 pub fn of_figures(operation: Operation, measure: Measure, streams: &Streams) -> Vec<String> {
     let what = name(operation);
     let costs = costs(streams, measure);
@@ -155,7 +156,7 @@ pub fn of_figures(operation: Operation, measure: Measure, streams: &Streams) -> 
     said
 }
 
-/// Whether atomics cost Write more than Read.
+/// The sentence that compares the costs of atomics for Write and for Read.
 pub fn of_atomics(write: &Streams, read: &Streams, measure: Measure) -> Option<String> {
     let atomics = |streams| costs(streams, measure).into_iter().find(|(kind, _)| *kind == Kind::Atomic);
     let ((_, write), (_, read)) = (atomics(write)?, atomics(read)?);
@@ -168,7 +169,7 @@ pub fn of_atomics(write: &Streams, read: &Streams, measure: Measure) -> Option<S
     Some(format!("8 B atomics cost Write {write} over all sizes, Read {read}. Paper: Write more than Read; {here}."))
 }
 
-/// What long streams cost an operation, beside what the paper says of it.
+/// The costs of long streams for an operation, beside the paper's finding about it.
 pub fn of_long(operation: Operation, measure: Measure, streams: &Streams) -> Vec<String> {
     let sentence = |(beside, ratios): &(Interference, Vec<Ratio>)| {
         let paper = match (operation, beside.operation) {
@@ -182,7 +183,7 @@ pub fn of_long(operation: Operation, measure: Measure, streams: &Streams) -> Vec
     streams.iter().filter_map(sentence).collect()
 }
 
-/// What small streams cost FAA, beside what the paper's tables say; `paper` is a device's value beside a stream.
+/// The costs of small streams for FAA, beside the paper's tables; `paper` is a device's value beside a stream.
 pub fn of_tables(
     measure: Measure,
     place: &str,
@@ -277,7 +278,7 @@ mod tests {
             .map(|(value, operation)| beside(operation, &[value]))
             .into();
         let said = of_tables(Measure::Latency, "here", &longer, |d, s| d.latency(s)).expect("all kinds");
-        // Of the QDR adapter a Write costs less latency than a Read.
+        // On the QDR adapter a Write costs less latency than a Read.
         let expected =
             "Paper: Read < Write < atomics (X1 DDR), here too; Write < Read < atomics (X1 QDR), not the order here.";
         assert!(said.ends_with(expected), "{said}");

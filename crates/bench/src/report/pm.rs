@@ -1,5 +1,5 @@
-//! PM beside its paper: what Sumimoto et al. 2004 print of PM/InfiniBand-FJ and of PM on other networks, next to what was measured here;
-//! round trips and bandwidths over size; and what data inside the work request save.
+//! PM beside its paper: what Sumimoto et al. 2004 print of PM/InfiniBand-FJ and of PM on other networks, next to what
+//! was measured here; round trips and bandwidths over size; and what data inside the work request save.
 
 use std::cmp::Reverse;
 
@@ -21,7 +21,7 @@ use crate::results::{Flag, Results};
 use crate::stats::WIDEST;
 use crate::terminal::{self, Kind, Screen};
 
-/// What the figures are after.
+/// The paper that the figures follow.
 pub const PAPER: &str = "Sumimoto et al. 2004, on PM/InfiniBand-FJ";
 
 /// The variable by which PM puts no data into work requests, if it is 0.
@@ -30,12 +30,12 @@ const INLINE: &str = "PM_INLINE";
 /// The networks of the paper; the first two are PM/InfiniBand-FJ, on hosts with two chip sets.
 const NETWORKS: [&str; 4] = ["GC-LE", "E7501", "Myrinet", "Ethernet"];
 
-/// What the paper prints, in the order of [`NETWORKS`]: µs, MB/s.
+/// The values that the paper prints, in the order of [`NETWORKS`]: µs, MB/s.
 #[derive(Debug, PartialEq)]
 struct Printed {
     what: &'static str,
     operation: Operation,
-    /// Whether data go inside the work request, as far as they are short enough.
+    /// True if data go inside the work request, as far as they are short enough.
     inline: bool,
     values: [Option<f64>; NETWORKS.len()],
 }
@@ -66,7 +66,7 @@ const RDMA: Printed = Printed {
 };
 const PRINTED: [&Printed; 4] = [&ROUND_TRIP, &NOT_INLINE, &MESSAGES, &RDMA];
 
-/// What the paper says that data inside the work request save.
+/// The saving by data inside the work request, from the paper.
 const SAVED: &str = "Paper: 12.5\u{a0}% on GC-LE, 11.1\u{a0}% on E7501";
 
 type Environment = Option<EnvironmentName>;
@@ -116,7 +116,7 @@ fn of_pm(results: &Results, operation: Operation) -> Vec<Seen<'_>> {
     seen_where(results, |case| case.interface == Interface::Pm && case.operation == operation)
 }
 
-/// What the verbs API has for an operation of PM's.
+/// The cases of the verbs API that correspond to an operation of PM's.
 fn of_verbs(results: &Results, operation: Operation) -> Vec<Seen<'_>> {
     let (operation, measure) = match operation {
         Operation::PingPong => (Operation::Send, Measure::Latency),
@@ -147,7 +147,7 @@ fn environments(seen: &[Seen<'_>]) -> Vec<Environment> {
     all
 }
 
-/// Whether data go inside the work request in an environment.
+/// Returns true if data go inside the work request in an environment.
 fn is_inline(results: &Results, environment: Environment) -> bool {
     let variables = environment.and_then(|name| results.header.environments.get(name.as_str()));
     variables.is_none_or(|of| of.variables.get(INLINE).is_none_or(|value| value != "0"))
@@ -275,7 +275,7 @@ fn beside_the_paper(measure: Measure, rows: &[&Beside<'_>], results: &Results) -
     })
 }
 
-/// What data inside the work request save of a round trip, in each environment that was measured without too.
+/// The share of a round trip that data inside the work request save, in each environment that was measured without too.
 fn saved(rows: &[&Beside<'_>], seed: u64) -> Vec<String> {
     let mut said = Vec::new();
     for without in rows.iter().filter(|row| !row.printed.inline) {
@@ -297,7 +297,7 @@ fn saved(rows: &[&Beside<'_>], seed: u64) -> Vec<String> {
     said
 }
 
-/// What leaves so much of something: "save 12 % (10 % to 14 %) of".
+/// The words for a ratio below or above 1: "save 12 % (10 % to 14 %) of".
 fn less(Ratio { value, interval: (low, high) }: Ratio) -> String {
     let (verb, share) = if value <= 1.0 { ("save", 1.0 - value) } else { ("add", value - 1.0) };
     let (share, of) = (percent(share), if value <= 1.0 { "of" } else { "to" });
@@ -380,7 +380,7 @@ fn over_size(
         lines.extend(by_environment("PM", &of_pm(results, *operation)));
     }
     if lines.is_empty() {
-        // Nothing to set the verbs API beside.
+        // The verbs API has no case to compare with.
         return Ok(Vec::new());
     }
     for operation in operations {

@@ -1,5 +1,5 @@
-//! What a figure asks of the results: which cases have a value, and which of them belong together. A figure asks by
-//! what was measured, not by the name of the plan, so any plan gets those figures that it has cases for.
+//! The queries of figures: the cases that have a value, and those that belong together. A figure selects by the
+//! measurement, not by the name of the plan, so any plan gets those figures that it has cases for.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use crate::results::{CaseResult, Flag, Results, Summary};
 pub struct Seen<'a> {
     /// Its runs.
     pub result: &'a CaseResult,
-    /// What they say together.
+    /// The summary of the runs.
     pub summary: &'a Summary,
 }
 
 impl Seen<'_> {
-    /// What was measured.
+    /// The case.
     pub fn case(&self) -> &Case {
         &self.result.case
     }
 
-    /// Whether a flag says so.
+    /// Returns true if a flag says so.
     pub fn is_doubtful(&self) -> bool {
         !self.summary.flags.is_empty()
     }
 
-    /// Whether its runs are too few for an interval.
+    /// Returns true if its runs are too few for an interval.
     pub fn has_too_few_rounds(&self) -> bool {
         self.summary.flags.contains(&Flag::TooFewRounds)
     }
@@ -46,14 +46,15 @@ impl Seen<'_> {
 
     /// A point of a chart.
     pub fn point(&self, x: f64) -> Point {
-        // What nobody knows is not drawn.
+        // An interval that is unknown is not drawn.
         let interval = if self.has_too_few_rounds() { (self.value(), self.value()) } else { self.interval() };
         Point { x, y: self.value(), interval, doubtful: self.is_doubtful() }
     }
 }
 
-/// All cases of the verbs API that have a value above zero, but those in a GPU's memory, and those in environments: figures are of
-/// the host's, as those of the paper are, and the table of all cases has the others. Environments have figures of their own.
+/// All cases of the verbs API that have a value above zero, but those in a GPU's memory, and those in environments:
+/// figures are of the host's, as those of the paper are, and the table of all cases has the others. Environments have
+/// figures of their own.
 pub fn seen(results: &Results) -> Vec<Seen<'_>> {
     seen_through(results, Interface::Verbs)
 }
@@ -74,14 +75,14 @@ pub fn seen_where(results: &Results, fits: impl Fn(&Case) -> bool) -> Vec<Seen<'
     results.cases.iter().filter_map(with_value).collect()
 }
 
-/// What cases of one figure have in common.
+/// The common settings of the cases of one figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting {
-    /// Where the responder is.
+    /// The place of the responder.
     pub placement: Placement,
     /// The service of the QPs.
     pub service: Service,
-    /// What is measured.
+    /// The quantity that is measured.
     pub measure: Measure,
 }
 
@@ -96,7 +97,7 @@ impl Setting {
         Self { placement, service: Service::Rc, measure }
     }
 
-    /// Whether a case has it.
+    /// Returns true if a case has it.
     pub fn fits(&self, case: &Case) -> bool {
         Self::of(case) == *self
     }
@@ -193,7 +194,7 @@ pub fn stream(beside: Option<Interference>) -> String {
     beside.map_or_else(|| "none".to_owned(), |s| format!("{} {}", crate::case::bytes(s.size), name(s.operation)))
 }
 
-/// As the paper calls them.
+/// The paper's names.
 pub fn place(placement: Placement) -> &'static str {
     match placement {
         Placement::Loopback => "loopback (intra-node)",

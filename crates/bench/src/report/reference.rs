@@ -1,5 +1,5 @@
-//! What the paper measured: Akimoto et al. 2012, "Performance evaluation of InfiniBand atomic operation". Only values
-//! that its text and tables print are here; the points of its curves are not.
+//! The paper's values: Akimoto et al. 2012, "Performance evaluation of InfiniBand atomic operation". Only values that
+//! its text and tables print are here; the points of its curves are not.
 
 use crate::case::{Interference, Operation};
 
@@ -8,7 +8,7 @@ use crate::case::{Interference, Operation};
 pub struct Device {
     /// In the address of the page: `#reference=x1-ddr`.
     pub key: &'static str,
-    /// As the paper names it.
+    /// The paper's name for it.
     pub name: &'static str,
     /// Its name where there is little room.
     pub short: &'static str,
@@ -18,7 +18,7 @@ pub struct Device {
     tables: Option<Tables>,
 }
 
-/// What tables 2 and 3 say of a device, in the order of [`STREAMS`].
+/// The values of a device in tables 2 and 3, in the order of [`STREAMS`].
 #[derive(Debug)]
 struct Tables {
     /// FAA bandwidth in MB/s (table 2).

@@ -1,5 +1,5 @@
-//! The model of PEACH2 beside the boards: what "TCA Verbs" (2015) prints, next to what was measured in environments that a plan says
-//! to be models of them. Only values that its text prints are here; the points of its curves are not.
+//! The model of PEACH2 beside the boards: what "TCA Verbs" (2015) prints, next to what was measured in environments
+//! that a plan says to be models of them. Only values that its text prints are here; the points of its curves are not.
 
 use anyhow::Result;
 
@@ -14,17 +14,17 @@ use crate::environment::{Environment, PaperDevice};
 use crate::results::Results;
 use crate::terminal::{self, Kind, Screen};
 
-/// What the figures are after.
+/// The paper that the figures follow.
 pub const PAPER: &str = "“TCA Verbs” (2015), Verbs on boards that can only put";
-/// What stands above everything that is measured here.
+/// The label above all values that are measured here.
 pub const LABEL: &str = "These are values of a model of PEACH2 in software, not of the board: the processor moves the bytes, in the \
     time that the paper says the board takes. The paper’s values are those of its boards.";
 
 /// Bytes of a message whose latency the paper prints.
 const SMALL: u64 = 8;
 
-/// What the paper prints of an operation: on the boards with memory of the processor and with that of a GPU, and on what it
-/// compares them with.
+/// The paper's values of an operation: on the boards with memory of the processor and with that of a GPU, and on the
+/// adapter that it compares them with.
 struct Printed {
     operation: Operation,
     measure: Measure,
@@ -39,7 +39,7 @@ const fn printed(operation: Operation, measure: Measure, cpu: f64, gpu: Option<f
     Printed { operation, measure, cpu, gpu, host: None, other }
 }
 
-/// Latencies in µs, bandwidths in GB/s. Of GPU memory the paper prints 2.7 to 2.8 GB/s; the better one is here.
+/// Latencies in µs, bandwidths in GB/s. For GPU memory the paper prints 2.7 to 2.8 GB/s; the better one is here.
 const PRINTED: [Printed; 12] = [
     Printed { host: Some(2.2), ..printed(Operation::RawPut, Measure::Latency, 2.0, None, None) },
     printed(Operation::Send, Measure::Latency, 3.5, Some(4.2), None),
@@ -69,7 +69,7 @@ impl Printed {
         if self.operation == Operation::PingPong { "MPI ping-pong" } else { name(self.operation) }
     }
 
-    /// Whether a case is one of those that the value is of. The paper's MPI uses the device.
+    /// Returns true if a case is one of those that the value is of. The paper's MPI uses the device.
     fn fits(&self, case: &Case) -> bool {
         let alone = case.operation == self.operation && case.interference.is_none();
         alone
@@ -122,7 +122,8 @@ impl Beside<'_> {
     }
 }
 
-/// All that the paper prints and was measured in environments that stand for its devices; nothing without a model of the boards.
+/// All that the paper prints and was measured in environments that stand for its devices; nothing without a model of
+/// the boards.
 fn beside(results: &Results) -> Vec<Beside<'_>> {
     let mut all = Vec::new();
     let is_board = |environment: &Environment| environment.paper.is_some_and(|paper| paper != PaperDevice::Other);
@@ -134,7 +135,7 @@ fn beside(results: &Results) -> Vec<Beside<'_>> {
     models.sort_unstable();
     for printed in &PRINTED {
         for &(device, environment) in &models {
-            // Of these the paper prints only what they are made for.
+            // For these descriptors the paper prints values of some operations only.
             if device == PaperDevice::HostDescriptors && printed.host.is_none() {
                 continue;
             }
@@ -161,7 +162,7 @@ fn beside(results: &Results) -> Vec<Beside<'_>> {
     all
 }
 
-/// A figure of the latencies and one of the bandwidths, as far as there are any.
+/// A figure of the latencies and one of the bandwidths; none without values.
 pub fn figures(results: &Results) -> Result<Vec<Figure>> {
     let all = beside(results);
     let mut figures = Vec::new();
@@ -177,7 +178,7 @@ pub fn figures(results: &Results) -> Result<Vec<Figure>> {
 fn figure(measure: Measure, rows: &[&Beside<'_>]) -> Result<Figure> {
     let mut groups: Vec<&str> = rows.iter().map(|row| row.what).collect();
     groups.dedup();
-    // What has nothing of the paper beside it would only set the scale, and one value makes no bars; the table has them.
+    // Rows without a value of the paper would only set the scale, and one value makes no bars; the table has them.
     let drawn = rows.iter().filter(|row| row.paper.is_some() && row.device != PaperDevice::HostDescriptors);
     let mut series: Vec<(PaperDevice, &str)> = drawn.map(|row| (row.device, row.environment)).collect();
     series.sort_unstable();
@@ -236,7 +237,7 @@ fn described(device: PaperDevice) -> &'static str {
     }
 }
 
-/// What the paper says that an operation takes more than the one that it is made of, in µs.
+/// The time that an operation takes beyond the one that it is made of, by the paper, in µs.
 struct Added {
     what: &'static str,
     operation: Operation,

@@ -1,4 +1,4 @@
-//! What has been measured so far, by case: the journal's lines in, results out.
+//! The measurements so far, by case: the journal's lines in, results out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::plan::{self, Plan, Settings};
 use crate::results::{CaseResult, RawFigures, Results, SCHEMA, Skipped, Summary};
 use crate::stats;
 
-/// What has been measured so far.
+/// The measurements so far.
 pub struct Collector {
     begin: Begin,
     spread: f64,
@@ -24,12 +24,12 @@ pub struct Collector {
 
 struct Collected {
     result: CaseResult,
-    /// Whether `result.summary` is of all its runs.
+    /// True if `result.summary` is of all its runs.
     summed: bool,
 }
 
 impl Collector {
-    /// Nothing yet of the cases of `plan`.
+    /// A collector without measurements, for the cases of `plan`.
     pub fn new(begin: Begin, plan: &Plan, cases: &[(Case, Settings)]) -> Self {
         let new = |case: &Case| Collected {
             result: CaseResult { case: *case, iterations: 0, runs: vec![], failures: vec![], summary: None },
@@ -52,7 +52,7 @@ impl Collector {
         Ok((collected, plan))
     }
 
-    /// Takes in a line of the journal. What is not of this plan is left out.
+    /// Takes in a line of the journal. A line of another plan is left out.
     pub fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Run { case, planned, run } => {
@@ -93,7 +93,7 @@ impl Collector {
         began.elapsed().map_or(0.0, |d| d.as_secs_f64())
     }
 
-    /// What there is of a case.
+    /// The results of a case so far.
     pub fn result(&self, case: &Case) -> Option<&CaseResult> {
         self.index.get(case).map(|i| &self.cases[*i].result)
     }
@@ -103,7 +103,7 @@ impl Collector {
         self.result(case).map(|r| r.iterations).filter(|n| *n > 0)
     }
 
-    /// Whether the case needs no measurement in `round`: it had it, or it fails each time.
+    /// Returns true if the case needs no measurement in `round`: it had it, or it fails each time.
     pub fn is_settled(&self, case: &Case, round: u32) -> bool {
         self.result(case).is_none_or(|r| {
             r.runs.iter().any(|run| run.round == round)
@@ -112,12 +112,12 @@ impl Collector {
         })
     }
 
-    /// Whether the machine's own figures are there for `round`.
+    /// Returns true if the machine's own figures are there for `round`.
     pub fn has_raw(&self, round: u32) -> bool {
         self.raw.iter().any(|r| r.round == round)
     }
 
-    /// The summary of a case so far with the number of its runs and of its failures; None where there is neither.
+    /// The summary of a case so far with the number of its runs and of its failures; None if there is neither.
     pub fn summary(&mut self, case: &Case) -> Option<(Option<Summary>, usize, usize)> {
         let (rounds, spread, seed) = (self.rounds(), self.spread, self.begin.header.seed);
         let found = self.get(case)?;
@@ -165,7 +165,7 @@ pub fn plan_of(begin: &Begin) -> Result<Plan> {
     plan::parse(&text.name, &text.text).context("the plan of this run cannot be read by this version")
 }
 
-/// Where the responder is when the plan does not say.
+/// The placement of the responder if the plan names none.
 pub fn default_placement(begin: &Begin) -> Placement {
     if begin.setup.peer.is_some() { Placement::Peer } else { Placement::Loopback }
 }

@@ -1,5 +1,5 @@
-//! Ranks of a job as workers: the launcher that starts them, and how they find the coordinator. `vervain launch` starts those
-//! of ACP and PM, an mpirun those of an MPI.
+//! Ranks of a job as workers: the launcher that starts them, and how they find the coordinator. `vervain launch` starts
+//! those of ACP and PM, an mpirun those of an MPI.
 
 use std::fs::File;
 use std::io;
@@ -17,23 +17,24 @@ use rustix::process::{Pid, Signal, getuid, kill_process};
 use super::worker_handle::{WorkerError, WorkerHandle};
 use crate::case::Interface;
 
-/// How long ranks may take until they have joined: an mpirun and its libraries, on a busy machine.
+/// Time for ranks to join: an mpirun and its libraries, on a busy machine.
 const JOINING: Duration = Duration::from_secs(60);
-/// How long ranks may take to leave the job, and its launcher to end, before it is told to and before it is killed.
+/// Time for ranks to leave the job, and for its launcher to end: first by itself, then by a signal, before it is
+/// killed.
 const LEAVING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A job to be started.
 pub struct JobRequest<'a> {
-    /// Of what.
+    /// The interface of the ranks.
     pub interface: Interface,
     /// The port of the device, from 1.
     pub port: u8,
-    /// How many ranks.
+    /// The number of ranks.
     pub ranks: u32,
     /// Bytes of starter memory of each rank, for ACP.
     pub starter: u64,
-    /// Where a rank finds the coordinator ([`crate::worker::join`]).
+    /// The name under which a rank finds the coordinator ([`crate::worker::join`]).
     pub name: &'a str,
 }
 
@@ -48,7 +49,8 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Has the ranks started by the command that `command` makes, and waits until all have joined: the job, and its ranks.
+    /// Has the ranks started by the command that `command` makes, and waits until all have joined: the job, and its
+    /// ranks.
     pub fn start(
         (interface, ranks): (Interface, u32),
         port: u8,
@@ -63,7 +65,7 @@ impl<'a> Job<'a> {
         let mut command = command(&request).map_err(WorkerError::Failed)?;
         let mut begin = || -> io::Result<Child> {
             command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
-            // Of a group of its own, for Ctrl-C is meant for the coordinator, which then has it finish.
+            // In a process group of its own, for Ctrl-C is meant for the coordinator, which then lets the job finish.
             command.process_group(0).spawn()
         };
         let mut launcher = Launcher { process: begin().map_err(failed)?, has_ranks: false };
@@ -78,12 +80,12 @@ impl<'a> Job<'a> {
 /// The process that started the ranks. Dropped when nobody gives them orders any more: then they leave, and it ends.
 struct Launcher {
     process: Child,
-    /// Whether ranks have come, which leave when they are not needed any more.
+    /// True if ranks have come, which leave when they are not needed any more.
     has_ranks: bool,
 }
 
 impl Launcher {
-    /// As many connections as there are ranks.
+    /// Accepts as many connections as there are ranks.
     fn connections(
         &mut self,
         listener: &UnixListener,
@@ -96,7 +98,7 @@ impl Launcher {
         let told = |why: String| WorkerError::Failed(format!("no ranks of {}: {why}", interface.name()));
         while streams.len() < ranks as usize {
             match listener.accept() {
-                // Whoever knows the name may connect; ranks are this user's.
+                // Any process that knows the name may connect; ranks belong to this user.
                 Ok((stream, _)) if socket_peercred(&stream).is_ok_and(|peer| peer.uid == getuid()) => {
                     stream.set_nonblocking(false).map_err(|e| told(e.to_string()))?;
                     streams.push(stream);

@@ -1,5 +1,5 @@
-//! `journal.jsonl`: what was measured, a line each, written as soon as it is there. Whatever ends a run, kill -9 and a
-//! full disk with it, what was measured before can be read, and the run can be gone on with.
+//! `journal.jsonl`: the measurements, a line each, written at once. After any end of a run, also by kill -9 or a full
+//! disk, the earlier measurements can be read, and the run can be continued.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, Write};
@@ -22,18 +22,18 @@ pub enum Entry {
     Begin(Box<Begin>),
     /// A measurement.
     Run {
-        /// Of what.
+        /// The case.
         case: Case,
-        /// How many iterations it was to have.
+        /// The number of iterations that were planned.
         planned: u64,
-        /// What came out.
+        /// The measurement.
         run: Run,
     },
     /// A measurement that came to nothing.
     Failure {
-        /// Of what.
+        /// The case.
         case: Case,
-        /// Why.
+        /// The reason.
         failure: Failure,
     },
     /// The machine's own figures.
@@ -44,16 +44,16 @@ pub enum Entry {
     Resumed(f64),
 }
 
-/// What is needed to go on.
+/// The facts that are needed to continue.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Begin {
     /// The head of the results.
     pub header: Header,
-    /// Who takes part.
+    /// The participants.
     pub setup: Setup,
 }
 
-/// Who takes part in a run.
+/// The participants of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// The device of this host; None: the first.
@@ -64,7 +64,8 @@ pub struct Setup {
     pub gid_index: Option<u8>,
     /// `vervain bench serve`, as host:port; None: this host.
     pub peer: Option<String>,
-    /// Whether cases with more ranks than this host has processors are measured too, and iterations are those of a full run.
+    /// True if cases with more ranks than this host has processors are measured too, and iterations are those of a full
+    /// run.
     #[serde(default)]
     pub full: bool,
 }
@@ -100,7 +101,7 @@ impl Journal {
         let (begin, entries, length) = read(dir)?;
         let path = dir.join(NAME);
         let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
-        // What the end of the run cut in two.
+        // Cuts off a line that the end of the run has cut in two.
         file.set_len(length)?;
         file.seek(io::SeekFrom::End(0))?;
         Ok((Self(file), begin, entries))
@@ -117,7 +118,8 @@ impl Journal {
     }
 }
 
-/// What the journal in `dir` says, and how long the part is that can be read: a last line may be cut in two.
+/// Reads the journal in `dir`. The last value is the length of the part that can be read: a last line may be cut in
+/// two.
 ///
 /// # Errors
 /// There is none, or it is none of ours.
@@ -144,7 +146,7 @@ pub fn read(dir: &Path) -> Result<(Begin, Vec<Entry>, u64)> {
     }
 }
 
-/// Writes a file so that whoever reads it sees the old one or the new one, whole.
+/// Replaces a file: a reader sees the old one or the new one, whole.
 ///
 /// # Errors
 /// The directory cannot be written.

@@ -1,5 +1,5 @@
-//! What the terminal shows while a run goes on: the last values as a table, a bar, and the time left. Where standard error
-//! is no terminal, a line for each round.
+//! The display during a run: the last values as a table, a bar, and the time left. If standard error is no terminal, a
+//! line for each round.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -53,7 +53,7 @@ impl Live {
         }
     }
 
-    /// What comes next, and what after it.
+    /// Shows the case that begins, and the next ones.
     pub fn begin(&mut self, case: &Case, round: u32, rounds: u32, rest: &[Case]) {
         let known = rest.iter().filter_map(|c| self.cost.get(c));
         let average = self.cost.values().sum::<f64>() / self.cost.len().max(1) as f64;

@@ -1,7 +1,7 @@
 //! The coordinator: rounds over the cases of a plan, each measured by a team of worker processes, each kept at once.
 //!
-//! The rounds interleave: a case is measured once in each, and in another order each time, so that what the machine does
-//! meanwhile (another tenant, a changed clock) meets all cases and not the last ones.
+//! The rounds interleave: a case is measured once in each, and in another order each time, so that what the machine
+//! does meanwhile (another tenant, a changed clock) meets all cases and not the last ones.
 
 mod collect;
 mod job;
@@ -41,16 +41,16 @@ use crate::terminal::Screen;
 
 /// The file with everything, in the directory of a run.
 pub const RESULTS: &str = "results.json";
-/// What the libraries of the workers print.
+/// The file of the libraries' messages in workers.
 const LOG: &str = "workers.log";
 /// Workers of this host that die one after another before it is no use to start more.
 const DEATHS: u32 = 3;
 
-/// What to run.
+/// The options of a run.
 pub struct Options {
     /// The plan, and who takes part; None: as a run in `dir` was begun, to go on with it.
     pub new: Option<(Plan, Setup)>,
-    /// Where everything goes.
+    /// The folder of all files.
     pub dir: PathBuf,
 }
 
@@ -61,13 +61,14 @@ pub type Refusal = dyn Fn(&str, &str) -> Option<String>;
 pub struct Launcher {
     /// A command that becomes a worker ([`crate::worker::serve`]) on its standard input.
     pub worker: Box<dyn Fn(Route) -> Command>,
-    /// A command that starts the ranks of a job, each of which becomes a worker ([`crate::worker::join`]); or why there is none, in a
-    /// sentence.
+    /// A command that starts the ranks of a job, each of which becomes a worker ([`crate::worker::join`]); or why there
+    /// is none, in a sentence.
     pub job: Box<StartJob<'static>>,
-    /// Why the device of this host does not have what an environment's variable, by name and value, chooses; None: it has.
+    /// The reason why the device of this host does not have what an environment's variable, by name and value, chooses;
+    /// None: it has.
     pub refusal: Box<Refusal>,
-    /// What [`Route::Packets`] is, in words, where there is such a route: how a device without a far host can show what
-    /// one would be like.
+    /// The description of [`Route::Packets`], if there is such a route: it shows how a device without a far host would
+    /// behave with one.
     pub packets: Option<String>,
     /// The version of the program.
     pub version: String,
@@ -84,15 +85,15 @@ pub enum Route {
 
 /// How a run ended.
 pub struct Outcome {
-    /// What it brought.
+    /// The results.
     pub results: Results,
     /// For the terminal: the values as tables.
     pub table: String,
-    /// Whether the user ended it.
+    /// True if the user ended it.
     pub by_user: bool,
 }
 
-/// Carries out a plan, or what is left of it. Whatever ends it, results and report of what was measured are written.
+/// Carries out a plan, or what is left of it. After any end, results and report of all measurements are written.
 ///
 /// # Errors
 /// Nothing could be measured: no device, no peer, no directory. After that an error ends up in the results.
@@ -169,7 +170,7 @@ pub fn read(path: &Path) -> Result<Results> {
     serde_json::from_slice(&text).with_context(|| format!("{} cannot be read", path.display()))
 }
 
-/// Why a run ends before its last round.
+/// The reason why a run ends before its last round.
 enum End {
     Peer(WorkerError),
     Here(anyhow::Error),
@@ -375,8 +376,8 @@ fn fitting(cases: Cases, teams: &mut Teams<'_>) -> Result<(Cases, Vec<Skipped>)>
     Ok((fit, unfit))
 }
 
-/// Which cases the terminal shows at the end: all, or of long series over the size the ends and the middle. Those of ranks share a
-/// row with others of their size, so all are shown.
+/// Which cases the terminal shows at the end: all, or of long series over the size the ends and the middle. Those of
+/// ranks share a row with others of their size, so all are shown.
 fn headlines(cases: &[(Case, Settings)]) -> Vec<Case> {
     let all: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
     if all.iter().filter(|case| !case.interface.has_ranks()).count() <= 40 {

@@ -21,7 +21,7 @@ const CALIBRATION: Duration = Duration::from_millis(2);
 /// Requests that an interfering stream keeps under way, and those for one completion: perftest's.
 const STREAM_DEPTH: u32 = 128;
 const STREAM_SIGNAL_EVERY: u32 = 100;
-/// What a run may take longer than planned before its worker is given up.
+/// Time beyond the planned one that a run may take before its worker is given up.
 const SLACK: Duration = Duration::from_secs(60);
 /// And a Jacobi kernel, of whose ranks several may share a processor.
 const STEPS_SLACK: Duration = Duration::from_secs(3600);
@@ -29,10 +29,10 @@ const STEPS_SLACK: Duration = Duration::from_secs(3600);
 /// A requester and a responder that are connected for a case.
 type Pair<'p, 'a> = (&'p mut WorkerHandle<'a>, &'p mut WorkerHandle<'a>);
 
-/// What a measurement brings: the requester's side, messages lost, and what ran beside.
+/// The result of a measurement: the requester's values, messages lost, and the stream that ran beside.
 pub type Outcome = (Measured, u64, Option<InterferenceProof>);
 
-/// What a team needs to be made.
+/// The parameters of a team.
 pub struct Needs<'n, 'a> {
     /// Makes the worker of a role.
     pub start_worker: &'n mut dyn FnMut(Role) -> Result<WorkerHandle<'a>, WorkerError>,
@@ -42,11 +42,12 @@ pub struct Needs<'n, 'a> {
     pub port: u8,
     /// Place in the port's GID table; None: the best.
     pub gid_index: Option<u8>,
-    /// Who runs where.
+    /// The CPUs of the processes.
     pub pinning: Pinning,
-    /// Whose memory that of the measured pair is; that of the interfering one is the host's.
+    /// The owner of the measured pair's memory; that of the interfering one is the host's.
     pub memory: Memory,
-    /// What is measured through: by itself, no memory of the device is needed.
+    /// The interface that is measured. For a window by itself no memory of the device is
+    /// needed.
     pub interface: Interface,
     /// Bytes of memory of each worker of the measured pair, and of the interfering one; 0 where there is none.
     pub bytes: (u64, u64),
@@ -57,17 +58,17 @@ pub struct Team<'a> {
     client: WorkerHandle<'a>,
     server: WorkerHandle<'a>,
     background: Option<(WorkerHandle<'a>, WorkerHandle<'a>)>,
-    /// Where they are ranks of a job: the others. Dropped after requester and responder, as all ranks leave it together.
+    /// If they are ranks of a job: the others. Dropped after requester and responder, as all ranks leave it together.
     job: Option<Job<'a>>,
     places: Places,
     mtu: u32,
     /// The host of the requesters, with where each worker is pinned.
     pub here: Host,
-    /// That of the responders.
+    /// The CPUs of the responders.
     pub there: Host,
     /// The CPU of the requester, and another one of this machine: the responder's, where that is on it.
     pub cpus: (Option<u32>, Option<u32>),
-    /// What is worth knowing of who runs where.
+    /// Facts to know about the CPUs.
     pub notes: Vec<String>,
 }
 
@@ -124,7 +125,7 @@ impl<'a> Team<'a> {
 
     /// A team of the ranks of a job, on the CPUs of `like`, which is on this host.
     pub fn of_job(mut ranks: Vec<WorkerHandle<'a>>, mut job: Job<'a>, like: &Team<'_>) -> Result<Self, WorkerError> {
-        // Where there are more of them than processors that are known to be free, the scheduler knows better.
+        // If there are more ranks than processors that are known to be free, the choice is left to the scheduler.
         let is_small = ranks.iter().all(|rank| rank.role() != Role::Further);
         for rank in &mut ranks {
             let cpu = like.places.of(rank.role()).filter(|_| is_small);
@@ -161,8 +162,8 @@ impl<'a> Team<'a> {
         &mut self.client
     }
 
-    /// Measures `case` once. `iterations` are those of earlier rounds; where there were none, it is set to what this run
-    /// finds to fit the settings.
+    /// Measures `case` once. `iterations` are those of earlier rounds; where there were none, it is set to what this
+    /// run finds to fit the settings.
     pub fn measure(
         &mut self,
         case: &Case,
@@ -173,7 +174,8 @@ impl<'a> Team<'a> {
             None => self.attempt(case, settings, iterations),
             Some(_) => self.attempt_in_job(case, settings, iterations),
         };
-        // Also after a failure, so that the next case finds them free; what ended the run says more than what this does.
+        // Also after a failure, so that the next case finds them free; what ended the run says more than what this
+        // does.
         let mut released = Ok(());
         let background = self.background.iter_mut().flat_map(|(client, server)| [client, server]);
         let others = self.job.iter_mut().filter(|_| case.operation.is_jacobi()).flat_map(|job| &mut job.others);
@@ -181,7 +183,8 @@ impl<'a> Team<'a> {
             released = released.and(worker.release());
         }
         match (result, released) {
-            // A rank tells why it fails, and ends; of a pair, who fails does so because the other one is lost.
+            // A failing rank gives its reason, and ends; in a pair, one that fails does so because the other one is
+            // lost.
             (Err(WorkerError::Failed(why)), Err(WorkerError::Lost { remote, .. })) if self.job.is_some() => {
                 Err(WorkerError::Lost { why, remote })
             }
@@ -190,7 +193,8 @@ impl<'a> Team<'a> {
         }
     }
 
-    /// As often as the benchmarks do of which the ping-pong is, whatever it takes: warming up is part of the measurement.
+    /// Measures as often as the benchmarks do that the ping-pong comes from, however long it takes: warming up is part
+    /// of the measurement.
     fn attempt_in_job(
         &mut self,
         case: &Case,
@@ -321,7 +325,7 @@ fn start(
         Answer::Run(measured) => measured,
         other => return Err(client.out_of_order(&other)),
     };
-    // What is lost would be waited for without end.
+    // A lost message would be waited for without end.
     if spec.case.service != Service::Rc {
         server.order(&Order::Stop)?;
     }
@@ -374,7 +378,7 @@ fn fitting(settings: &Settings, each: f64) -> u64 {
     settings.iterations.max(least).min(most.max(LEAST))
 }
 
-/// What a stream did between two moments.
+/// The proof of a stream's work between two moments.
 fn prove(stream: Interference, did: &Stream, (from, to): (u64, u64)) -> InterferenceProof {
     let slice = did.slice.max(1);
     let index = |at: u64| (at.saturating_sub(did.start) / slice) as usize;
@@ -419,7 +423,7 @@ impl Places {
         let (pin, automatic) = match role {
             Role::Client => (self.pinning.client, self.here.client),
             Role::Server => (self.pinning.server, self.there.server),
-            // Where two more processes run, a third rank has the place of the first of them.
+            // If two more processes run, a third rank has the place of the first of them.
             Role::BackgroundClient | Role::Third => (self.pinning.background_client, self.here.background_client),
             Role::BackgroundServer => (self.pinning.background_server, self.there.background_server),
             Role::Further => return None,

@@ -20,7 +20,7 @@ use crate::protocol::{Answer, Order, PORT};
 use crate::results::{Header, Host, PlanText, RawFigures};
 use crate::worker::SCATTER;
 
-/// What the workers of a team have in common; the number is that of the ranks of a job.
+/// The settings that the workers of a team have in common; the number is that of the ranks of a job.
 pub type Kind = (Placement, Memory, Interface, Option<EnvironmentName>, u32);
 
 /// The team that every run has: it shows the device, and measures the machine itself.
@@ -106,7 +106,7 @@ impl<'r> Teams<'r> {
 
     fn make(&mut self, kind: Kind) -> Result<Team<'r>, WorkerError> {
         let (placement, memory, interface, environment, ranks) = kind;
-        // Whoever opens the device has its file then: it needs no name any longer.
+        // Processes that have opened the device have its file open: it needs no name any longer.
         let environment = self.prepare(environment)?;
         if interface.has_ranks() {
             let starter = self.bytes.get(&kind).map_or(1, |bytes| bytes.0);

@@ -14,14 +14,14 @@ const USUAL_DEPTH: u32 = 128;
 /// A case, and what its runs say so far.
 struct Shown {
     case: Case,
-    /// None without a run that came to something.
+    /// None without a run that has a value.
     summary: Option<Summary>,
     runs: usize,
     failures: usize,
 }
 
-/// The cases as tables: one for each measure and placement, and at the end one over the sizes of what ranks of jobs did. While the
-/// run goes on no case is complete, and none is said not to be.
+/// The cases as tables: one for each measure and placement, and at the end one over the sizes of what ranks of jobs
+/// did. While the run goes on no case is complete, and none is said not to be.
 pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Screen) -> String {
     let rounds = so_far.rounds();
     let shown = |case: &Case| {
@@ -39,7 +39,7 @@ pub fn tables(so_far: &mut Collector, cases: &[Case], running: bool, screen: Scr
     tables.filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// What ranks of jobs did: ACP beside MPI in one table, and each operation of PM in one with its environments.
+/// The values of ranks of jobs: ACP beside MPI in one table, and each operation of PM in one with its environments.
 fn of_ranks(shown: Vec<Shown>, screen: Screen) -> Vec<String> {
     let (by_pm, others): (Vec<_>, Vec<_>) = shown.into_iter().partition(|s| s.case.interface == Interface::Pm);
     let series = |case: &Case| {
@@ -93,7 +93,7 @@ fn over_sizes(shown: &[Shown], title: &str, series: impl Fn(&Case) -> String, sc
     format!("{title}; * doubtful\n{table}\n")
 }
 
-/// `planned`: how many runs each case should have; None while the run goes on.
+/// `planned`: the number of runs that each case should have; None while the run goes on.
 fn of(shown: &[Shown], planned: Option<u32>, screen: Screen) -> String {
     let mut tables = Vec::new();
     for measure in Measure::ALL {
@@ -155,7 +155,8 @@ fn row(Shown { case, summary, runs, failures }: &Shown, planned: Option<u32>) ->
     cells
 }
 
-/// Service and neighbour of a case; depth and QPs if they are not those of most. What is not of the verbs API has its interface.
+/// Service and neighbour of a case; depth and QPs if they are not those of most. Operations that are not of the verbs
+/// API have their interface.
 fn how(case: &Case) -> String {
     if case.interface != Interface::Verbs {
         let on = case.grid.map_or_else(String::new, |grid| format!(" on {grid} ranks"));

@@ -17,20 +17,20 @@ use rustix::net::sockopt;
 use crate::control::{Control, Silence};
 use crate::protocol::{Answer, Opened, Order, VERSION};
 
-/// How long a silent host is believed to be there.
+/// Time for which a silent host is believed to be there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// How long a connection to `vervain bench serve` may take.
+/// Time for a connection to `vervain bench serve`.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long anything that does not measure may take: opening a device, making QPs.
+/// Time for any step that does not measure: opening a device, making QPs.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the user waits who wants to interrupt.
+/// Time for which a user who wants to interrupt must wait.
 const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// This host, in sentences.
 const HERE: &str = "this host";
 
-/// What somebody does in a run.
+/// The role of a process in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The measured requester.
@@ -48,12 +48,12 @@ pub enum Role {
 }
 
 impl Role {
-    /// That of a rank by its number.
+    /// The role of a rank, by its number.
     pub fn of_rank(rank: u32) -> Self {
         [Self::Client, Self::Server, Self::Third].get(rank as usize).copied().unwrap_or(Self::Further)
     }
 
-    /// As in plans and results.
+    /// Its word in plans and results.
     pub fn word(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -79,7 +79,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a worker gave no measurement.
+/// The reason why a worker gave no measurement.
 #[derive(Debug)]
 pub enum WorkerError {
     /// The order could not be carried out; the worker is well.
@@ -88,7 +88,7 @@ pub enum WorkerError {
     Lost {
         /// A sentence.
         why: String,
-        /// Whether it was behind `vervain bench serve`.
+        /// True if it was behind `vervain bench serve`.
         remote: bool,
     },
     /// The user wants an end.
@@ -111,7 +111,7 @@ pub struct WorkerHandle<'a> {
     child: Option<Child>,
     /// The host's name, for sentences.
     place: String,
-    /// Whether it is behind `vervain bench serve`.
+    /// True if it is behind `vervain bench serve`.
     remote: bool,
     interrupted: &'a AtomicBool,
     releases: u64,
@@ -138,7 +138,7 @@ impl<'a> WorkerHandle<'a> {
         let mut begin = || -> io::Result<(Child, UnixStream)> {
             let (ours, theirs) = UnixStream::pair()?;
             command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(log.try_clone()?);
-            // Of a group of its own, for Ctrl-C is meant for the coordinator, which then has it finish.
+            // In a process group of its own, for Ctrl-C is meant for the coordinator, which then has the worker finish.
             Ok((command.process_group(0).spawn()?, ours))
         };
         let failed = |e| WorkerError::Lost { why: format!("cannot start a worker process: {e}"), remote: false };
@@ -147,8 +147,8 @@ impl<'a> WorkerHandle<'a> {
         Ok(Self { role, control, child: Some(child), place: HERE.into(), remote: false, interrupted, releases: 0 })
     }
 
-    /// The rank of a job that has connected, and says which one it is; the launcher of the job is its parent, so that it ends when
-    /// this is dropped and it has left the job.
+    /// The rank of a job that has connected, and says which one it is; the launcher of the job is its parent, so that
+    /// it ends when this is dropped and it has left the job.
     pub fn of_rank(stream: UnixStream, ranks: u32, interrupted: &'a AtomicBool) -> Result<Self, WorkerError> {
         let failed = |e| WorkerError::Lost { why: format!("cannot speak to a rank: {e}"), remote: false };
         let control = Control::new(stream.into(), |_| false).map_err(failed)?;
@@ -166,7 +166,7 @@ impl<'a> WorkerHandle<'a> {
         Ok(rank)
     }
 
-    /// What it does.
+    /// Its role.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -282,7 +282,7 @@ impl<'a> WorkerHandle<'a> {
     }
 }
 
-/// How a process ended that has closed its line, and so ends by itself; None where it does not.
+/// The exit status of a process that has closed its line, and so ends by itself; None if it does not end.
 fn end_of(child: &mut Child) -> Option<ExitStatus> {
     for _ in 0..50 {
         if let Ok(Some(status)) = child.try_wait() {

@@ -1,4 +1,4 @@
-//! How far the value of a case is to be trusted: what other runs of it would have given, by the bootstrap.
+//! The confidence interval of a case's value: the values that other runs of it would have given, by the bootstrap.
 //!
 //! Measurements depend on each other at two levels. Iterations of one run share a placement of memory, a clock
 //! frequency and a neighbour on the host; another run has others. So runs are drawn first, with replacement, and then
@@ -43,7 +43,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// The bootstrap of these runs; the same for the same seed. None where no run has a value.
+    /// The bootstrap of these runs; the same for the same seed. None if no run has a value.
     pub fn of(case: &Case, runs: &[Run], seed: u64) -> Option<Bootstrap> {
         let levels: Vec<Level> = usable(case, runs).map(|run| Level::of(case, run)).collect();
         if levels.is_empty() {
@@ -89,7 +89,7 @@ fn interval(mut draws: Vec<f64>, value: f64) -> (f64, f64) {
     (quantile(&draws, 0.025).min(value), quantile(&draws, 0.975).max(value))
 }
 
-/// How much wider than the percentiles of the bootstrap an interval of so many runs has to be.
+/// The factor by which an interval of this number of runs has to be wider than the percentiles of the bootstrap.
 fn stretch(runs: usize) -> f64 {
     /// Student's t, two-sided 95 %, of 1 to 4 degrees of freedom.
     const T: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
@@ -113,7 +113,7 @@ struct Level {
 }
 
 enum Parts {
-    /// How many iterations took at most so many ns, ascending, and how many of them are independent.
+    /// Numbers of iterations that took at most so many ns, ascending, and the number of them that are independent.
     Iterations { cumulative: Vec<(u64, f64)>, effective: f64 },
     /// Iterations and seconds, and the value of all of them.
     Segments(Vec<(f64, f64)>, f64),
@@ -169,7 +169,7 @@ fn effective(run: &Run) -> f64 {
         return iterations;
     }
     let count = segments.len() as f64;
-    // Of a sample of `count` the variance is estimated with one degree of freedom less.
+    // The variance of a sample of `count` is estimated with one degree of freedom less.
     let between = relative_variance(segments.into_iter()) * count / (count - 1.0);
     let within = relative_variance(buckets);
     if within == 0.0 {
@@ -186,8 +186,8 @@ fn relative_variance(values: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
     values.map(|(value, weight)| weight * (value / mean - 1.0).powi(2)).sum::<f64>() / weight
 }
 
-/// What the value of a case is counted in: bytes of a message (bandwidth, where a run's value is messages per second in
-/// here, so that messages of 0 bytes have one too), or 1 (latency, in ns).
+/// The unit of a case's value: bytes of a message (bandwidth, where a run's value is messages per second in here, so
+/// that messages of 0 bytes have one too), or 1 (latency, in ns).
 pub(super) fn unit(case: &Case) -> f64 {
     match case.measure {
         Measure::Latency => 1.0,
@@ -254,7 +254,7 @@ mod tests {
     use super::super::synthetic::{Machine, bandwidth, latency};
     use super::*;
 
-    /// Of 200 experiments on such a machine, the share whose interval holds the truth.
+    /// The share of 200 experiments on such a machine whose interval holds the truth.
     fn coverage(case: Case, runs: u32, machine: Machine) -> f64 {
         let mut rng = Rng::with_seed(7);
         let held = (0..200).filter(|_| {

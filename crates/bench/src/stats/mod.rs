@@ -1,5 +1,5 @@
-//! What the runs of a case say together: its value, how far that is to be trusted, and what speaks against it. The
-//! coordinator has the [`Summary`] made, the report shows it; `compare` takes two [`Bootstrap`]s.
+//! The summary of the runs of a case: its value, the interval of that, and the reasons for doubt. The coordinator has
+//! the [`Summary`] made, the report shows it; `compare` takes two [`Bootstrap`]s.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,17 @@ use bootstrap::{median, quantile, segments, unit, usable, value};
 /// Iterations from which a 99.9th percentile has at least ten beyond it.
 const ENOUGH_FOR_P999: f64 = 10_000.0;
 
-/// Runs without which nothing is said of how runs differ. With two there is one degree of freedom: Student's t is 12.7, and
-/// an interval nine times as wide as what the runs themselves show.
+/// Runs without which nothing is said of how runs differ. With two there is one degree of freedom: Student's t is 12.7,
+/// and an interval nine times as wide as what the runs themselves show.
 pub const LEAST_RUNS: usize = 3;
 
-/// An interval that ends above this many times the value tells its order of magnitude at best.
+/// An interval that ends above this many times the value shows its order of magnitude at best.
 pub const WIDEST: f64 = 2.0;
 
 /// Above this share the first segment was slower because it was the first.
 const COLD: f64 = 0.1;
 
-/// What `runs` say together; None where none has a value. Runs without one (no iterations, no time) count as missing.
+/// The summary of `runs`; None if none has a value. Runs without one (no iterations, no time) count as missing.
 ///
 /// `noisy_above` is the share of its value by which runs may differ before the case is flagged
 /// ([`Plan::spread`](crate::plan::Plan::spread)); `seed` and the case decide the bootstrap's random numbers.
@@ -42,7 +42,7 @@ pub fn summarise(case: &Case, runs: &[Run], planned_rounds: u32, noisy_above: f6
 
     let spread = (max(&values) - min(&values)) / middle;
     let drift = drift(&values) / middle;
-    // What the clock cannot tell apart does not differ.
+    // A difference below the clock's resolution counts as none.
     let step = clock_step(case, &runs) / middle;
     let warm_up = warm_up(&runs);
     let paused = |run: &Run| !run.interference.as_ref().is_some_and(|proof| proof.throughout);
@@ -149,7 +149,8 @@ fn drift(values: &[f64]) -> f64 {
 }
 
 /// The least by which two iterations differed, in ns: no less than what the clock counts in, which on a machine that
-/// counts in tens of ns makes two medians of one latency a seventh apart. 0 where they did not differ, and for bandwidth.
+/// counts in tens of ns makes two medians of one latency a seventh apart. 0 where they did not differ, and for
+/// bandwidth.
 pub fn clock_step(case: &Case, runs: &[Run]) -> f64 {
     if case.measure == Measure::Bandwidth {
         return 0.0;
@@ -159,8 +160,8 @@ pub fn clock_step(case: &Case, runs: &[Run]) -> f64 {
     least.unwrap_or(0) as f64 / 1000.0
 }
 
-/// How much longer an iteration of a run's first segment took than one of its other segments, as a share: the median
-/// over the runs, so that one whose first segment was disturbed does not speak for all.
+/// The excess time of an iteration of a run's first segment over one of its other segments, as a share: the median over
+/// the runs, so that one whose first segment was disturbed does not decide for all.
 fn warm_up(runs: &[Run]) -> f64 {
     let of_run = |run: &Run| {
         let mut times: Vec<f64> = segments(run).map(|(iterations, seconds)| seconds / iterations).collect();
@@ -276,7 +277,7 @@ mod tests {
         assert!(!is_few && end < 2.0, "{end}");
         let (is_few, end) = few(&[1.0, 1.6, 1.1]);
         assert!(is_few && end > 2.0, "{end}");
-        // What three runs do not tell, ten of the same scatter do.
+        // Three runs leave doubt; ten with the same scatter do not.
         let ten = [1.0, 1.6, 1.1, 1.0, 1.6, 1.1, 1.0, 1.6, 1.1, 1.1];
         assert!(!few(&ten).0, "{:?}", few(&ten));
     }

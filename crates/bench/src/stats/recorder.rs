@@ -1,8 +1,8 @@
-//! Where a worker puts the latency of each iteration while it measures.
+//! The record of the latency of each iteration while a worker measures.
 
 use hdrhistogram::Histogram;
 
-/// The largest latency that is told apart from larger ones: 100 s, in picoseconds.
+/// The largest latency that is distinguished from larger ones: 100 s, in picoseconds.
 const LONGEST: u64 = 100 * 1_000_000_000_000;
 
 /// An HDR histogram of picoseconds: three digits, from 1 ps to 100 s; what lies outside counts as the nearest of the
@@ -35,8 +35,8 @@ impl Recorder {
         self.histogram.saturating_record(ps);
     }
 
-    /// The buckets that are not empty, ascending: the value in the middle of each, in ps, and how many it has. What
-    /// [`Run::histogram`](crate::results::Run::histogram) wants.
+    /// The buckets that are not empty, ascending: the value in the middle of each, in ps, and its count. They are the
+    /// form of [`Run::histogram`](crate::results::Run::histogram).
     pub fn into_buckets(self) -> Vec<(u64, u64)> {
         let middle = |value| self.histogram.median_equivalent(value);
         self.histogram.iter_recorded().map(|v| (middle(v.value_iterated_to()), v.count_at_value())).collect()

@@ -19,12 +19,12 @@ const BATCH: usize = 32;
 /// Messages of this size and more have a completion each, and it is looked for after each, so that what happens when is
 /// known to some µs.
 const EACH: u64 = 32 << 10;
-/// How long a responder waits for stragglers once the requester is done: datagrams under way.
+/// Time for which a responder waits for stragglers once the requester is done: datagrams on their way.
 const STRAGGLERS: Duration = Duration::from_millis(50);
 /// Length of a slice in which an interfering stream counts, in ns.
 const SLICE: u64 = 1_000_000;
 
-/// How far a QP is.
+/// The progress of a QP.
 #[derive(Clone, Default)]
 struct Lane {
     posted: u64,
@@ -33,8 +33,8 @@ struct Lane {
     unsignaled: u64,
 }
 
-/// Keeps `depth` requests under way on each QP until `goal` have completed on each, or it is stopped. `completed` is told
-/// how many did, at each look that found some.
+/// Keeps `depth` requests under way on each QP until `goal` have completed on each, or it is stopped. `completed` gets
+/// their number, at each look that found some.
 fn pump(
     pair: &Pair,
     memory: &Memory,
@@ -117,7 +117,7 @@ pub fn interfere(
     Ok(counts.stream)
 }
 
-/// What an interfering stream did when.
+/// The progress of an interfering stream over time.
 struct Counts {
     stream: Stream,
     begin: Ticks,

@@ -1,5 +1,5 @@
-//! The two clocks of a worker: ticks of the processor for durations (some 10 ns to read, which is part of every latency),
-//! and CLOCK_MONOTONIC, which the processes of a host share, for what happened when.
+//! The two clocks of a worker: ticks of the processor for durations (some 10 ns to read, which is part of every
+//! latency), and CLOCK_MONOTONIC, which the processes of a host share, for what happened when.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,6 +1,6 @@
-//! A Jacobi kernel after the Himeno benchmark: the pressure of an incompressible flow, by 19 points in single precision, 34 floating-point
-//! operations a cell. The cells lie in blocks, which ranks have: a grid of ranks in the first two dimensions. Before each step a block
-//! gets what its neighbours have beside it, its *halo*.
+//! A Jacobi kernel after the Himeno benchmark: the pressure of an incompressible flow, by 19 points in single
+//! precision, 34 floating-point operations a cell. The cells lie in blocks, which ranks have: a grid of ranks in the
+//! first two dimensions. Before each step a block gets what its neighbours have beside it, its *halo*.
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -11,7 +11,8 @@ const OMEGA: f32 = 0.8;
 /// Bytes of a cell in a message.
 const CELL: usize = size_of::<f32>();
 
-/// Lines between the beginnings of two arrays, besides whole pages: rows of all of them would else share the same few sets of the caches.
+/// Lines between the beginnings of two arrays, besides whole pages: rows of all of them would else share the same few
+/// sets of the caches.
 const STAGGER: usize = 5 * 64 / CELL;
 
 /// Cells of a block, one value for each.
@@ -52,8 +53,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The problem whose pressure takes so many bytes: sizes S (64 × 64 × 128), M (128 × 128 × 256) and L (256 × 256 × 512) of the
-    /// benchmark, and smaller ones of their shape for tests; None for other numbers.
+    /// The problem whose pressure takes this number of bytes: sizes S (64 × 64 × 128), M (128 × 128 × 256) and L (256 ×
+    /// 256 × 512) of the benchmark, and smaller ones of their shape for tests; None for other numbers.
     pub fn of(bytes: u64) -> Option<Problem> {
         let shape = |edge: u64| 2 * edge * edge * edge * CELL as u64;
         let edge = (2..=8).map(|power| 1 << power).find(|edge| shape(*edge) == bytes)? as usize;
@@ -73,7 +74,7 @@ struct Side {
     is_high: bool,
 }
 
-/// What a rank has of the problem.
+/// The part of the problem that a rank has.
 pub struct Block {
     /// Cells with the halo, which the last dimension has none of.
     cells: [usize; 3],
@@ -81,11 +82,12 @@ pub struct Block {
     inner: [Range<usize>; 2],
     /// The rank at each side, low and high, of the first two dimensions.
     neighbours: [[Option<u32>; 2]; 2],
-    /// Where in the grid of ranks it is.
+    /// Its place in the grid of ranks.
     place: [usize; 2],
     pressure: Array,
     next: Array,
-    /// Coefficients of each cell, of which the benchmark has arrays, so that they take their share of the memory's bandwidth.
+    /// Coefficients of each cell, of which the benchmark has arrays, so that they take their share of the memory's
+    /// bandwidth.
     a: [Array; 4],
     b: [Array; 3],
     c: [Array; 3],
@@ -96,7 +98,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// That of a rank in a grid of `ranks`, of which the second dimension counts first. None where a block would be without cells.
+    /// The block of a rank in a grid of `ranks`, of which the second dimension counts first. None if a block would be
+    /// without cells.
     pub fn new(problem: Problem, ranks: [usize; 2], rank: usize) -> Option<Block> {
         let place = [rank / ranks[1], rank % ranks[1]];
         let share = |d: usize| {
@@ -122,7 +125,8 @@ impl Block {
         let filled = |number, value| Array::new(number, all, value);
         let mut pressure = filled(0, 0.0);
         for (i, plane) in pressure.chunks_exact_mut(cells[1] * cells[2]).enumerate() {
-            // As the benchmark begins: the square of the place in the first dimension. In the halo it is overwritten.
+            // The initial values of the benchmark: the square of the place in the first dimension. In the halo they are
+            // overwritten.
             let at = (own[0].start + i).saturating_sub(1) as f32 / (problem.cells[0] - 1) as f32;
             plane.fill(at * at);
         }
@@ -143,8 +147,8 @@ impl Block {
         })
     }
 
-    /// Gives its neighbours what they need of it, and takes what it needs of them: `swap` sends to a rank, and receives as much of it.
-    /// Halos of the first dimension go in those of the second, so that corners come along.
+    /// Gives its neighbours what they need of it, and takes what it needs of them: `swap` sends to a rank, and receives
+    /// as much of it. Halos of the first dimension go in those of the second, so that corners come along.
     ///
     /// # Errors
     /// As of `swap`.

@@ -25,7 +25,7 @@ enum Answer<'a> {
     None,
 }
 
-/// What both ends have in common.
+/// The common part of both ends.
 struct Player<'a> {
     pair: &'a Pair,
     memory: &'a Memory,
@@ -44,13 +44,13 @@ impl<'a> Player<'a> {
             operation if operation.takes_receive() => Answer::Receive,
             _ => Answer::None,
         };
-        // What is lost of RC is sent again, with pauses that add up.
+        // Lost packets of RC are sent again, with pauses that add up.
         let limit = Duration::from_secs(if pair.spec.case.service == Service::Rc { 20 } else { 1 });
         let (outgoing, incoming) = pair.last_bytes();
         Ok(Self { pair, memory, stop, answer, limit, outgoing, incoming, done: [Completion::default()] })
     }
 
-    /// Posts message `n`, from 1. What it carries last is `n`, which the byte before it was not.
+    /// Posts message `n`, from 1. Its last byte is `n`, which the byte before it was not.
     #[inline]
     fn post(&mut self, n: u64) -> Result<()> {
         if let Answer::Memory(region) = self.answer {
@@ -110,8 +110,8 @@ pub fn request(pair: &Pair, memory: &Memory, iterations: u64, stop: &Stop, clock
     })
 }
 
-/// Measures each of so many iterations, which `once` makes by its number, from 1, and whose times are divided by `halved`; until it says
-/// that it was stopped (false).
+/// Measures each of so many iterations, which `once` makes by its number, from 1, and whose times are divided by
+/// `halved`; until it says that it was stopped (false).
 #[inline]
 pub fn timed(
     iterations: u64,

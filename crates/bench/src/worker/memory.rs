@@ -8,7 +8,7 @@ use vervain_rdma::{Access, Foreign, Gpu, Pd, Region, RemoteMemory, Sge};
 
 use crate::topology::Topology;
 
-/// Where messages come from and go to.
+/// The memory of messages.
 pub enum Memory {
     /// The host's.
     Host(Region),
@@ -43,7 +43,7 @@ impl Memory {
         Ok((Self::Gpu(pd.gpu_region(&gpu, len, Access::REMOTE)?), gpu.to_string()))
     }
 
-    /// What the other end has to know.
+    /// The address and key that the other end needs.
     pub fn remote(&self) -> RemoteMemory {
         match self {
             Self::Host(region) => region.remote(),
@@ -77,14 +77,14 @@ impl Memory {
     }
 }
 
-/// What has mlx5 leave short messages to the device: it would else have the CPU copy them out of their completions, into
-/// a GPU's memory too. It is read when a QP is made.
+/// The variable that has mlx5 leave short messages to the device: else it would have the CPU copy them out of their
+/// completions, into a GPU's memory too. It is read when a QP is made.
 pub const SCATTER: (&str, &str) = ("MLX5_SCATTER_TO_CQE", "0");
 
 /// The vendor number of the devices that mlx5 drives.
 const MELLANOX: u32 = 0x02c9;
 
-/// Whether a vendor's library has the device alone write to memory, with this value of [`SCATTER`].
+/// Returns true if a vendor's library has the device alone write to memory, with this value of [`SCATTER`].
 fn leaves_copies(vendor: u32, scatter: Option<&OsStr>) -> bool {
     vendor != MELLANOX || scatter.is_some_and(|value| value == SCATTER.1)
 }

@@ -6,7 +6,8 @@ mod clock;
 mod jacobi;
 mod latency;
 mod memory;
-// PM gives addresses, and takes those of memory that it is to lock: what is done with them is here and nowhere else in this crate.
+// PM gives addresses, and takes those of memory that it is to lock: what is done with them is here and nowhere else in
+// this crate.
 #[allow(unsafe_code)]
 mod node;
 mod pair;
@@ -44,7 +45,7 @@ use crate::{machine, raw};
 
 /// The most memory that a coordinator may ask for, in bytes: it may be another host's.
 const MOST_MEMORY: u64 = 32 << 30;
-/// How long a worker waits for its next order: as long as the coordinator lives.
+/// Time for which a worker waits for its next order: as long as the coordinator lives.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Serves the coordinator at the other end of `socket` until it hangs up.
@@ -52,7 +53,7 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// # Errors
 /// The socket is none.
 pub fn serve(socket: OwnedFd, defaults: Defaults) -> Result<()> {
-    // Whoever started this process is gone, by whatever way: nobody reads the answers.
+    // After any end of the process that started this one, the answers have no reader.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let stop = Arc::new(Stop::new(false));
     let told = stop.clone();
@@ -66,7 +67,7 @@ pub fn serve(socket: OwnedFd, defaults: Defaults) -> Result<()> {
             told.store(false, Ordering::Relaxed);
             false
         }
-        // Nobody is left to measure for.
+        // The coordinator is gone.
         None => process::exit(0),
         _ => false,
     })?;
@@ -89,10 +90,10 @@ pub fn serve(socket: OwnedFd, defaults: Defaults) -> Result<()> {
 struct Worker {
     stop: Arc<Stop>,
     clock: Clock,
-    /// What the case has been prepared with.
+    /// The resources prepared for the case.
     ends: Option<Prepared>,
     open: Option<Open>,
-    /// What is opened where the order does not say.
+    /// The values to open with if the order names none.
     defaults: Defaults,
 }
 
@@ -105,7 +106,7 @@ enum Prepared {
 /// The device that a worker opens where the coordinator names none: what `vervain bench serve` was told.
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
-    /// None: the first.
+    /// None: the first device.
     pub device: Option<String>,
     /// Place in the port's GID table; None: the best.
     pub gid_index: Option<u8>,
@@ -117,7 +118,7 @@ struct Open {
     pd: Pd,
     path: PathOptions,
     memory: Option<Memory>,
-    /// Where it is measured by itself.
+    /// The window, if it is measured by itself.
     window: Option<Window>,
 }
 

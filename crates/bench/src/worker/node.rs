@@ -1,8 +1,8 @@
 //! A rank as a node of PM: messages to the other one, and copies between memory that both have locked.
 //!
-//! What is unsafe in this crate is here. It stands on two things: memory is locked in one place, [`Node::provide`], nobody but devices
-//! reads or writes it, and it is not freed before it is unlocked and no request uses it; a buffer of PM's is looked at only while PM says
-//! that it is the caller's.
+//! What is unsafe in this crate is here. It stands on two things: memory is locked in one place, [`Node::provide`],
+//! nobody but devices reads or writes it, and it is not freed before it is unlocked and no request uses it; a buffer of
+//! PM's is looked at only while PM says that it is the caller's.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -20,7 +20,7 @@ pub const MOST_MESSAGE: u64 = 8 << 10;
 /// The longest copy in bytes: more are no request that all devices take.
 pub const MOST_COPY: u64 = 1 << 30;
 
-/// How long PM may have no room, or nothing to tell.
+/// Time for which PM may have no room, or no news.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Locked memory begins on a page, as that of verbs does, and has one at least for small copies to go round in.
 const PAGE: usize = 4096;
@@ -38,8 +38,8 @@ pub struct Node {
 
 /// Memory that the other node reaches.
 struct Locked {
-    /// Of which no reference is made while it is locked. Freed by [`Node::give_back`] alone: a node that is dropped does not know what the
-    /// device still does.
+    /// The bytes, to which no reference is made while they are locked. Freed by [`Node::give_back`] alone: a node that
+    /// is dropped does not know if the device still uses them.
     bytes: ManuallyDrop<Vec<u8>>,
     start: *mut c_void,
     len: usize,
@@ -77,7 +77,7 @@ impl Node {
         1 - self.context.node()
     }
 
-    /// What a call of PM's brings when it does not say "later" any more.
+    /// The result of a call of PM's, once it does not say "later" any more.
     #[inline]
     fn until<T>(&self, mut call: impl FnMut() -> vervain_pm::Result<T>) -> Result<T> {
         let mut wait = Wait::new(&self.never, LIMIT);
@@ -160,8 +160,8 @@ impl Node {
         let start = bytes.as_mut_ptr();
         let start = start.wrapping_add(start.align_offset(PAGE)).cast();
         let whom = Whom::Node(self.peer());
-        // SAFETY: the bytes lie in the vector, of which no reference is made any more, and which is freed by `give_back` only, after it
-        // has found no copy under way and unlocked them.
+        // SAFETY: the bytes lie in the vector, of which no reference is made any more, and which is freed by
+        // `give_back` only, after it has found no copy under way and unlocked them.
         let handle = unsafe { self.context.lock(whom, start, len) }?;
         self.memory = Some(Locked { bytes, start, len, handle });
         Ok(())

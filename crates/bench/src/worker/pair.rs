@@ -1,7 +1,7 @@
 //! The QPs of one case at one end, and how its requests look.
 //!
-//! Each QP has two areas of the worker's memory: what it sends from and reads into, and behind it what its peer may use.
-//! Small messages go round in the first page of an area, a cache line further each time, as perftest does it.
+//! Each QP has two areas of the worker's memory: what it sends from and reads into, and behind it what its peer may
+//! use. Small messages go round in the first page of an area, a cache line further each time, as perftest does it.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use vervain_rdma::*;
@@ -23,7 +23,8 @@ pub fn needs(size: u64, qps: u32) -> u64 {
     area(size).saturating_mul(2 * u64::from(qps))
 }
 
-/// Bytes of one area: the message with a datagram's GRH, in whole pages, and one page for small messages to go round in.
+/// Bytes of one area: the message with a datagram's GRH, in whole pages, and one page for small messages to go round
+/// in.
 fn area(size: u64) -> u64 {
     // A size that another host orders may be anything; more than all memory is as good as that.
     size.saturating_add(GRH_BYTES as u64).max(CYCLE as u64).checked_next_multiple_of(4096).unwrap_or(u64::MAX)
@@ -59,23 +60,23 @@ fn wanted_inline(spec: &Spec, of_cpu: bool) -> u32 {
 
 /// The QPs of a case at one end.
 pub struct Pair {
-    /// What they are for.
+    /// Their purpose.
     pub spec: Spec,
-    /// Where requests complete.
+    /// The CQ of requests.
     pub send_cq: Cq,
-    /// Where receives complete.
+    /// The CQ of receives.
     pub recv_cq: Cq,
     qps: Vec<Qp>,
     peers: Vec<Peer>,
     path: PathOptions,
-    /// Whether messages are posted inline.
+    /// True if messages are posted inline.
     inline: bool,
     /// Receives that each QP has room for.
     receives: u32,
     size: usize,
     area: usize,
-    /// Small messages go round: so far from one to the next, after this number (one less than a power of two) again from
-    /// the first.
+    /// Small messages go round: so far from one to the next, after this number (one less than a power of two) again
+    /// from the first.
     stride: usize,
     round: u64,
 }
@@ -131,7 +132,7 @@ impl Pair {
         while qps.len() < spec.case.qps as usize {
             match builder.clone().max_inline(inline).build() {
                 Ok(qp) => qps.push(qp),
-                // Devices do not say how much they take. What the plan names must be.
+                // Devices do not report their limit, so it is found by trying. A number that the plan names must work.
                 Err(_) if inline > 0 && spec.inline.is_none() && qps.is_empty() => inline = 0,
                 Err(e) => return Err(e.into()),
             }
@@ -148,7 +149,7 @@ impl Pair {
         Ok(Self { spec, send_cq, recv_cq, qps, peers: vec![], path, inline, receives, size, area, stride, round })
     }
 
-    /// What the other end has to know.
+    /// The addresses that the other end needs.
     pub fn endpoints(&self, memory: &Memory) -> Result<Vec<Endpoint>> {
         let all = self.qps.iter().enumerate().map(|(i, qp)| {
             let (all, at) = (memory.remote(), self.remote_area(i) as u64);
@@ -176,7 +177,7 @@ impl Pair {
         Ok(())
     }
 
-    /// How many QPs there are.
+    /// The number of QPs.
     pub fn qps(&self) -> usize {
         self.qps.len()
     }
@@ -186,23 +187,23 @@ impl Pair {
         self.receives
     }
 
-    /// Where the area of QP `qp` begins that it sends from.
+    /// Offset of the area of QP `qp` that it sends from.
     fn own_area(&self, qp: usize) -> usize {
         2 * qp * self.area
     }
 
-    /// Where the area of QP `qp` begins that its peer uses.
+    /// Offset of the area of QP `qp` that its peer uses.
     fn remote_area(&self, qp: usize) -> usize {
         (2 * qp + 1) * self.area
     }
 
-    /// Where the last byte of an outgoing message of the first QP lies, and that of an incoming one: what the peer polls,
-    /// and what it is polled in.
+    /// Offsets of the last byte of an outgoing message of the first QP, and of an incoming one: the peer polls the one,
+    /// and this end the other.
     pub fn last_bytes(&self) -> (usize, usize) {
         (self.own_area(0) + self.size - 1, self.remote_area(0) + self.size - 1)
     }
 
-    /// How far into an area message number `n` goes.
+    /// The offset of message number `n` in an area.
     #[inline]
     fn step(&self, n: u64) -> usize {
         (n & self.round) as usize * self.stride
@@ -243,7 +244,7 @@ impl Pair {
         self.qps[qp].receive(RecvRequest::new(&sge).id(qp as u64))
     }
 
-    /// Whether this end has receives to post before the other one may begin.
+    /// Returns true if this end has receives to post before the other one may begin.
     pub fn is_received_from(&self) -> bool {
         let answers = self.spec.case.measure == Measure::Latency;
         self.spec.case.operation.takes_receive() && (self.spec.side == Side::Responder || answers)

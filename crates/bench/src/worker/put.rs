@@ -1,5 +1,5 @@
-//! Puts into a window by themselves: below verbs, what everything that goes through the window is made of. A put and its answer, half
-//! of the time of both; either end sees the other's in its own memory.
+//! Puts into a window by themselves: below verbs, what everything that goes through the window is made of. A put and
+//! its answer, half of the time of both; either end sees the other's in its own memory.
 
 use std::env;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use super::latency::timed;
 use super::wait::{Stop, Wait};
 use crate::protocol::{Ends, Measured, Side, Spec};
 
-/// Bytes of the memory of each end, all of which a board has an image of, so that it may describe puts there beforehand.
+/// Bytes of the memory of each end, all of which a board has an image of, so that it may describe puts there
+/// beforehand.
 pub const MOST: u64 = GRANULE;
-/// How long a put may take to be seen.
+/// Time for a put to be seen.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The window that the environment of this process names.
 pub struct Window {
     device: Arc<dyn PutDevice>,
-    /// What is put there counts as memory of programs, that of a GPU where a board says so.
+    /// The claim of a heap: puts there count as memory of programs, that of a GPU if a board says so.
     heap: HeapOwner,
 }
 
@@ -44,7 +45,7 @@ impl Window {
 pub struct Puts {
     spec: Spec,
     device: Arc<dyn PutDevice>,
-    /// Where the other end puts.
+    /// The claim that the other end puts to.
     incoming: Claim,
     way: Option<Way>,
 }
@@ -64,7 +65,7 @@ impl Puts {
         Ok(Self { spec, device: window.device.clone(), incoming, way: None })
     }
 
-    /// What the other end has to know.
+    /// The address that the other end needs.
     pub fn end(&self) -> Ends {
         Ends::Place { node: self.device.facts().node, at: self.incoming.bytes().start }
     }

@@ -1,9 +1,10 @@
-//! A worker that is a rank of a job: of ACP, of PM, or of an MPI. Its launcher has started it, and it finds the coordinator by a name.
+//! A worker that is a rank of a job: of ACP, of PM, or of an MPI. Its launcher has started it, and it finds the
+//! coordinator by a name.
 //!
-//! Rank 0 measures. The ping-pong is that of the Intel MPI Benchmarks (IMB-MPI1 PingPong): a barrier, some iterations before those
-//! that count, half the time of a round trip, from one buffer into another. ACP's other ranks wait for orders in a system call
-//! and have no part in a copy. PM's ping-pong is like that of an MPI; its bandwidth is that of operations one after the other until all
-//! are done, which of messages the other rank says.
+//! Rank 0 measures. The ping-pong is that of the Intel MPI Benchmarks (IMB-MPI1 PingPong): a barrier, some iterations
+//! before those that count, half the time of a round trip, from one buffer into another. ACP's other ranks wait for
+//! orders in a system call and have no part in a copy. PM's ping-pong is like that of an MPI; its bandwidth is that of
+//! operations one after the other until all are done, which of messages the other rank says.
 
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -32,21 +33,21 @@ use crate::{machine, topology};
 const BATCH: u64 = 20;
 /// From this size on each iteration is looked at: it takes a hundred times as long as the look.
 const ONE_BY_ONE: u64 = 64 << 10;
-/// Operations of one byte by which a rank wakes up: it has slept since its last case, where those of a benchmark that goes through
-/// all sizes come from the one before.
+/// Operations of one byte by which a rank wakes up: it has slept since its last case, where those of a benchmark that
+/// goes through all sizes come from the one before.
 const WAKING: u64 = 1000;
 /// A rank whose coordinator is gone leaves its job, which takes all ranks. If they do not come, it ends all the same.
 const LEAVING: Duration = Duration::from_secs(20);
 /// Buffers begin on a page, as starter memory does.
 const PAGE: usize = 4096;
 
-/// Joins the job that this process was started in, connects to the coordinator at `name` of the abstract namespace, and does what is
-/// ordered until it hangs up; then leaves the job.
+/// Joins the job that this process was started in, connects to the coordinator at `name` of the abstract namespace, and
+/// does what is ordered until it hangs up; then leaves the job.
 ///
 /// # Errors
 /// There is no coordinator of that name; the job cannot be left.
 pub fn join(name: &str, interface: Interface) -> Result<()> {
-    // Whoever started this process is gone, by whatever way.
+    // After any end of the process that started this one, this one ends too.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let address = SocketAddr::from_abstract_name(name)?;
     let socket = UnixStream::connect_addr(&address).context("the coordinator is gone")?;
@@ -76,7 +77,7 @@ pub fn join(name: &str, interface: Interface) -> Result<()> {
             Err(Silence::Gone(_)) => return rank.member.leave(),
         };
         if matches!(order, Order::Stop) {
-            // What it does ends by itself.
+            // Its operation ends by itself.
             continue;
         }
         let is_measured = matches!(order, Order::Start { .. });
@@ -85,7 +86,8 @@ pub fn join(name: &str, interface: Interface) -> Result<()> {
             Err(error) => {
                 rank.case = None;
                 control.send(&Answer::Failed(format!("{error:#}")))?;
-                // What is under way between nodes of PM would be taken for the next case's: they end, and others are started.
+                // Requests in progress between nodes of PM would be taken for the next case's: the nodes end, and
+                // others are started.
                 if is_measured && matches!(rank.member, Member::Pm(_)) {
                     return Err(error);
                 }
@@ -140,8 +142,8 @@ struct Rank {
     block: Option<Block>,
 }
 
-/// Where MPI's messages come from and go to; nothing for ACP, which has starter memory, and for PM, whose node has its own. Kept from case
-/// to case, since touching hundreds of MiB takes longer than a measurement, as far as the host has memory.
+/// The memory of MPI's messages; none for ACP, which has starter memory, and for PM, whose node has its own. Kept from
+/// case to case, since touching hundreds of MiB takes longer than a measurement, as far as the host has memory.
 #[derive(Default)]
 struct Buffers {
     outgoing: Buffer,
@@ -326,7 +328,7 @@ fn ends(world: &World, operation: Operation) -> Result<(GlobalAddress, GlobalAdd
     }
 }
 
-/// Which way PM copies; None of messages.
+/// The direction of PM's copy; None for messages.
 fn direction(operation: Operation) -> Option<Direction> {
     match operation {
         Operation::Write => Some(Direction::Write),
@@ -335,7 +337,8 @@ fn direction(operation: Operation) -> Option<Direction> {
     }
 }
 
-/// A step of the Jacobi kernel: when it began, when the halos were there, when it was calculated, when all ranks knew the sum.
+/// A step of the Jacobi kernel: when it began, when the halos were there, when it was calculated, when all ranks knew
+/// the sum.
 fn step(mpi: &Mpi, block: &mut Block, is_alone: bool, clock: &Clock) -> Result<[Ticks; 4]> {
     let begun = clock.now();
     block.exchange(|with, outgoing, incoming| Ok(mpi.exchange(outgoing, incoming, with)?))?;
@@ -362,7 +365,8 @@ impl Timed<'_> {
         (0..WAKING).map(|_| 1).chain((0..self.warm_up + self.iterations).map(move |_| whole))
     }
 
-    /// Calls `once` with each of [`lengths`](Self::lengths). A value is an iteration's time by `halved`: the mean of a batch.
+    /// Calls `once` with each of [`lengths`](Self::lengths). A value is an iteration's time by `halved`: the mean of a
+    /// batch.
     fn run(&self, halved: u64, mut once: impl FnMut(usize) -> Result<()>) -> Result<Answer> {
         let size = self.size as usize;
         let batch = if self.size < ONE_BY_ONE { BATCH } else { 1 };
@@ -399,7 +403,8 @@ impl Timed<'_> {
         self.lengths().take((WAKING + self.warm_up) as usize)
     }
 
-    /// Messages of PM: both ends, of which the other one says by a byte that it has received all, those before and those that count.
+    /// Messages of PM: both ends, of which the other one says by a byte that it has received all, those before and
+    /// those that count.
     fn messages(&self, node: &Node, side: Side) -> Result<Answer> {
         if side == Side::Requester {
             return self.stream(|_, len| node.send(len), || node.receive(1));
@@ -415,8 +420,9 @@ impl Timed<'_> {
         Ok(Answer::Served { received: self.iterations })
     }
 
-    /// Calls `once` with the number and the length of each operation, which it begins, and `finish` where all must be done: once before
-    /// the measurement, and at its end. What PM says of operations is that all are done, so a run is one part.
+    /// Calls `once` with the number and the length of each operation, which it begins, and `finish` where all must be
+    /// done: once before the measurement, and at its end. PM reports only that all operations are done, so a run is one
+    /// part.
     fn stream(
         &self,
         mut once: impl FnMut(u64, usize) -> Result<()>,
@@ -475,7 +481,7 @@ mod tests {
             });
             let Ok(Answer::Run(measured)) = answer else { panic!("no run: {answer:?}") };
             assert_eq!((made.borrow().len() as u64, measured.iterations), (WAKING + 4 + iterations, iterations));
-            // What the other end expects.
+            // The lengths that the other end expects.
             assert_eq!(*made.borrow(), timed.lengths().collect::<Vec<_>>());
             assert_eq!(measured.histogram.iter().map(|(_, count)| count).sum::<u64>(), values, "{size} B");
         }
@@ -496,7 +502,7 @@ mod tests {
         });
         let Ok(Answer::Run(measured)) = answer else { panic!("no run: {answer:?}") };
         assert_eq!(*finished.borrow(), [WAKING as usize + 4, WAKING as usize + 54]);
-        // What the other end expects.
+        // The lengths that the other end expects.
         assert_eq!(made.borrow().iter().map(|(_, len)| *len).collect::<Vec<_>>(), timed.lengths().collect::<Vec<_>>());
         assert_eq!(made.borrow().last(), Some(&(49, 8192)));
         assert_eq!((measured.iterations, measured.segments.len(), measured.histogram.len()), (50, 1, 0));

@@ -1,9 +1,10 @@
-//! A run from its first post to its last completion, and in parts, for what one number hides: warming up, drift, spread.
+//! A run from its first post to its last completion, and in parts, for what one number hides: warming up, drift,
+//! spread.
 
 use super::clock::{Clock, Ticks};
 use crate::protocol::Measured;
 
-/// How many parts a run has, where it has so many iterations.
+/// The number of parts of a run, if it has at least as many iterations.
 const PARTS: u64 = 16;
 
 /// A run under way.
@@ -29,7 +30,7 @@ impl<'a> Course<'a> {
         self.begin
     }
 
-    /// Whether [`mark`](Self::mark) has to be told that `done` iterations are done.
+    /// Returns true if [`mark`](Self::mark) has to be told that `done` iterations are done.
     #[inline]
     pub fn is_due(&self, done: u64) -> bool {
         self.segments.is_over(done)
@@ -55,7 +56,7 @@ impl<'a> Course<'a> {
 struct Segments {
     length: u64,
     next: u64,
-    /// What was done by the end of the last part, and when.
+    /// The count at the end of the last part, and its time.
     last: (u64, f64),
     parts: Vec<(u64, f64)>,
 }
@@ -67,7 +68,7 @@ impl Segments {
         Self { length, next: length, last: (0, 0.0), parts: Vec::with_capacity(PARTS as usize + 1) }
     }
 
-    /// Whether a part ends with iteration `done`, counted from 1.
+    /// Returns true if a part ends with iteration `done`, counted from 1.
     #[inline]
     fn is_over(&self, done: u64) -> bool {
         done >= self.next

@@ -1,4 +1,5 @@
-//! How a worker waits: it spins, as whoever wants latency does, and now and then looks whether it should still.
+//! The way in which a worker waits: it spins, as programs do that want low latency, and now and then checks that it
+//! still should.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

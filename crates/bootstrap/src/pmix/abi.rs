@@ -1,4 +1,5 @@
-//! libpmix's C interface, as far as it is used here: PMIx standard 4.1, chapters 3 (data structures) and 5 (put, get, fence).
+//! libpmix's C interface, as far as it is used here: PMIx standard 4.1, chapters 3 (data structures) and 5 (put, get,
+//! fence).
 //!
 //! The layouts are those of PMIx 3 and later; version 2 has a smaller `pmix_value_t`. a test holds them against the
 //! installed header, if there is one.

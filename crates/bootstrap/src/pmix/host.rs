@@ -1,7 +1,8 @@
-//! The other side of PMIx: this process as the host of a server of libpmix, for a job of which only some ranks are processes.
+//! The other side of PMIx: this process as the host of a server of libpmix, for a job of which only some ranks are
+//! processes.
 //!
-//! For who measures how a rank does in a large job. Each process that is started is a rank of its own and a real client; it may
-//! answer for others, whose values are then its own.
+//! For who measures how a rank does in a large job. Each process that is started is a rank of its own and a real
+//! client; it may answer for others, whose values are then its own.
 
 #![allow(non_camel_case_types, reason = "the standard's names")]
 
@@ -22,8 +23,8 @@ type pmix_modex_cbfunc_t =
     Option<extern "C" fn(c_int, *const c_char, usize, *mut c_void, pmix_release_cbfunc_t, *mut c_void)>;
 type pmix_dmodex_response_fn_t = extern "C" fn(c_int, *mut c_char, usize, *mut c_void);
 
-/// `pmix_server_module_t`: its functions are in this order in all versions, and later ones have more behind. What is not served is
-/// null.
+/// `pmix_server_module_t`: its functions are in this order in all versions, and later ones have more behind. Functions
+/// that are not served are null.
 #[repr(C)]
 pub(super) struct pmix_server_module_t {
     client_connected: extern "C" fn(*const pmix_proc_t, *mut c_void, pmix_op_cbfunc_t, *mut c_void) -> c_int,
@@ -86,7 +87,8 @@ fn server_functions() -> Result<ServerFunctions> {
     })?;
     macro_rules! symbol {
         ($name:literal) => {
-            // SAFETY: the field's type repeats the function's declaration in <pmix_server.h>, and the library is never unloaded.
+            // SAFETY: the field's type repeats the function's declaration in <pmix_server.h>, and the library is never
+            // unloaded.
             *unsafe { library.get(concat!($name, "\0").as_bytes()) }
                 .map_err(|_| Error::new(concat!("this libpmix has no server: it lacks ", $name)))?
         };
@@ -106,7 +108,7 @@ fn server_functions() -> Result<ServerFunctions> {
 /// Which process answers for a rank, by that process's own rank.
 type Holder = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 
-/// What callbacks hand to the thread that answers, since they must return before they are answered.
+/// A request that a callback hands to the thread that answers, since callbacks must return before they are answered.
 enum Request {
     Done(pmix_op_cbfunc_t, *mut c_void),
     Fenced(pmix_modex_cbfunc_t, *mut c_void),
@@ -134,7 +136,7 @@ const NODE_SIZE: &str = "pmix.node.size";
 const PROC_DATA: &str = "pmix.pdata";
 const RANK: &str = "pmix.rank";
 const APPNUM: &str = "pmix.appnum";
-/// How long the library may take to take note of something.
+/// Time for the library to take note of something.
 const PROMPT: Duration = Duration::from_secs(60);
 
 fn hand_on(request: Request) -> c_int {
@@ -179,7 +181,7 @@ extern "C" fn asked(
     hand_on(Request::Asked(Box::new(pmix_proc_t { nspace: whom.nspace, rank: whom.rank }), then, data))
 }
 
-/// Who has asked, for the callback that brings the answer.
+/// The asker, for the callback that brings the answer.
 struct Waiting {
     then: pmix_modex_cbfunc_t,
     data: *mut c_void,
@@ -204,7 +206,7 @@ extern "C" fn release(copy: *mut c_void) {
     drop(unsafe { Box::from_raw(copy.cast::<Vec<u8>>()) });
 }
 
-/// What the library calls when it has taken note of something.
+/// Called by the library when it has taken note of something.
 extern "C" fn noted(status: c_int, told: *mut c_void) {
     // SAFETY: the pointer is that of `wait_for`, which left the box to this call.
     let told = unsafe { Box::from_raw(told.cast::<Sender<c_int>>()) };
@@ -250,9 +252,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts the server, with its files in the directory `files`. PMIX_MCA_gds is `hash` in this process's environment, since libpmix's
-    /// other stores would want to know something of every rank. `holder`: of which rank's process the values are that a rank asks
-    /// for which is no process itself; the value is the same, under the same key.
+    /// Starts the server, with its files in the directory `files`. PMIX_MCA_gds is `hash` in this process's
+    /// environment, since libpmix's other stores would want to know something of every rank. `holder`: of which rank's
+    /// process the values are that a rank asks for which is no process itself; the value is the same, under the same
+    /// key.
     ///
     /// # Errors
     /// One sentence: no libpmix, or one without a server; a host in this process before.
@@ -355,7 +358,7 @@ impl Drop for Host {
     }
 }
 
-/// What a value of an info is.
+/// The value of an info.
 enum Value<'a> {
     Number(u32),
     Rank(u32),

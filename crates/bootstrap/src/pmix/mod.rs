@@ -1,8 +1,8 @@
 //! A launcher that speaks PMIx: libpmix, loaded when it is needed, so that programs do without it everywhere else.
 //!
-//! A value goes this way: Put, Commit, Fence without collection of data; then a peer that asks for it fetches it from the server
-//! of the rank that has put it. The fence is needed: a get that comes before the commit may be answered at once that there is
-//! nothing (PMIX_ERR_NOT_FOUND, by Open MPI 4.1's servers in one of eight runs).
+//! A value goes this way: Put, Commit, Fence without collection of data; then a peer that asks for it fetches it from
+//! the server of the rank that has put it. The fence is needed: a get that comes before the commit may be answered at
+//! once that there is nothing (PMIX_ERR_NOT_FOUND, by Open MPI 4.1's servers in one of eight runs).
 
 mod abi;
 pub mod host;
@@ -18,7 +18,7 @@ use crate::{Error, Exchange, Joined, Result};
 
 /// The names that libpmix has had since version 2; the second comes with its development package.
 const SONAMES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
-/// How long the launcher's server on this host may take to say what it knows of the job.
+/// Time for the launcher's server on this host to give its facts about the job.
 const PROMPT: Duration = Duration::from_secs(60);
 
 struct Client {
@@ -88,7 +88,8 @@ fn load() -> Result<Functions> {
     })?;
     macro_rules! symbol {
         ($name:literal) => {
-            // SAFETY: the field's type repeats the function's declaration in <pmix.h>, and the library is never unloaded.
+            // SAFETY: the field's type repeats the function's declaration in <pmix.h>, and the library is never
+            // unloaded.
             *unsafe { library.get(concat!($name, "\0").as_bytes()) }
                 .map_err(|_| Error::new(concat!("libpmix has no ", $name, "; PMIx 3 or later is needed")))?
         };
@@ -130,7 +131,7 @@ fn text(string: *const c_char) -> String {
 }
 
 impl Functions {
-    /// What a status means, in the library's words.
+    /// The meaning of a status, in the library's words.
     fn says(&self, status: c_int) -> String {
         // SAFETY: any number may be asked for, and what is returned is static.
         format!("{} ({status})", text(unsafe { (self.error_string)(status) }))
@@ -150,11 +151,11 @@ enum Value {
     Other,
 }
 
-/// What a get waits for, shared with the callback that brings it.
+/// The state of a get that waits, shared with the callback that brings the value.
 struct Pending {
     answer: Mutex<Option<(c_int, Option<Value>)>>,
     came: Condvar,
-    /// What the library was given, which it may look at until it calls back.
+    /// The arguments of the library, which it may read until it calls back.
     key: CString,
     peer: pmix_proc_t,
     info: pmix_info_t,
@@ -257,7 +258,8 @@ impl Client {
             )
         };
         if status != SUCCESS {
-            // SAFETY: the library has refused the request, so its callback does not come and the reference is still ours.
+            // SAFETY: the library has refused the request, so its callback does not come and the reference is still
+            // ours.
             drop(unsafe { Arc::from_raw(theirs) });
             return self.judge(key, rank, status, None);
         }
@@ -322,7 +324,8 @@ impl Exchange for Client {
         let _ = unsafe { (self.functions.abort)(status, sentence.as_ptr(), std::ptr::null_mut(), 0) };
     }
 
-    /// Launchers differ: if a process ends with status 0 and without PMIx_Finalize, Open MPI's ends the job, Slurm's does not.
+    /// Launchers differ: if a process ends with status 0 and without PMIx_Finalize, Open MPI's ends the job, Slurm's
+    /// does not.
     fn desert(&self, sentence: &str) {
         self.abort(1, sentence);
     }

@@ -23,8 +23,8 @@ pub struct AcpArgs {
 pub enum AcpCommand {
     /// Say what one rank holds in memory for a job of many ranks, beside what the paper says of the original
     ///
-    /// Settings of ACP are taken from the environment (ACP_CONNECTIONS, ACP_STARTER_MEMORY, ACP_DEVICES …) and from the options. What
-    /// Vervain's device takes for its objects is weighed by making them.
+    /// Settings of ACP are taken from the environment (ACP_CONNECTIONS, ACP_STARTER_MEMORY, ACP_DEVICES …) and from the
+    /// options. What Vervain's device takes for its objects is weighed by making them.
     #[command(after_help = EXAMPLES)]
     Memory(MemoryArgs),
     /// Weigh the objects of a device (the process behind `memory`)
@@ -48,15 +48,17 @@ pub struct MemoryArgs {
     pub ranks: u32,
     /// Measure it: one rank has to do with all others, in both directions
     ///
-    /// A PMIx server of its own tells the rank that is measured that the job has N ranks. Other processes, the farms, answer for these,
-    /// each with its own handshakes and QPs. The rank gets from, puts to, adds to and copies between all of them; then all of them visit
-    /// it. For each number of contacts what it holds is printed, less what a program holds that does nothing but join the job.
+    /// A PMIx server of its own tells the rank that is measured that the job has N ranks. Other processes, the farms,
+    /// answer for these, each with its own handshakes and QPs. The rank gets from, puts to, adds to and copies between
+    /// all of them; then all of them visit it. For each number of contacts what it holds is printed, less what a
+    /// program holds that does nothing but join the job.
     #[arg(long)]
     pub measure: bool,
     /// Processes that answer for the other ranks, 1 to 512; at most one for each 1024 ranks [default: 64]
     #[arg(long, value_name = "K", requires = "measure", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub farms: Option<u32>,
-    /// Measure a leader, which tells where the 1024 ranks of its block are and finds other leaders, rather than one of all others
+    /// Measure a leader, which tells where the 1024 ranks of its block are and finds other leaders, rather than one of
+    /// all others
     #[arg(long, requires = "measure")]
     pub leader: bool,
     /// Print JSON

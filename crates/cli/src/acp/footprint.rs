@@ -1,7 +1,8 @@
-//! What this process holds in memory, by /proc: nothing twice, and nothing that others hold.
+//! Memory that this process holds, by /proc: each page counts once, and none of other processes.
 //!
-//! Pages that only this process has count, and those of files (code) as if no other process had them mapped. Of shared memory
-//! (memfds) its owner counts all that is allocated, whether mapped or not, and who maps another's counts nothing.
+//! Pages that only this process has count, and those of files (code) as if no other process had them mapped. For shared
+//! memory (memfds) its owner counts all that is allocated, whether mapped or not, and a process that maps another's
+//! counts nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,11 +18,11 @@ pub struct Footprint {
     pub anonymous: u64,
     /// Pages of files that are mapped: code, and what libraries keep in files.
     pub files: u64,
-    /// What is allocated of this process's own memfds.
+    /// Bytes allocated in this process's own memfds.
     pub memfds: u64,
     /// Page tables (VmPTE).
     pub tables: u64,
-    /// As the kernel shares pages out among who maps them (Pss), others' memfds included.
+    /// Bytes as the kernel divides pages among the processes that map them (Pss), others' memfds included.
     pub pss: u64,
     /// Pages that nobody else has mapped (Private_Clean, Private_Dirty).
     pub private: u64,
@@ -30,12 +31,12 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// What this process holds. Page tables are in it: those for peers' memory are a cost of having peers.
+    /// Bytes that this process holds. Page tables are in it: those for peers' memory are a cost of having peers.
     pub fn held(&self) -> u64 {
         self.anonymous + self.files + self.memfds + self.tables
     }
 
-    /// Of this process; `foreign` are the inodes of other processes' memfds.
+    /// The footprint of this process; `foreign` are the inodes of other processes' memfds.
     pub fn now(foreign: &BTreeSet<u64>) -> Result<Footprint> {
         let smaps = fs::read_to_string("/proc/self/smaps").context("cannot read /proc/self/smaps")?;
         let mut footprint = of_mappings(&smaps);

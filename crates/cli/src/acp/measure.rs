@@ -1,8 +1,9 @@
-//! `vervain acp memory --measure`: what a rank holds that has had to do with all others of a large job, in both directions.
+//! `vervain acp memory --measure`: what a rank holds that has had to do with all others of a large job, in both
+//! directions.
 //!
-//! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the others there are
-//! farms, each of which answers for many. This process is the host of their PMIx server. Nothing is taken from a rank that has not
-//! been there: each of the others checks that it was reached as it should.
+//! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the
+//! others there are farms, each of which answers for many. This process is the host of their PMIx server. Nothing is
+//! taken from a rank that has not been there: each of the others checks that it was reached as it should.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -40,7 +41,7 @@ const AT_ONCE: usize = 4;
 /// Exit status after a signal, as shells give it.
 const INTERRUPTED: i32 = 128;
 
-/// What was measured after so many contacts.
+/// The values after a number of contacts.
 #[derive(Debug, Serialize)]
 struct Line {
     /// "visits others" or "is visited".
@@ -51,7 +52,7 @@ struct Line {
     connections: usize,
     /// Mean of the first accesses to a rank since the line before, in microseconds.
     first_access_us: f64,
-    /// What the process holds in all, and how it is made up.
+    /// Bytes that the process holds in all, and their parts.
     held: u64,
     footprint: Footprint,
     /// The memory control group of the rank, all of it and what the kernel holds; null where there is none to be had.
@@ -72,7 +73,7 @@ struct Measurement {
     rank: u32,
     leader: bool,
     settings_connections: usize,
-    /// What a program holds that has joined the job and nothing else.
+    /// The footprint of a program that has joined the job and does nothing else.
     bare: Footprint,
     bare_held: u64,
     lines: Vec<Line>,
@@ -127,8 +128,8 @@ fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
     (0..u64::from(farms)).map(|farm| bound(farm)..bound(farm + 1)).collect()
 }
 
-/// The rank that is measured: one that leads no block, so that it holds what most ranks do; or the leader of the second block of a
-/// farm, whose own process is the leader of its first.
+/// The rank that is measured: one that leads no block, so that it holds what most ranks do; or the leader of the second
+/// block of a farm, whose own process is the leader of its first.
 fn measured(ranks: u32, shares: &[std::ops::Range<u32>], leader: bool) -> Result<u32> {
     if !leader {
         return Ok((ranks / 2) | 1);
@@ -245,7 +246,8 @@ fn run(
     for goal in goals(ranks - 1) {
         let began = Instant::now();
         let portions = portions(goal - done, &mut left);
-        // Some farms at a time: as many visitors at once as there are connections would measure how they wait for each other.
+        // A few farms at a time: with as many visitors at once as there are connections, the time would be that of
+        // waiting for each other.
         for (at, portions) in portions.chunks(AT_ONCE).enumerate() {
             let these = || (at * AT_ONCE..).zip(portions).filter(|(_, count)| **count > 0);
             for (farm, count) in these() {

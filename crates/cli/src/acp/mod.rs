@@ -39,7 +39,7 @@ struct Row {
     paper: Option<Paper>,
 }
 
-/// What the original has in its place, by the paper.
+/// The values of the original, by the paper.
 #[derive(Serialize)]
 struct Paper {
     what: &'static str,
@@ -86,7 +86,7 @@ fn settings(args: &MemoryArgs) -> Result<Settings> {
     Ok(settings)
 }
 
-/// What processes on Vervain's device get, as under `vervain run`.
+/// Variables of processes on Vervain's device, as under `vervain run`.
 fn variables(args: &MemoryArgs) -> Result<Variables> {
     let (_, mut variables) = run::prepare(&args.device, true)?;
     variables.extend(args.starter.variables());
@@ -101,7 +101,7 @@ fn process(what: &str, variables: &Variables) -> Result<Command> {
     Ok(command)
 }
 
-/// What Vervain's objects take, as another process finds.
+/// The size of Vervain's objects, as another process measures it.
 fn weighed(variables: &Variables) -> Result<Objects> {
     let output =
         process("weigh", variables)?.output().context("cannot start a process to weigh the device's objects")?;

@@ -1,5 +1,6 @@
-//! The processes of a measurement: the rank that is measured, farms, and a program that does nothing. Each takes orders, a line of
-//! JSON each, on standard input, answers by a line on standard output, and ends when there are no more.
+//! The processes of a measurement: the rank that is measured, farms, and a program that does nothing. Each takes
+//! orders, a line of JSON each, on standard input, answers by a line on standard output, and ends when there are no
+//! more.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
@@ -17,7 +18,7 @@ use vervain_bootstrap::Job;
 use super::cli::FarmArgs;
 use super::footprint::{self, Footprint};
 
-/// What a process is asked.
+/// An order to a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Order {
     /// To the rank: inodes of memfds that belong to others.
@@ -32,14 +33,14 @@ pub enum Order {
     Check,
 }
 
-/// What a process is, once it is there.
+/// The state of a process, once it is there.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ready {
     /// Inodes of its memfds, before it has met anybody.
     pub memfds: BTreeSet<u64>,
 }
 
-/// What a farm answers.
+/// The answer of a farm.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FarmAnswer {
     /// Ranks that are as they should be.
@@ -48,13 +49,13 @@ pub struct FarmAnswer {
     pub connections: usize,
 }
 
-/// What the rank answers.
+/// The answer of the rank.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct RankAnswer {
     pub footprint: Footprint,
     /// Connections at this moment.
     pub connections: usize,
-    /// Of these contacts.
+    /// The times of these contacts.
     pub times: Times,
     /// Ranks that have visited since the beginning.
     pub visits: u64,
@@ -63,11 +64,12 @@ pub struct RankAnswer {
 /// Times of contacts, in seconds.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Times {
-    /// First accesses to a rank, each a get of 8 bytes with the handshake before it: their number, their sum, the longest.
+    /// First accesses to a rank, each a get of 8 bytes with the handshake before it: their number, their sum, the
+    /// longest.
     pub misses: u32,
     pub miss_sum: f64,
     pub miss_max: f64,
-    /// Accesses over a connection that was there: puts of 8 bytes.
+    /// Accesses over a connection that existed: puts of 8 bytes.
     pub hits: u32,
     pub hit_sum: f64,
 }
@@ -100,7 +102,7 @@ fn say(what: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The next order; None when there are no more.
+/// The next order; None if there are no more.
 fn hear<T: DeserializeOwned>() -> Result<Option<T>> {
     let mut line = String::new();
     if io::stdin().lock().read_line(&mut line)? == 0 {
@@ -192,7 +194,7 @@ const GOES: u64 = 8;
 impl<'w> Measured<'w> {
     fn new(world: &'w World) -> Result<Self> {
         let measured = Self { world, own: world.region(64, 0).map_err(sentence)? };
-        // What visitors get.
+        // The values that visitors get.
         measured.store(measured.starter(world.rank())?, identity(world.rank()))?;
         Ok(measured)
     }
@@ -207,7 +209,8 @@ impl<'w> Measured<'w> {
 
     fn load(&self, address: vervain_acp::GlobalAddress) -> Result<u64> {
         let place = self.world.address(address).context("no memory of this rank")?;
-        // SAFETY: a word of registered memory of this rank, aligned, that peers change by atomics and stores of 8 bytes.
+        // SAFETY: a word of registered memory of this rank, aligned, that peers change by atomics and stores of 8
+        // bytes.
         Ok(unsafe { std::sync::atomic::AtomicU64::from_ptr(place.cast()) }.load(std::sync::atomic::Ordering::Acquire))
     }
 
@@ -246,7 +249,7 @@ impl<'w> Measured<'w> {
         Ok(())
     }
 
-    /// How many ranks have added themselves, whose marks must be marks.
+    /// The number of ranks that have added themselves; their marks must be valid.
     fn visits(&self) -> Result<u64> {
         let own = self.starter(self.world.rank())?;
         let visits = self.load(own.add(COUNT))?;

@@ -29,9 +29,9 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Carry out a plan, or resume an interrupted run
     ///
-    /// Each measurement is written to DIR/journal.jsonl at once; results.json, report.html and figures/ follow at the end,
-    /// also at an early one (Ctrl-C, a lost peer). Exit status: 0 if all is measured; 1 if something failed or is missing;
-    /// 130 if interrupted.
+    /// Each measurement is written to DIR/journal.jsonl at once; results.json, report.html and figures/ follow at the
+    /// end, also at an early one (Ctrl-C, a lost peer). Exit status: 0 if all is measured; 1 if something failed or is
+    /// missing; 130 if interrupted.
     Run(RunArgs),
     /// Be the far host of a run, until Ctrl-C
     ///

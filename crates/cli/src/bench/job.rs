@@ -14,7 +14,7 @@ struct Mpi {
     name: &'static str,
     /// Its launcher: where two MPIs are installed it has a name of its own.
     launchers: [&'static str; 2],
-    /// What of `--version` is this launcher's alone.
+    /// The part of `--version` by which this launcher is recognised.
     mark: &'static str,
     package: &'static str,
     options: &'static [&'static str],
@@ -117,7 +117,7 @@ fn launch(workers: &Workers, request: &JobRequest<'_>) -> Command {
     command
 }
 
-/// Whether this launcher is there and says so of itself.
+/// Returns true if this launcher is there and says so of itself.
 fn says(launcher: &str, mark: &str) -> bool {
     let output = Command::new(launcher).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(mark))

@@ -49,7 +49,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
 }
 
 fn measure(args: &RunArgs) -> Result<ExitCode> {
-    // A mistake in the plan is told before any library is asked.
+    // A mistake in the plan is reported before any library is asked.
     let plan = if args.resume.is_some() { None } else { Some(the_plan(args)?) };
     let workers = Workers::find(&args.which)?;
     output::note(&workers.note);
@@ -68,7 +68,7 @@ fn measure(args: &RunArgs) -> Result<ExitCode> {
     Ok(ending(&outcome, &dir))
 }
 
-/// What is said at the end of a run, and the exit status.
+/// Prints the end of a run, and returns the exit status.
 fn ending(outcome: &Outcome, dir: &Path) -> ExitCode {
     let results = &outcome.results;
     let failed = results.cases.iter().filter(|c| !c.failures.is_empty()).count();
@@ -177,7 +177,7 @@ struct Workers {
     variables: Vec<(String, OsString)>,
     /// The device's name.
     device: String,
-    /// Whether the device is one of ours, which can be told to take the network.
+    /// True if the device is one of ours, which can be told to take the network.
     ours: bool,
     note: String,
 }
@@ -253,7 +253,8 @@ impl Workers {
         }
     }
 
-    /// Why the device does not have what a variable chooses. Nothing is known of variables of others.
+    /// The reason why the device does not have what a variable chooses. None for variables of other libraries, which
+    /// are not known here.
     fn refusal(&self, name: &str, value: &str) -> Option<String> {
         if !name.starts_with(PREFIX) {
             return None;

@@ -1,5 +1,5 @@
-//! Trials of what the local link does between processes: shared memory that can be sealed, the rendezvous socket, copies
-//! from and to another process, and handles of processes.
+//! Trials of what the local link does between processes: shared memory that can be sealed, the rendezvous socket,
+//! copies from and to another process, and handles of processes.
 
 use std::fs::{self, File};
 use std::io;
@@ -74,7 +74,7 @@ fn meet() -> Result<()> {
     Ok(())
 }
 
-/// The names under which programs of this user meet: any user can take them, and whoever comes first has them.
+/// The names under which programs of this user meet. Any user can take them; the first one has them.
 pub fn names() -> Finding {
     let own = geteuid().as_raw();
     let held = |kind, prefix: &str| vervain_names::holders(kind, prefix).unwrap_or_default();
@@ -182,7 +182,7 @@ pub fn pidfd() -> Finding {
     }
 }
 
-/// A small file of /proc or /sys, trimmed; None where it cannot be read.
+/// A small file of /proc or /sys, trimmed; None if it cannot be read.
 pub fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|s| s.trim().to_owned())
 }

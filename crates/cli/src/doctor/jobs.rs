@@ -1,4 +1,4 @@
-//! What jobs that are saved and brought back need: CRIU. All else runs without it.
+//! The needs of jobs that are saved and brought back: CRIU. All else runs without it.
 
 use anyhow::Result;
 use rustix::process::geteuid;

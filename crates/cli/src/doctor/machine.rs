@@ -1,5 +1,5 @@
-//! Limits and surroundings: the libraries, CPUs, descriptors, memory limits, huge pages, containers, and what else on this
-//! machine has to do with RDMA. Each line says what it means for Vervain, and is silent where it means nothing.
+//! Limits and surroundings: the libraries, CPUs, descriptors, memory limits, huge pages, containers, and what else on
+//! this machine has to do with RDMA. Each line says what it means for Vervain, and is silent where it means nothing.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -22,13 +22,13 @@ use crate::{inventory, libs};
 
 /// Descriptors that a process keeps for each peer process: its arena, its memory, its wake pipe.
 const DESCRIPTORS_PER_PEER: u64 = 3;
-/// What the program itself and the device need, roughly.
+/// Descriptors of the program itself and of the device, roughly.
 const DESCRIPTORS_OWN: u64 = 64;
 
-/// What helps where a variable is wrong.
+/// The remedy for a wrong variable.
 const ANOTHER_VALUE: &str = "unset the variable, or give it a value that it can have";
 
-/// What `vervain --version` prints.
+/// The text of `vervain --version`.
 pub fn build() -> Finding {
     Finding::ok("build", format!("vervain {BUILD}"))
 }
@@ -83,7 +83,7 @@ fn judge_library_path(entries: &OsStr, own: Option<&Path>) -> Finding {
     )
 }
 
-/// What the environment asks for.
+/// The settings of the environment.
 pub fn variables() -> Finding {
     let set = TABLE.into_iter().filter(|variable| variable.setter == Setter::User);
     let set: Vec<_> = set.filter_map(|variable| Some((variable, variable.value()?))).collect();

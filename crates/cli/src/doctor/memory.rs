@@ -1,5 +1,5 @@
-//! The ways to a peer's memory, best first (DESIGN decision 4): which are in force in a program under `vervain run`, and
-//! why. The trial of process_vm calls is in `access.rs`.
+//! The ways to a peer's memory, best first (DESIGN decision 4): which are in force in a program under `vervain run`,
+//! and why. The trial of process_vm calls is in `access.rs`.
 
 use std::path::Path;
 
@@ -82,8 +82,8 @@ fn attach_a_segment() -> Result<()> {
     // SAFETY: makes a segment of our own.
     let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, 0o600) };
     ensure!(id >= 0, failed("shmget"));
-    // SAFETY: attaches it at an address of the kernel's choice; it goes with its last user, and IPC_STAT fills the zeroed
-    // struct.
+    // SAFETY: attaches it at an address of the kernel's choice; it goes with its last user, and IPC_STAT fills the
+    // zeroed struct.
     let (at, seen) = unsafe {
         let at = libc::shmat(id, std::ptr::null(), 0);
         let mut stat: libc::shmid_ds = std::mem::zeroed();

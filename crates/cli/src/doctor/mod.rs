@@ -1,7 +1,7 @@
-//! `vervain doctor`: what this machine allows, what is lost where it does not, and the remedy. This file owns the form of a
-//! finding, the verdict and how both are printed; the trials are in `access.rs` (what Vervain needs between processes),
-//! `memory.rs` (the ways to a peer's memory), `window.rs` (memory that nodes share), `network.rs` (what it needs between hosts),
-//! `jobs.rs` (what saves whole jobs) and `machine.rs` (limits and surroundings).
+//! `vervain doctor`: what this machine allows, what is lost where it does not, and the remedy. This file owns the form
+//! of a finding, the verdict and how both are printed; the trials are in `access.rs` (what Vervain needs between
+//! processes), `memory.rs` (the ways to a peer's memory), `window.rs` (memory that nodes share), `network.rs` (what it
+//! needs between hosts), `jobs.rs` (what saves whole jobs) and `machine.rs` (limits and surroundings).
 
 mod access;
 mod jobs;
@@ -19,15 +19,15 @@ use serde::Serialize;
 use crate::cli::DoctorArgs;
 use crate::output;
 
-/// How much a finding matters to Vervain.
+/// The importance of a finding for Vervain.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 enum Status {
     Ok,
-    /// Nobody has looked, or it cannot be seen from here.
+    /// Not tested, or not visible from here.
     #[serde(rename = "not tested")]
     NotTested,
-    /// Nothing slower, but some program or some use may meet it.
+    /// Nothing gets slower, but some program or some use may meet it.
     Note,
     Slower,
     /// Vervain cannot run.
@@ -39,7 +39,7 @@ struct Finding {
     check: &'static str,
     status: Status,
     found: String,
-    /// What is lost, or may be; empty for a good finding.
+    /// The loss, or possible loss; empty for a good finding.
     cost: String,
     remedy: String,
 }
@@ -141,7 +141,8 @@ fn verdict(findings: &[Finding]) -> String {
     }
 }
 
-/// The verdict, then each finding: on a terminal wrapped at its width, with cost and remedy below it, else one line each.
+/// The verdict, then each finding: on a terminal wrapped at its width, with cost and remedy below it, else one line
+/// each.
 fn text(report: &Report, columns: Option<usize>) -> String {
     let mut out = output::hanging("", &report.verdict, columns) + "\n";
     for f in &report.findings {

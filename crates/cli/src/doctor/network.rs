@@ -1,5 +1,6 @@
 //! Trials of what the RoCE link does between hosts: UDP port 4791, the sizes of socket buffers, interfaces and the path
-//! MTU that they carry, segmentation of UDP. All are notes: without a network Vervain still joins processes of one host.
+//! MTU that they carry, segmentation of UDP. All are notes: without a network Vervain still joins processes of one
+//! host.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,12 +21,13 @@ use super::{Finding, Status};
 
 /// RoCE v2's UDP port (IBA annex A17.3.1).
 const PORT: u16 = 4791;
-/// What a socket of the RoCE link asks for: room for some thousand packets while the program does not look.
+/// The receive buffer that a socket of the RoCE link asks for: room for some thousand packets while the program does
+/// not look.
 const BUFFER: u64 = 4 << 20;
 /// Bytes of an interface's MTU that headers take.
 const OVERHEAD: u32 = 80;
 
-/// Whether programs of this user can bind the port, and who has it if not.
+/// Checks that programs of this user can bind the port, and names its holder if not.
 pub fn port() -> Finding {
     const CHECK: &str = "UDP port 4791";
     let v4 = shared_bind((Ipv4Addr::UNSPECIFIED, PORT).into()).err();
@@ -128,8 +130,8 @@ fn judge_buffers(rmem: Option<u64>, wmem: Option<u64>) -> Finding {
     )
 }
 
-/// What the kernel has dropped for the UDP checksum, of all UDP in this network namespace. Over IPv6 that is what becomes of
-/// packets with checksum 0, as RNICs and soft-RoCE send them, where no program of this version has the port.
+/// UDP packets that the kernel has dropped for their checksum, in this network namespace. Over IPv6 these include
+/// packets with checksum 0, as RNICs and soft-RoCE send them, while no program of this version has the port.
 pub fn checksums() -> Finding {
     let table = |name: &str| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default();
     judge_checksums(udp_checksum_errors(&table("snmp")), udp6_checksum_errors(&table("snmp6")))
@@ -243,8 +245,8 @@ fn look() -> Result<Vec<Interface>> {
 /// By ioctl: /sys may show another network namespace.
 fn mtu_of(name: &str) -> io::Result<u32> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    // SAFETY: an ifreq of zeros is valid; the name is shorter than its array and followed by a zero; the call reads the name
-    // and writes the MTU.
+    // SAFETY: an ifreq of zeros is valid; the name is shorter than its array and followed by a zero; the call reads the
+    // name and writes the MTU.
     unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
         let room = request.ifr_name.len() - 1;
@@ -301,7 +303,7 @@ fn send_a_train() -> Result<bool> {
     Ok(marked)
 }
 
-/// What cannot be tried from here.
+/// The check that is impossible from here.
 pub fn translation() -> Finding {
     Finding::not_tested(
         "address translation",

@@ -6,7 +6,7 @@ use vervain_window::{Error, Facts, Medium, Occupancy, Options, Processes};
 use super::{Finding, Status};
 
 const CHECK: &str = "window";
-/// What the ring for long messages of one peer takes; with less left of a region there is none.
+/// Bytes of the ring for long messages of one peer; with less left of a region there is none.
 const LONG_RING: u64 = 1 << 20;
 
 pub fn window() -> Finding {
@@ -86,7 +86,7 @@ fn judge(spec: &WindowSpec, facts: &Facts, occupancy: &Occupancy) -> Finding {
     )
 }
 
-/// What is put where it belongs, and why the rest is not.
+/// The data that is put in place, and the reason why the rest is not.
 fn ways(spec: &WindowSpec, facts: &Facts) -> &'static str {
     if !spec.direct {
         return "every message is copied into a ring there and out of it (direct=off)";
@@ -111,7 +111,7 @@ fn ways(spec: &WindowSpec, facts: &Facts) -> &'static str {
     }
 }
 
-/// What helps against a window that cannot be opened.
+/// The remedy for a window that cannot be opened.
 fn remedy(error: &Error) -> &'static str {
     match error.errno() {
         libc::ENOENT | libc::ENOTDIR => "make the folder that it is to lie in, or name another place",

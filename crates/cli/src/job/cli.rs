@@ -31,11 +31,13 @@ pub struct JobArgs {
 pub enum JobCommand {
     /// Run a program on Vervain's devices, as a job that can be checkpointed
     ///
-    /// The job has process numbers, terminals, /dev/shm and a folder for temporary files of its own. This command stays in the
-    /// foreground: the job's exit status is its own, signals are passed on, and the job ends with it. Needs root and CRIU.
+    /// The job has process numbers, terminals, /dev/shm and a folder for temporary files of its own. This command stays
+    /// in the foreground: the job's exit status is its own, signals are passed on, and the job ends with it. Needs root
+    /// and CRIU.
     ///
-    /// With --cooperative it needs neither, and the job has nothing of its own: a program that calls pmCheckpointIfAsked of libpm saves itself
-    /// when `vervain checkpoint` asks, and goes on from there when it is started again.
+    /// With --cooperative it needs neither, and the job has nothing of its own: a program that calls
+    /// pmCheckpointIfAsked of libpm saves itself when `vervain checkpoint` asks, and goes on from there when it is
+    /// started again.
     #[command(after_help = EXAMPLES, override_usage = "vervain job run --name NAME [OPTIONS] [--] PROGRAM [ARGS]...")]
     Run(Box<JobRunArgs>),
     /// List this user's jobs
@@ -44,8 +46,9 @@ pub enum JobCommand {
     Kill(JobKillArgs),
     /// Run a command on another host, as part of the job that this is called in
     ///
-    /// Called by programs of a job, in place of ssh. Needs --remote-start of `vervain job run`, which has mpirun use it by itself. The
-    /// command gets the streams of this one by TCP, which is not encrypted; the exit status is its own, 255 if it was not started.
+    /// Called by programs of a job, in place of ssh. Needs --remote-start of `vervain job run`, which has mpirun use it
+    /// by itself. The command gets the streams of this one by TCP, which is not encrypted; the exit status is its own,
+    /// 255 if it was not started.
     Rsh(JobRshArgs),
 }
 
@@ -72,7 +75,8 @@ pub struct JobRunArgs {
     /// The network: that of this command, or one of the job's own with nothing but lo
     #[arg(long, value_enum, default_value_t = JobNetwork::Host)]
     pub network: JobNetwork,
-    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared memory
+    /// Do without the preload: no view of /sys/class/infiniband and /dev/infiniband, nothing allocated from shared
+    /// memory
     #[arg(long)]
     pub no_preload: bool,
     /// Print the environment and the libibverbs that the program gets, and, as --log info does, why each call failed

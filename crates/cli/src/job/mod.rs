@@ -1,4 +1,5 @@
-//! `vervain job`, `checkpoint`, `restart` and `gang`: from the command line to the crate that does it, and from its answers to what is printed.
+//! `vervain job`, `checkpoint`, `restart` and `gang`: from the command line to the crate that does it, and from its
+//! answers to what is printed.
 
 pub mod cli;
 
@@ -59,7 +60,7 @@ fn ended(result: Result<u8, (u8, anyhow::Error)>) -> ExitCode {
     }))
 }
 
-/// As ssh ends where a command was not started.
+/// The status of ssh if a command was not started.
 const NOT_STARTED: u8 = 255;
 
 fn rsh(args: &JobRshArgs) -> Result<u8, (u8, anyhow::Error)> {
@@ -110,7 +111,7 @@ fn on(setting: Setting, hosts: &HostOptions) -> Setting {
 fn cooperative(args: &JobRunArgs, ready: &Ready) -> Result<u8> {
     let private = sysfs::private_directory()?;
     let words = |text: &OsStr| Words(text.as_bytes().to_vec());
-    // What options set is set in the environment at a restart: they need not be given again.
+    // Variables set by options are set in the environment at a restart: the options need not be given again.
     let mut environment: BTreeMap<OsString, OsString> = env::vars_os().collect();
     for (name, value) in args.device.settings.in_force(Variable::value)? {
         environment.insert(name.into(), value);
@@ -176,7 +177,7 @@ fn again(found: (PathBuf, Manifest, PathBuf), args: &RestartArgs) -> Result<Infa
     Err(anyhow::Error::from(command.exec()).context("cannot execute this command"))
 }
 
-/// Where this user's jobs are found, among others.
+/// The variable that names the folder of this user's jobs, among others.
 const RUNTIME: &str = "XDG_RUNTIME_DIR";
 
 fn upkeep(dir: Option<PathBuf>, upkeep: &UpkeepOptions) -> Result<Upkeep> {
@@ -337,7 +338,7 @@ pub fn inside(args: &InsideArgs) -> Result<ExitCode> {
     }
 }
 
-/// That a job's first program could not be executed.
+/// The error of a job's first program that could not be executed.
 fn executed(result: Result<Infallible>) -> Result<ExitCode> {
     match result {
         Ok(never) => match never {},
@@ -348,7 +349,8 @@ fn executed(result: Result<Infallible>) -> Result<ExitCode> {
     }
 }
 
-/// A job gets no descriptors but the standard streams: another one would lead out of its namespaces, and keep it from being saved.
+/// A job gets no descriptors but the standard streams: another one would lead out of its namespaces, and keep it from
+/// being saved.
 fn keep_other_descriptors() {
     // Not by the C library, whose function of that name is the only one of this command's that glibc 2.31 lacks.
     // SAFETY: no descriptor is closed; it is only said of each that programs which are executed do not get it.

@@ -1,8 +1,9 @@
-//! What ends the ranks where the launcher is killed by SIGKILL, and can do nothing itself any more.
+//! The process that ends the ranks if the launcher is killed by SIGKILL, and can do nothing itself any more.
 //!
-//! The kernel kills the processes that the launcher started (PR_SET_PDEATHSIG in `mod.rs`), but not those that they started in
-//! turn, such as the program behind a shell script. A second process does: it holds the reading end of a pipe whose other end
-//! only the launcher has, and learns from it which process groups there are. When the pipe ends, it kills those that are left.
+//! The kernel kills the processes that the launcher started (PR_SET_PDEATHSIG in `mod.rs`), but not those that they
+//! started in turn, such as the program behind a shell script. A second process does: it holds the reading end of a
+//! pipe whose other end only the launcher has, and learns from it which process groups there are. When the pipe ends,
+//! it kills those that are left.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -38,7 +39,7 @@ impl Guard {
 
     fn tell(&mut self, sign: char, pid: Pid) {
         if let Some(pipe) = &mut self.0.stdin {
-            // Where the guard was killed, the job goes on without.
+            // If the guard was killed, the job goes on without it.
             let _ = pipe.write_all(format!("{sign}{pid}\n").as_bytes());
         }
     }
@@ -53,7 +54,7 @@ impl Drop for Guard {
 
 /// The second process.
 pub fn guard() -> Result<ExitCode> {
-    // Who ends the whole session ends the launcher too, and its ranks are to end after it.
+    // A signal that ends the whole session ends the launcher too, and its ranks are to end after it.
     SigSet::all().thread_block()?;
     for group in left(io::stdin().lock()) {
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);

@@ -1,5 +1,5 @@
-//! The output of the ranks: cut into lines, each behind the number of its rank, and written by a thread for each stream, so
-//! that a slow reader stops neither signals nor the ranks' store.
+//! The output of the ranks: cut into lines, each behind the number of its rank, and written by a thread for each
+//! stream, so that a slow reader stops neither signals nor the ranks' store.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl Lines {
         whole
     }
 
-    /// What is left when the rank has closed the stream. A last line without a newline gets one, so that the next rank's begins
-    /// at the left, unless output is to stay as it is.
+    /// The rest after the rank has closed the stream. A last line without a newline gets one, so that the next rank's
+    /// begins at the left, unless output is to stay as it is.
     pub fn end(&mut self) -> Vec<u8> {
         let mut whole = Vec::new();
         if !self.begun.is_empty() {
@@ -85,12 +85,12 @@ impl Writer {
         }
     }
 
-    /// Whether so much waits that no more is to be read for now.
+    /// Returns true if so much waits that no more is to be read for now.
     pub fn is_full(&self) -> bool {
         self.state.waiting.load(Ordering::Relaxed) >= MOST_WAITING
     }
 
-    /// Whether nobody reads any more.
+    /// Returns true if nobody reads any more.
     pub fn is_gone(&self) -> bool {
         self.state.gone.load(Ordering::Relaxed)
     }

@@ -1,8 +1,9 @@
-//! `vervain launch`: starts the ranks, serves their store, prints their output, passes signals on, and ends all where one fails.
+//! `vervain launch`: starts the ranks, serves their store, prints their output, passes signals on, and ends all where
+//! one fails.
 //!
-//! Each rank is the leader of a process group of its own, and what it leaves behind there ends with it. One thread polls for
-//! everything; it is also the one that starts the ranks, since the kernel sends a child's PR_SET_PDEATHSIG at the end of the
-//! *thread* that has started it.
+//! Each rank is the leader of a process group of its own, and what it leaves behind there ends with it. One thread
+//! polls for everything; it is also the one that starts the ranks, since the kernel sends a child's PR_SET_PDEATHSIG at
+//! the end of the *thread* that has started it.
 
 pub mod guard;
 mod lines;
@@ -36,9 +37,9 @@ use crate::cli::{LaunchArgs, RanksVerbs};
 use crate::output;
 use crate::run::{FAILED, Ready, WRONG_SETTING};
 
-/// How long ranks have after SIGTERM, before SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long output is waited for after the end of all ranks, where a process outside of their groups has it open.
+/// Time to wait for output after the end of all ranks, while a process outside of their groups has it open.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 /// How soon a full queue of output is looked at again.
 const FULL: Duration = Duration::from_millis(20);
@@ -76,7 +77,7 @@ fn program(args: &LaunchArgs) -> Result<Ready, (u8, anyhow::Error)> {
     }
 }
 
-/// Why a job has failed.
+/// The reason why a job has failed.
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
     Ended(ExitStatus),
@@ -101,7 +102,7 @@ impl Failure {
     }
 }
 
-/// As a sentence goes on behind the rank.
+/// The rest of a sentence that begins with the rank.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -114,7 +115,7 @@ impl fmt::Display for Failure {
                 f.write_str("ended with status 0 and without leaving its job (acp_finalize, pmCloseDevice)")
             }
             Failure::Aborted { status, sentence } => {
-                // What a program says is for people, and must not steer their terminal.
+                // The sentence of a program is for people, and must not steer their terminal.
                 let printable = sentence.trim().replace(char::is_control, " ");
                 write!(f, "aborted the job with status {status}: {printable}")
             }
@@ -133,7 +134,7 @@ struct Rank {
 /// One of the two streams that a rank writes to.
 struct Stream {
     rank: u32,
-    /// None when nothing comes any more.
+    /// None after the end of the output.
     pipe: Option<OwnedFd>,
     is_error: bool,
     lines: Lines,
@@ -155,7 +156,7 @@ struct Job {
     err: Writer,
 }
 
-/// What a descriptor was polled for.
+/// The purpose for which a descriptor was polled.
 enum Of {
     Signals,
     Store(u32),
@@ -189,7 +190,7 @@ impl Job {
             err: writer(Box::new(io::stderr()))?,
         };
         for (rank, seat) in (0..).zip(seats) {
-            // What has been started by then is killed as `job` is dropped.
+            // Ranks that have been started by then are killed as `job` is dropped.
             job.add(rank, seat, args.no_prefix, ready, files)?;
         }
         Ok(job)
@@ -286,7 +287,7 @@ impl Job {
         Ok(())
     }
 
-    /// What there is to be seen to.
+    /// The descriptors that are ready.
     fn ready_ones(&self, until: Option<Instant>) -> anyhow::Result<Vec<Of>> {
         let mut polled = vec![(Of::Signals, PollFd::new(self.signals.as_fd(), PollFlags::POLLIN))];
         for rank in 0..u32::try_from(self.ranks.len())? {
@@ -327,7 +328,7 @@ impl Job {
         let Some(pipe) = &stream.pipe else { return false };
         let writer = if stream.is_error { &self.err } else { &self.out };
         let mut piece = [0; 64 << 10];
-        // Who writes to a stream that nobody reads gets SIGPIPE, as in a pipeline of the shell's.
+        // A writer to a stream without a reader gets SIGPIPE, as in a pipeline of the shell's.
         let read = if writer.is_gone() { Ok(0) } else { rustix::io::read(pipe, &mut piece) };
         match read {
             Ok(length @ 1..) => {
@@ -387,10 +388,10 @@ impl Job {
             if waitid(WaitId::Pid(id), look)?.is_none() {
                 continue;
             }
-            // What it has said comes before what is said of it.
+            // Its own words come before the message about it.
             self.serve(number);
             for index in 0..self.streams.len() {
-                // As much as a pipe has; a process that it has left behind may write on.
+                // As many pieces as a pipe holds; a process that it has left behind may write on.
                 let mut pieces = 16;
                 while self.streams[index].rank == number && pieces > 0 && self.read(index) {
                     pieces -= 1;
@@ -415,7 +416,7 @@ impl Job {
         Ok(())
     }
 
-    /// A rank has failed: tells of the first one, and ends the others.
+    /// A rank has failed: reports the first failure, and ends the other ranks.
     fn fail(&mut self, rank: u32, failure: Failure) {
         if self.failure.is_none() {
             let pid =
@@ -445,7 +446,7 @@ impl Job {
     }
 }
 
-/// Where the launcher itself fails, no rank goes on without it.
+/// If the launcher itself fails, no rank goes on without it.
 impl Drop for Job {
     fn drop(&mut self) {
         self.signal_all(Signal::SIGKILL);
@@ -456,8 +457,8 @@ impl Drop for Job {
     }
 }
 
-/// Raises the limit of open files to what the user may have, if the ranks need it: three for each, and some. Returns the limits as
-/// they were, for the ranks.
+/// Raises the limit of open files to what the user may have, if the ranks need it: three for each, and some. Returns
+/// the limits as they were, for the ranks.
 fn room_for_files(ranks: u32) -> Option<(u64, u64)> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     if soft >= u64::from(ranks) * 4 + 64 {
@@ -467,8 +468,8 @@ fn room_for_files(ranks: u32) -> Option<(u64, u64)> {
     Some((soft, hard))
 }
 
-/// What the child does between fork and exec: it ends with the launcher, keeps its connection, and has the signals and limits that
-/// the launcher was started with.
+/// Sets up the child between fork and exec: it ends with the launcher, keeps its connection, and has the signals and
+/// limits that the launcher was started with.
 fn confine(command: &mut Command, socket: RawFd, mask: SigSet, files: Option<(u64, u64)>) {
     let launcher = nix::unistd::getpid();
     let prepare = move || {

@@ -30,7 +30,7 @@ impl Signals {
         set.add(Signal::SIGCHLD);
         // nohup(1), or a shell that starts this in the background, has had some ignored, and that stays so.
         PASSED_ON.into_iter().filter(|signal| !is_ignored(*signal)).for_each(|signal| set.add(signal));
-        // Where the parent has had SIGCHLD ignored, a child's status would be lost.
+        // If the parent has had SIGCHLD ignored, a child's status would be lost.
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         // SAFETY: the default action runs no code of this process.
         unsafe { sigaction(Signal::SIGCHLD, &default) }?;

@@ -1,5 +1,6 @@
-//! Standard input of rank 0 where it is a terminal. The rank is in a process group of its own, and the kernel stops a process that
-//! reads the terminal in the background (SIGTTIN); so the launcher reads it, while it is in the foreground itself.
+//! Standard input of rank 0 where it is a terminal. The rank is in a process group of its own, and the kernel stops a
+//! process that reads the terminal in the background (SIGTTIN); so the launcher reads it, while it is in the foreground
+//! itself.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,12 +13,12 @@ use rustix::stdio::stdin;
 /// The terminal, and the pipe to rank 0.
 pub struct Terminal {
     pipe: ChildStdin,
-    /// What was read and the pipe has not taken yet.
+    /// Bytes that were read and that the pipe has not taken yet.
     typed: Vec<u8>,
 }
 
 impl Terminal {
-    /// Whether standard input is one.
+    /// Returns true if standard input is one.
     pub fn is_input() -> bool {
         io::stdin().is_terminal()
     }
@@ -27,7 +28,7 @@ impl Terminal {
         Ok(Terminal { pipe, typed: Vec::new() })
     }
 
-    /// What is to be polled, and for what; None as long as the launcher is in the background.
+    /// The descriptor to poll, and the events; None as long as the launcher is in the background.
     pub fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         if !self.typed.is_empty() {
             return Some((self.pipe.as_fd(), PollFlags::POLLOUT));
@@ -35,7 +36,8 @@ impl Terminal {
         in_foreground().then(|| (stdin(), PollFlags::POLLIN))
     }
 
-    /// Passes on what there is, without waiting. False when that is over: the terminal has ended, or rank 0 reads no more.
+    /// Passes on what there is, without waiting. False when that is over: the terminal has ended, or rank 0 reads no
+    /// more.
     pub fn pass_on(&mut self) -> bool {
         if self.typed.is_empty() {
             let mut piece = [0; 4096];

@@ -1,9 +1,9 @@
-//! What is kept of an identifier.
+//! The state of an identifier.
 
 use crate::{Mad, Nanos, Path};
 
-/// Where an identifier stands (IBA 12.9.5). That an MRA was sent or received is not a state of its own here: it changes what duplicates are
-/// answered with, and how long is waited.
+/// The state of an identifier (IBA 12.9.5). A sent or received MRA is no state of its own here: it changes the answer
+/// to duplicates, and the waiting time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A REQ waits for its answer.
@@ -35,7 +35,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether the two ends have a connection, or are about to, and neither has said that it ends.
+    /// Returns true if the two ends have a connection, or are about to, and neither has said that it ends.
     pub fn is_live(self) -> bool {
         matches!(self, State::ReqRcvd | State::RepRcvd | State::RepSent | State::Established)
     }
@@ -52,7 +52,8 @@ pub struct Remote {
     pub qpn: u32,
 }
 
-/// What tells a REQ that comes again from another one with the same identifier, of a process that has taken the place of the first.
+/// The fields that distinguish a repeated REQ from another one with the same identifier, of a process that has taken
+/// the place of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Transaction ID.
@@ -80,21 +81,21 @@ pub struct Conn {
     pub local_qpn: u32,
     /// From REQ or REP on.
     pub remote: Option<Remote>,
-    /// Who has sent an MRA for the REQ.
+    /// The identifier of the other end, if it has sent an MRA for the REQ.
     pub server: Option<u32>,
     /// The REQ that has come.
     pub asked: Option<Asked>,
     /// The number of the SIDR_REQ that has come.
     pub sidr: Option<u32>,
-    /// Of SIDR.
+    /// The service ID, for SIDR.
     pub service_id: u64,
-    /// Exponent: how long packets are under way.
+    /// Exponent: longest time that packets take.
     pub life: u8,
-    /// Exponent: in which time a packet is acknowledged; so long is timewait.
+    /// Exponent: time in which a packet is acknowledged; timewait is as long.
     pub ack_timeout: u8,
     /// After this time a message is sent again.
     pub interval: Nanos,
-    /// That of the message that waits: an MRA prolongs it.
+    /// The waiting time of the present message: an MRA prolongs it.
     pub wait: Nanos,
     /// After this time the other end sends its message again.
     pub again: Nanos,

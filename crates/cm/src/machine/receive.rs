@@ -1,4 +1,5 @@
-//! What the network brings. A message for a connection must come from the address at its other end; anything else changes nothing.
+//! Datagrams from the network. A message for a connection must come from the address at its other end; anything else
+//! changes nothing.
 
 use vervain_wire::cm::{Drep, Dreq, Message, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, answered, parse, reason, sidr};
 
@@ -75,7 +76,7 @@ impl Machine {
             Message::Rep(rep) => (rep.local_comm_id, rep.remote_comm_id),
             Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id),
             Message::Dreq(dreq) => (dreq.local_comm_id, dreq.remote_comm_id),
-            // What these were about has ended anyway.
+            // The connections that these are about have ended anyway.
             Message::Rej(_) | Message::Drep(_) | Message::SidrRep(_) | Message::Lap | Message::Apr => return,
         };
         if self.conns.get(&id).and_then(|conn| conn.remote).is_some_and(|known| known.id == remote) {
@@ -83,8 +84,8 @@ impl Machine {
         }
     }
 
-    /// The process with this slot has ended, on the host whose addresses `is_there` tells. To be called before anything of the next
-    /// process with this slot is received.
+    /// The process with this slot has ended, on the host for whose addresses `is_there` is true. To be called before
+    /// any datagram of the next process with this slot is received.
     pub fn gone(&mut self, now: Nanos, slot: u32, is_there: impl Fn(&Path) -> bool) {
         let of_it = |id: u32| id >> NUMBER_BITS == slot;
         let was_with = |conn: &Conn| {
@@ -98,7 +99,8 @@ impl Machine {
         }
     }
 
-    /// Nobody is at the other end any more. The program hears what the kernel would have said to it in the dead process's name.
+    /// The process at the other end is gone. The program gets the events that the kernel would have caused in the dead
+    /// process's name.
     fn lost(&mut self, now: Nanos, id: CommId) {
         match self.conn(id).state {
             State::ReqSent | State::RepSent => {
@@ -134,7 +136,7 @@ impl Machine {
         }
     }
 
-    /// Whether an identifier that nobody has is one of this process. Others are not for it to answer for.
+    /// Returns true if an identifier that nobody has is one of this process. Others are not for it to answer for.
     fn is_ours(&self, id: u32) -> bool {
         id >> NUMBER_BITS == self.slot
     }
@@ -153,8 +155,8 @@ impl Machine {
         }
     }
 
-    /// Whether a peer that says that it has this identifier and QP contradicts a connection with it. Then that one is stale: the peer has
-    /// lost it, and is asked to say so.
+    /// Returns true if a peer that says that it has this identifier and QP contradicts a connection with it. Then that
+    /// one is stale: the peer has lost it, and is asked to say so.
     fn is_stale(&mut self, now: Nanos, path: &Path, remote: Remote) -> bool {
         let with_id = self.by_id.get(&(path.dgid, remote.guid, remote.id)).copied();
         let with_qpn = self.by_qpn.get(&(path.dgid, remote.guid, remote.qpn)).copied();
@@ -325,9 +327,9 @@ impl Machine {
         }
     }
 
-    /// What a REJ refuses.
+    /// The connection that a REJ refuses.
     fn refused_by(&self, path: &Path, rej: &Rej) -> Option<(CommId, State)> {
-        // Who gives up waiting may not know our identifier, and says so by its adapter.
+        // A peer that gives up waiting may not know this end's identifier, and names its adapter instead.
         let guid = rej.information.first_chunk().filter(|_| rej.information_length >= 8);
         if rej.reason == reason::TIMEOUT
             && let Some(guid) = guid
@@ -363,7 +365,7 @@ impl Machine {
         match state {
             State::RepSent | State::Established => {
                 if state == State::RepSent {
-                    // Who ends the connection has had it: the RTU was lost, or is late.
+                    // A peer that ends the connection has had it: the RTU was lost, or is late.
                     self.establish(id, [0; 224]);
                 }
                 let conn = self.conn(id);

@@ -1,6 +1,7 @@
-//! A deterministic simulation of connection managers: processes of two hosts that ask each other for connections and QPs, a network that
-//! loses, repeats, delays and reorders, somebody elsewhere who sends what he has seen as his own, and processes that are killed and come
-//! again with their slot. One seed decides all of it. `make soak` runs it for long, `make soak SEED=n` runs one seed and prints what happens.
+//! A deterministic simulation of connection managers: processes of two hosts that ask each other for connections and
+//! QPs, a network that loses, repeats, delays and reorders, somebody elsewhere who sends what he has seen as his own,
+//! and processes that are killed and come again with their slot. One seed decides all of it. `make soak` runs it for
+//! long, `make soak SEED=n` runs one seed and prints what happens.
 
 mod nonsense;
 mod program;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use vervain_seeds::{Until, run_seeds, setting};
 use world::{Tally, World};
 
-/// How many seeds an ordinary test run simulates.
+/// Seeds that an ordinary test run simulates.
 const SEEDS: u64 = 2_000;
 /// The first seed of `make soak`: no ordinary run comes so far.
 const SOAK_FROM: u64 = 10_000;

@@ -1,11 +1,12 @@
-//! A peer that says anything, and a program that calls anything: what comes of it may be wrong, but it ends, and leaves nothing behind.
+//! A peer that says anything, and a program that calls anything: what comes of it may be wrong, but it ends, and leaves
+//! nothing behind.
 
 use vervain_cm::{CommId, Event, Machine, Mad, Output, Path, RepParams, ReqParams, SidrRepParams, SidrReqParams};
 use vervain_seeds::Outcome;
 
 use crate::random::Random;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     received: u64,
@@ -28,7 +29,7 @@ struct Nonsense {
     path: Path,
     /// Identifiers of the program, those that it has given up too.
     ids: Vec<CommId>,
-    /// What was sent, to be changed and sent back.
+    /// Datagrams that were sent, to be changed and sent back.
     seen: Vec<Mad>,
     tally: Tally,
 }
@@ -53,7 +54,8 @@ impl Nonsense {
         }
     }
 
-    /// A message that the machine might have had from its peer: identifiers where the peer's would be, the rest as it comes.
+    /// A message that the machine might have had from its peer: identifiers where the peer's would be, the rest as it
+    /// comes.
     fn mad(&mut self) -> Mad {
         let mut mad = [0; 256];
         if !self.seen.is_empty() && self.random.permille(800) {

@@ -1,14 +1,14 @@
-//! What a program knows of its identifiers, and that events come only where they can.
+//! A program's knowledge of its identifiers, and the check that events come only when they can.
 
 use vervain_cm::message::reason;
 use vervain_cm::{CommId, Event};
 
-/// What the program knows of an identifier.
+/// The program's knowledge of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// It has asked for a connection.
     Asked,
-    /// That was granted.
+    /// A reply was sent.
     Replied,
     /// It is asked for a connection.
     Requested,
@@ -50,7 +50,7 @@ impl End {
         End { stage, attempt, is_client, qpn, other: None, exited: false, prolonged: false }
     }
 
-    /// The program hears of something. What asks for a check against the other end is the world's business.
+    /// The program gets an event. Checks against the other end are the world's task.
     pub fn hear(&mut self, event: &Event) {
         let next = match (self.stage, event) {
             (Stage::Asked, Event::Reply { .. }) => Stage::Replied,
@@ -63,8 +63,8 @@ impl End {
             (Stage::Granted, Event::Established { .. }) => Stage::Up,
             (Stage::Up, Event::DisconnectRequested { .. }) => Stage::AskedToEnd,
             (Stage::Up | Stage::Ending, Event::Disconnected { .. }) => Stage::Over,
-            // A server may take back what it has granted when the client has begun. And who has taken the place of a client does not know
-            // a REP that comes late.
+            // A server may take back what it has granted when the client has begun. And who has taken the place of a
+            // client does not know a REP that comes late.
             (Stage::Up, Event::Rejected { reason, .. }) if self.is_client || *reason == reason::INVALID_COMM_ID => {
                 Stage::Over
             }

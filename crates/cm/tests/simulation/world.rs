@@ -15,14 +15,14 @@ const SECOND: u64 = 1_000 * MILLISECOND;
 const CALM: u64 = 40 * SECOND;
 /// Then all that was begun has come to its end, also what had to be given up.
 const SETTLED: u64 = 160 * SECOND;
-/// Nothing is under way for longer: shorter than any timewait, as a fabric promises.
+/// Longest time that a datagram takes: shorter than any timewait, as a fabric promises.
 const LATEST: u64 = 300 * MILLISECOND;
-/// Who has nothing to do with any of it.
+/// An address that belongs to no host of the run.
 const ELSEWHERE: [u8; 16] = [9; 16];
 /// Services are numbered by processes from here on.
 const SERVICE: u64 = 0x106_0000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     attempts: u64,
@@ -72,7 +72,8 @@ struct Attempt {
     psn: u32,
     /// Few retries: the two may not hear of each other's end.
     short: bool,
-    /// The server has taken back what it had granted. If that and the RTU are lost, the client does not hear of it, as with the kernel.
+    /// The server has taken back what it had granted. If that and the RTU are lost, the client does not hear of it, as
+    /// with the kernel.
     withdrawn: bool,
     /// Has been a connection, as the server knows.
     was_up: bool,
@@ -398,7 +399,7 @@ impl World {
         assert!(count <= 8 * (1 + self.processes[process].ends.len()), "{count} outputs");
     }
 
-    /// Whom a MAD is for: the process with the slot, or the service.
+    /// The receiver of a MAD: the process with the slot, or the service.
     fn receiver(&self, host: usize, mad: &Mad) -> Option<usize> {
         let (_, message) = parse(mad).expect("a MAD");
         let of_slot = |id: u32| self.processes.iter().position(|p| p.host == host && p.slot == id >> 22);
@@ -407,7 +408,7 @@ impl World {
             Message::Req(req) => of_service(req.service_id),
             Message::SidrReq(req) => of_service(req.service_id),
             Message::Mra(mra) => of_slot(mra.remote_comm_id),
-            // Of who gives up and knows no identifier here: nor is known whose connection it is.
+            // From a peer that gives up and knows no identifier here: the connection is unknown, too.
             Message::Rej(rej) if rej.remote_comm_id == 0 => None,
             Message::Rej(rej) => of_slot(rej.remote_comm_id),
             Message::Rep(rep) => of_slot(rep.remote_comm_id),
@@ -519,7 +520,7 @@ impl World {
             _ => self.hear_of(process, conn, &event),
         }
         let end = &self.processes[process].ends[&conn];
-        // What waits for others needs nothing of the program.
+        // An identifier that waits for others needs nothing of the program.
         if !matches!(end.stage, Stage::Asked | Stage::Granted | Stage::Ending | Stage::SidrAsked) {
             let at = self.soon(2 * SECOND);
             self.at(at, Happening::Act { process, incarnation, conn });
@@ -605,7 +606,7 @@ impl World {
         self.drain(process);
     }
 
-    /// A program does something with an identifier, as far as there is something to do. What it knows allows it.
+    /// A program does something with an identifier, if its knowledge allows anything.
     fn act(&mut self, process: usize, conn: CommId) {
         let now = self.now;
         let Some(end) = self.processes[process].ends.get(&conn).cloned() else { return };
@@ -644,7 +645,7 @@ impl World {
                 Stage::Up
             }
             (Stage::Up, 0..500) => {
-                // What is stale is being ended already.
+                // A stale connection is being ended already.
                 let ended = machine.disconnect(now, conn, b"");
                 assert!(ended.is_ok() || self.tally.stale > 0, "is established: {end:?}");
                 Stage::Ending
@@ -652,7 +653,7 @@ impl World {
             // Stays to the end.
             (Stage::Up, 500..800) => end.stage,
             (Stage::AskedToEnd, 0..700) => {
-                // Who is gone needs no answer.
+                // A peer that is gone needs no answer.
                 let _ = machine.disconnect(now, conn, b"");
                 Stage::Over
             }
@@ -688,7 +689,7 @@ impl World {
             for (conn, end) in &process.ends {
                 let what = || format!("{conn:#x} of process {number}: {end:?}");
                 assert!(matches!(end.stage, Stage::Up | Stage::Over), "waits: {}", what());
-                // Who is elsewhere may have a connection too, by guessing well.
+                // An address elsewhere may have a connection too, by guessing well.
                 let (Stage::Up, Some(attempt)) = (end.stage, end.attempt) else { continue };
                 let attempt = &self.attempts[attempt];
                 let (other, incarnation, other_conn) = end.other.expect("a connection");

@@ -5,8 +5,7 @@
 use super::sys::{self, NoSignals, PAGE, Stop};
 use super::uffd::Uffd;
 
-/// At most so many bytes are exchanged at once, so that threads wait a fraction of a millisecond. A huge page, and
-/// pieces are aligned to it, so that huge pages are moved whole.
+/// The most bytes that are exchanged at once, so that threads wait a fraction of a millisecond.
 pub(super) const PIECE: usize = 2 << 20;
 
 /// Pages that are exchanged together. They lie in one mapping.
@@ -16,9 +15,9 @@ pub(super) struct Piece {
     pub(super) len: usize,
 }
 
-/// Replaces the private anonymous pages by pages of the object `fd`, at the offset that equals their address. Returns where
-/// the mapping that held them is kept, empty, for [`revert`]: it carries what the program said about it (madvise flags) and
-/// lets the kernel join it with its neighbours again.
+/// Replaces the private anonymous pages by pages of the object `fd`, at the offset that equals their address. Returns
+/// where the mapping that held them is kept, empty, for [`revert`]: it carries what the program said about it (madvise
+/// flags) and lets the kernel join it with its neighbours again.
 pub(super) fn adopt(uffd: &Uffd, fd: i32, piece: Piece) -> Result<usize, Stop> {
     let Piece { addr, len } = piece;
     let hold = sys::map_anonymous(len, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -39,7 +38,8 @@ pub(super) fn adopt(uffd: &Uffd, fd: i32, piece: Piece) -> Result<usize, Stop> {
     result
 }
 
-/// The pages are at `side`, and who touches `piece` waits. Puts them into the object and maps it; on failure all is as it was.
+/// The pages are at `side`, and a thread that touches `piece` waits. Puts them into the object and maps it; on failure
+/// all is as it was.
 fn fill_object(uffd: &Uffd, fd: i32, piece: Piece, hold: usize, side: usize) -> Result<(), Stop> {
     let Piece { addr, len } = piece;
     let mut moved = 0;
@@ -96,8 +96,8 @@ pub(super) fn revert(uffd: &Uffd, fd: Option<i32>, piece: Piece, side: usize, pr
 /// Fills the empty mapping at `side` with what the pages hold.
 fn fill_side(uffd: &Uffd, fd: Option<i32>, piece: Piece, side: usize, prot: i32) -> Result<(), Stop> {
     let Piece { addr, len } = piece;
-    // A read for what is small, or may not be looked at where it is; for the rest, a copy, which spares the kernel to zero
-    // the pages first: half the time.
+    // A read for what is small, or may not be looked at where it is; for the rest, a copy, which spares the kernel to
+    // zero the pages first: half the time.
     if let Some(fd) = fd.filter(|_| len <= PAGE || prot & libc::PROT_READ == 0) {
         return sys::read_object(fd, side, len, addr);
     }

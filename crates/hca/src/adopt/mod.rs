@@ -1,7 +1,8 @@
 //! Adoption (DESIGN decision 4 (e)): private anonymous memory that the program registers is moved, under its running
-//! threads, onto a sealed memfd mapped at the same addresses, so that peers can map it; when the last registration of a page
-//! ends, it becomes private anonymous memory again. This file owns the table of adopted pages; `exchange` moves them.
-//! Called by registration while the gate is closed. docs/adoption.md says why no write is lost, and what adoption cannot know.
+//! threads, onto a sealed memfd mapped at the same addresses, so that peers can map it; when the last registration of a
+//! page ends, it becomes private anonymous memory again. This file owns the table of adopted pages; `exchange` moves
+//! them. Called by registration while the gate is closed. docs/adoption.md says why no write is lost, and what adoption
+//! cannot know.
 
 mod exchange;
 pub(crate) mod sys;
@@ -20,8 +21,8 @@ use uffd::Uffd;
 use vervain_share::sys::page;
 use vmas::{Maps, Vma};
 
-/// Bytes of an object: every user address is an offset in it, so that what is adjacent in memory is adjacent in the object,
-/// whatever was adopted when. Sparse.
+/// Bytes of an object: every user address is an offset in it, so that what is adjacent in memory is adjacent in the
+/// object, whatever was adopted when. Sparse.
 const OBJECT_LEN: u64 = 1 << 47;
 /// Pieces adopted at a time. Each takes up to three of the mappings a process may have (65,530, `vm.max_map_count`).
 const MAX_PIECES: usize = 16384;
@@ -57,7 +58,8 @@ impl Object {
         }
     }
 
-    /// The descriptor for the exchange; none if the program has closed it, and perhaps opened something else by its number.
+    /// The descriptor for the exchange; none if the program has closed it, and perhaps opened something else by its
+    /// number.
     fn own_fd(&self) -> Option<RawFd> {
         Some(self.fd()).filter(|&fd| file_id(fd) == Some(self.file))
     }
@@ -85,7 +87,7 @@ impl Object {
 /// Memory that stays in `object` until [`Adoption::revert`].
 #[derive(Debug)]
 pub struct Adopted {
-    /// Where it lies.
+    /// The object that it lies in.
     pub object: Arc<Object>,
     /// Offset in the object of the first byte that was asked for.
     pub offset: u64,
@@ -98,7 +100,7 @@ struct Segment {
     end: usize,
     /// Registrations that cover it.
     refs: u32,
-    /// Where the private mapping is kept, empty.
+    /// Address at which the private mapping is kept, empty.
     side: usize,
     /// Which exchange; parts of one may be joined again.
     run: u64,
@@ -109,7 +111,7 @@ struct Segment {
 struct Table {
     /// By first address. No two overlap.
     segments: BTreeMap<usize, Segment>,
-    /// What is adopted next goes here; none before the first, and after one was given up.
+    /// The object for the next adoption; None before the first, and after one was given up.
     current: Option<Arc<Object>>,
     made: u64,
     runs: u64,
@@ -121,7 +123,7 @@ struct Table {
 #[derive(Default)]
 pub struct Adoption {
     table: OwnerLock<Table>,
-    /// Held by who changes mappings, and across fork, so that a child never sees pages on their way.
+    /// Held while mappings are changed, and across fork, so that a child never sees pages on their way.
     moving: RawLock,
 }
 
@@ -134,7 +136,10 @@ impl Drop for Moving<'_> {
 }
 
 impl Adoption {
-    /// Whether this process can adopt; the error says what is missing. EOPNOTSUPP or EPERM.
+    /// Finds out if this process can adopt.
+    ///
+    /// # Errors
+    /// The missing part: EOPNOTSUPP or EPERM.
     pub fn new() -> Result<Adoption> {
         if page() != PAGE {
             return Err(Error::unsupported(format!("the kernel has pages of {} bytes, not of {PAGE}", page())));
@@ -144,9 +149,9 @@ impl Adoption {
         Ok(Adoption::default())
     }
 
-    /// Moves the pages of `[addr, addr + len)` to shared memory at the same addresses. The caller has closed the gate: no
-    /// peer writes into this process meanwhile. Its own threads may do as they like, except unmap or protect these pages.
-    /// On error nothing has changed; the error says what about the memory forbids it.
+    /// Moves the pages of `[addr, addr + len)` to shared memory at the same addresses. The caller has closed the gate:
+    /// no peer writes into this process meanwhile. Its own threads may do as they like, except unmap or protect these
+    /// pages. On error nothing has changed; the error says what about the memory forbids it.
     pub fn adopt(&self, addr: usize, len: usize) -> Result<Adopted> {
         let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
         let (start, Some(end)) = (addr & !(PAGE - 1), end.filter(|&end| len > 0 && end as u64 <= OBJECT_LEN)) else {
@@ -164,13 +169,14 @@ impl Adoption {
         Ok(Adopted { object, offset: addr as u64, pages: start..end })
     }
 
-    /// The registration of `adopted` has ended, peers have left its memory and stay away: pages that no other registration
-    /// covers become private anonymous memory again. What the program has unmapped or replaced meanwhile is left alone.
+    /// The registration of `adopted` has ended, peers have left its memory and stay away: pages that no other
+    /// registration covers become private anonymous memory again. Pages that the program has unmapped or replaced
+    /// meanwhile are left alone.
     pub fn revert(&self, adopted: Adopted) {
         let _moving = self.begin_move();
         let mut table = self.table.lock();
         table.each(adopted.pages.start, adopted.pages.end, |s| s.refs = s.refs.saturating_sub(1));
-        // What could not be reverted before is tried again.
+        // Pages that could not be reverted before are tried again.
         let pages = if table.leftover { 0..OBJECT_LEN as usize } else { adopted.pages };
         let over: Vec<usize> = table.range(&pages).filter(|(_, s)| s.refs == 0).map(|(&a, _)| a).collect();
         if let Err(e) = table.revert_segments(&over) {
@@ -178,8 +184,8 @@ impl Adoption {
         }
     }
 
-    /// Before fork, in the parent, with the gate closed: all memory becomes private, so that the child gets a snapshot as
-    /// from any fork. No adoption begins before [`Adoption::after_fork`].
+    /// Before fork, in the parent, with the gate closed: all memory becomes private, so that the child gets a snapshot
+    /// as from any fork. No adoption begins before [`Adoption::after_fork`].
     pub fn before_fork(&self) {
         std::mem::forget(self.begin_move());
         let mut table = self.table.lock();
@@ -188,7 +194,7 @@ impl Adoption {
         if let Err(e) = table.revert_segments(&all) {
             log::warn!("a forked child lacks registered memory: {e}");
         }
-        // What was reverted is noted without its side mapping, for `after_fork`.
+        // Segments that were reverted are noted without their side mapping, for `after_fork`.
         for (start, segment) in kept {
             let end = table.segments.range(start..segment.end).next().map_or(segment.end, |(&rest, _)| rest);
             if start < end {
@@ -197,8 +203,8 @@ impl Adoption {
         }
     }
 
-    /// After fork, in the parent, with the gate still closed: adopts again, at the same offsets. Returns what could not be;
-    /// keys must not name that as shared any more.
+    /// After fork, in the parent, with the gate still closed: adopts again, at the same offsets. Returns what could not
+    /// be; keys must not name that as shared any more.
     pub fn after_fork(&self) -> Vec<Range<usize>> {
         let mut table = self.table.lock();
         let waiting: Vec<_> =
@@ -320,7 +326,8 @@ impl Table {
         drop(uffd);
         for gap in gaps {
             let len = gap.end - gap.start;
-            // A child made by a bare clone must not write into its parent; and the pages are there, as registered ones are.
+            // A child made by a bare clone must not write into its parent; and the pages are there, as registered ones
+            // are.
             let _ = sys::advise(gap.start, len, libc::MADV_DONTFORK);
             let _ = sys::advise(gap.start, len, libc::MADV_POPULATE_READ);
         }
@@ -447,7 +454,8 @@ fn file_id(fd: RawFd) -> Option<(u64, u64)> {
     (rc == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// Offsets in the object are addresses, far beyond any limit on the size of files, which the kernel enforces by a signal.
+/// Offsets in the object are addresses, far beyond any limit on the size of files, which the kernel enforces by a
+/// signal.
 fn check_file_limit() -> Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the struct.

@@ -1,5 +1,6 @@
-//! The system calls of adoption, made directly: the program's preloads must not see these mappings come and go, and between
-//! taking pages away and giving them back nothing here may allocate, log, take a lock or touch the program's memory.
+//! The system calls of adoption, made directly: the program's preloads must not see these mappings come and go, and
+//! between taking pages away and giving them back nothing here may allocate, log, take a lock or touch the program's
+//! memory.
 
 use crate::error::Error;
 use libc::{c_int, c_long};
@@ -7,7 +8,7 @@ use libc::{c_int, c_long};
 /// Bytes of a page; where the kernel has others, nothing is adopted.
 pub(super) const PAGE: usize = 4096;
 
-/// Why a step failed. Made without allocating; becomes an [`Error`] when the program's threads run again.
+/// The reason why a step failed. Made without allocating; becomes an [`Error`] when the program's threads run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) errno: i32,

@@ -1,6 +1,6 @@
-//! A userfaultfd for the time of one adoption: while it is open, threads that touch pages that are away wait in the kernel,
-//! in their own code as well as inside system calls. Nobody reads fault messages from it: whoever waits is woken when the
-//! pages are back, and looks again. It never outlives the call that opened it (DESIGN decision 10: CRIU).
+//! A userfaultfd for the time of one adoption: while it is open, threads that touch pages that are away wait in the
+//! kernel, in their own code as well as inside system calls. Its fault messages are not read: threads that wait are
+//! woken when the pages are back, and look again. It never outlives the call that opened it (DESIGN decision 10: CRIU).
 
 use super::sys::{Stop, checked, stop};
 use libc::c_ulong;
@@ -38,7 +38,7 @@ const fn readwrite(number: c_ulong, size: c_ulong) -> c_ulong {
 pub(super) struct Uffd(OwnedFd);
 
 impl Uffd {
-    /// Opens one. The error says what the process or the kernel lacks.
+    /// Opens one. The error names the part that the process or the kernel lacks.
     pub(super) fn open() -> Result<Uffd, Stop> {
         // SAFETY: no pointers; the descriptor is owned at once.
         let raw = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
@@ -66,7 +66,7 @@ impl Uffd {
         Ok(())
     }
 
-    /// From now on, whoever touches a page of the range that is absent waits.
+    /// From now on, a thread that touches an absent page of the range waits.
     pub(super) fn register_missing(&self, addr: usize, len: usize) -> Result<(), Stop> {
         self.register(addr, len, MODE_MISSING)
     }
@@ -80,13 +80,13 @@ impl Uffd {
         self.call("userfaultfd on the range", IOCTL_REGISTER, &mut [addr as u64, len as u64, mode, 0])
     }
 
-    /// Ends a registration and wakes who waits in the range.
+    /// Ends a registration and wakes the threads that wait in the range.
     pub(super) fn unregister(&self, addr: usize, len: usize) {
         let _ = self.call("unregister", IOCTL_UNREGISTER, &mut [addr as u64, len as u64]);
         self.wake(addr, len);
     }
 
-    /// Lets those who wait in the range look again.
+    /// Has the threads that wait in the range look again.
     pub(super) fn wake(&self, addr: usize, len: usize) {
         let _ = self.call("wake", IOCTL_WAKE, &mut [addr as u64, len as u64]);
     }
@@ -120,8 +120,8 @@ impl Uffd {
         Ok(())
     }
 
-    /// Moves the pages of `[from, from + len)` to `to`; pages that are absent stay absent. `moved` counts the bytes done.
-    /// The kernel refuses a page that somebody has pinned (direct I/O, io_uring, a process_vm call in flight).
+    /// Moves the pages of `[from, from + len)` to `to`; pages that are absent stay absent. `moved` counts the bytes
+    /// done. The kernel refuses a page that somebody has pinned (direct I/O, io_uring, a process_vm call in flight).
     pub(super) fn move_pages(&self, to: usize, from: usize, len: usize, moved: &mut usize) -> Result<(), Stop> {
         let mut tries = 0;
         while *moved < len {
@@ -136,8 +136,9 @@ impl Uffd {
             }
             match result {
                 Err(Stop { errno: libc::EAGAIN, .. }) if tries < PATIENCE => tries += 1,
-                // Not this process's alone (after fork, or merged by KSM): a write fault makes it so. What is refused then
-                // is pinned; some more tries, for reclaim and migration hold pages for a moment.
+                // The page is shared (after fork, or merged by KSM): a write fault makes it this process's own. If the
+                // kernel refuses it still, it is pinned; a few more tries are made, for reclaim and migration hold
+                // pages for a moment.
                 Err(Stop { errno: libc::EBUSY, .. }) if tries < 3 => {
                     super::sys::advise(at, super::sys::PAGE, libc::MADV_POPULATE_WRITE)?;
                     tries += 1;

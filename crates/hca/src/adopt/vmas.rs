@@ -1,4 +1,4 @@
-//! What is mapped where in this process, and which memory adoption must leave alone: mappings of files, of devices, shared,
+//! The mappings of this process, and the memory that adoption must leave alone: mappings of files, of devices, shared,
 //! read-only or executable ones, the main stack, and pages that the kernel writes when a thread ends.
 
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ pub(super) struct Vma {
 }
 
 impl Vma {
-    /// Why the pages cannot be adopted; nothing for private, anonymous, readable and writable memory.
+    /// The reason why the pages cannot be adopted; None for private, anonymous, readable and writable memory.
     pub(super) fn objection(&self) -> Option<&'static str> {
         if self.shared {
             return Some("it is shared memory of the program");
@@ -121,7 +121,7 @@ impl Maps {
 
     fn read_text(&mut self) {
         let mut text = String::new();
-        // What cannot be read is not mapped, and so is not adopted.
+        // Mappings that cannot be read count as absent, and so are not adopted.
         let _ = self.file.read_to_string(&mut text);
         self.text = Some(text.lines().filter_map(parse).collect());
     }
@@ -148,8 +148,8 @@ fn parse(line: &str) -> Option<Vma> {
     })
 }
 
-/// Why the calling thread cannot take `[start, end)` away even for a moment: it needs it to go on. `frame` is an address in
-/// its stack.
+/// The reason why the calling thread cannot take `[start, end)` away even for a moment: it needs it to go on. `frame`
+/// is an address in its stack. None: it can.
 pub(super) fn needed_by_caller(start: usize, end: usize, frame: usize) -> Option<&'static str> {
     let meets = |from: usize, to: usize| start < to && from < end;
     // The calls of the critical section lie below the frame; the caller's own words are just above it.
@@ -164,7 +164,7 @@ pub(super) fn needed_by_caller(start: usize, end: usize, frame: usize) -> Option
     None
 }
 
-/// Why nobody can: as above, or the kernel writes it when a thread ends, and cannot wait then.
+/// As [`needed_by_caller`], plus pages that the kernel writes at the exit of a thread, when it cannot wait.
 pub(super) fn needed_by_threads(start: usize, end: usize, frame: usize) -> Option<&'static str> {
     if let Some(why) = needed_by_caller(start, end, frame) {
         return Some(why);
@@ -180,8 +180,8 @@ pub(super) fn needed_by_threads(start: usize, end: usize, frame: usize) -> Optio
         if rc != 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) {
             return Some("the kernel does not tell where the descriptors of threads are");
         }
-        // The C library keeps that list in the thread's descriptor, beside the thread id, which the kernel clears, and on
-        // which pthread_join waits by a futex that is not private.
+        // The C library keeps that list in the thread's descriptor, beside the thread id, which the kernel clears, and
+        // on which pthread_join waits by a futex that is not private.
         if rc == 0 && head != 0 && meets(head.saturating_sub(1024), head + 1024) {
             return Some("it holds the descriptor of a thread");
         }

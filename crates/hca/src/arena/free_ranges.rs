@@ -1,6 +1,6 @@
-//! What is free of the arena, best fit. A process may have some hundred thousand holes, between the lanes of QPs that are gone
-//! for instance, so both questions that are asked are answered by a search tree: who are the neighbours of what is freed,
-//! and which hole is the smallest that is large enough.
+//! The free ranges of an arena, best fit. A process may have some hundred thousand holes, for example between the lanes
+//! of QPs that are gone. So a search tree answers both questions: the neighbours of a range that is freed, and the
+//! smallest hole that is large enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

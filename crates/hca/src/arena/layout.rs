@@ -1,7 +1,7 @@
-//! What lies in an arena: the structs that processes share, each line marked with its writer.
+//! The contents of an arena: the structs that processes share, each line marked with its writer.
 //!
-//! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are checked
-//! by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
+//! Every field is an atomic, so that a torn or hostile value is only ever a wrong number; offsets and indices are
+//! checked by [`crate::arena::View`] on use. A change of any struct here changes [`VERSION`].
 
 use crate::arena::CQES;
 use crate::host::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -27,11 +27,13 @@ pub const VERSION: u32 = 8;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;
-/// Bytes that an initiator moves through a mapping in one visit; the gate is checked again before the next (DESIGN decision 3).
+/// Bytes that an initiator moves through a mapping in one visit; the gate is checked again before the next (DESIGN
+/// decision 3).
 pub const DIRECT_CHUNK: u64 = 64 << 10;
 /// Objects per process slot.
 pub const PER_SLOT: usize = 1 << INDEX_BITS;
-/// Process slots per user and network namespace; 0 and the last stay unused, so that QPNs 0, 1 and 0xffffff never occur.
+/// Process slots per user and network namespace; 0 and the last stay unused, so that QPNs 0, 1 and 0xffffff never
+/// occur.
 pub const SLOTS: u32 = 1 << (24 - INDEX_BITS);
 /// Slots that one process may hold: 65,536 QPs.
 pub const SLOTS_PER_PROCESS: usize = 4;
@@ -43,8 +45,8 @@ pub const OBJECTS: usize = 4096;
 pub const HEAP: u32 = 1;
 /// Bits of [`KeyEntry::at`] that are the offset in the object; the object's number is above.
 pub const OFFSET_BITS: u32 = 48;
-/// Set in the initiator number under which a process receives packets for its own QPs, so that it is told from the QP of
-/// the same number, which may send to itself by memory.
+/// A bit of the initiator number under which a process receives packets for its own QPs. It distinguishes that lane
+/// from one of the QP of the same number, which may send to itself by memory.
 pub const BY_PACKETS: u32 = 1 << 24;
 /// Objects that can ask their owner for attention.
 pub const ATTENTION: usize = 1 << 17;
@@ -84,8 +86,8 @@ pub struct Header {
     pub attention: AtomicU64,
     /// Offset of the table of shared objects, [`ObjectEntry`] × [`OBJECTS`]. Owner, once.
     pub objects: AtomicU64,
-    /// 1 when the owner interrupts all CPUs before it looks for who is in flight (`barrier::heavy`), so that initiators
-    /// may mark themselves with a plain store. Owner, once.
+    /// 1 when the owner interrupts all CPUs before it looks for initiators in flight (`barrier::heavy`), so that
+    /// initiators may mark themselves with a plain store. Owner, once.
     pub heavy: AtomicU32,
     _line0: AtomicU32,
     /// The switch of the process as a whole, and of contexts beyond [`SWITCHES`].
@@ -93,8 +95,8 @@ pub struct Header {
     /// The slots this process holds. Owner.
     pub slots: [SlotEntry; SLOTS_PER_PROCESS],
     _line2: [AtomicU64; 12],
-    /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets, anyone
-    /// takes.
+    /// A number of its own for each sleep of the progress thread, 0 while it is awake or has been woken. Owner sets,
+    /// anyone takes.
     pub sleeping: AtomicU32,
     /// 1 when a bit of `attention_summary` may be set. Peers set, owner takes.
     pub attention_any: AtomicU32,
@@ -108,14 +110,15 @@ unsafe impl Shared for Header {}
 /// Contexts of a process that have a switch of their own. The kernel looks at 2,048 robust mutexes of a thread at most.
 pub const SWITCHES: usize = 255;
 
-/// What lets initiators in to the QPs of a context. It lies in one line and is all that an initiator asks of the other process as
-/// such: whether it lives, and whether its owner has closed it, by one store.
+/// The switch that lets initiators in to the QPs of a context. It lies in one line and is all that an initiator reads
+/// of the other process as such: that it lives, and that its owner has not closed it. One store closes it.
 #[repr(C, align(64))]
 pub struct Switch {
-    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies. Owner.
+    /// A robust pthread mutex held by the progress thread: the kernel marks its first word when the process dies.
+    /// Owner.
     pub alive: [AtomicU64; 6],
-    /// Not 0 while nobody may begin to touch the memory or queues of the context: how many pauses last (`Process::pause`), and
-    /// bits of [`closed`]. Owner.
+    /// Not 0 while nobody may begin to touch the memory or queues of the context: how many pauses last
+    /// (`Process::pause`), and bits of [`closed`]. Owner.
     pub closed: AtomicU32,
     _pad: AtomicU32,
     /// For how many nanoseconds it has been stopped in all, until it was let go last. Owner.
@@ -162,18 +165,19 @@ pub const NOT_SHARED: u64 = !0;
 /// A memory region or window. All fields but `key` change only while the key is invalid and drained.
 #[repr(C, align(64))]
 pub struct KeyEntry {
-    /// The key, which is never 0, or 0 while it is not good. Owner; for a type 2 window a peer's Send with Invalidate too, by
-    /// CAS.
+    /// The key, which is never 0, or 0 while it is not good. Owner; for a type 2 window a peer's Send with Invalidate
+    /// too, by CAS.
     pub key: AtomicU64,
     /// First address that users of the key name. Owner.
     pub iova: AtomicU64,
     /// Bytes. Owner.
     pub len: AtomicU64,
-    /// Where that address is in the owner's address space. Owner.
+    /// Address of its first byte in the owner's address space. Owner.
     pub host: AtomicU64,
-    /// Where peers find it: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
+    /// Its place for peers: object number << [`OFFSET_BITS`] | offset in the object, or [`NOT_SHARED`]. Owner.
     pub at: AtomicU64,
-    /// The protection domain, and `KEY_*` flags in the high half: of a plain region one comparison tells both. Owner.
+    /// The protection domain, and `KEY_*` flags in the high half, so that for a plain region one comparison checks
+    /// both. Owner.
     pub domain: AtomicU64,
     /// `IBV_ACCESS_*`. Owner.
     pub access: AtomicU32,
@@ -200,7 +204,8 @@ impl KeyEntry {
         (self.domain.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Where `[addr, addr + len)` begins in the region that `key` names. None for a window, and for what the key does not allow.
+    /// The offset of `[addr, addr + len)` in the region that `key` names. None for a window, and if the key does not
+    /// allow the access.
     #[inline(always)]
     pub(crate) fn plain_offset(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32) -> Option<u64> {
         if self.key.load(Ordering::Acquire) != u64::from(key)
@@ -212,7 +217,7 @@ impl KeyEntry {
         self.offset(addr, len)
     }
 
-    /// Where `[addr, addr + len)` begins in the region, whether its key is good or not.
+    /// The offset of `[addr, addr + len)` in the region; the key is not checked.
     #[inline(always)]
     pub(crate) fn offset(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.wrapping_sub(self.iova.load(Ordering::Relaxed));
@@ -238,13 +243,13 @@ pub struct ObjectEntry {
     pub identity: AtomicU64,
     /// Bytes; may grow. Owner.
     pub length: AtomicU64,
-    /// Of a segment: its number. Owner.
+    /// For a segment: its number. Owner.
     pub shmid: AtomicU32,
-    /// Of a segment: the user that made it. Owner.
+    /// For a segment: the user that made it. Owner.
     pub cuid: AtomicU32,
-    /// Of a segment: the IPC namespace in which the number means it. Owner.
+    /// For a segment: the IPC namespace that its number belongs to. Owner.
     pub ipc_namespace: AtomicU64,
-    /// Of a segment: the time of its last change, in seconds, as IPC_STAT tells it. Owner.
+    /// For a segment: the time of its last change, in seconds, as IPC_STAT reports it. Owner.
     pub ctime: AtomicU64,
     _pad: [AtomicU64; 2],
 }
@@ -288,7 +293,7 @@ pub struct QpShared {
     pub established: AtomicU32,
     /// `rq_psn`: the PSN of the first request that it takes (RC). Owner.
     pub rq_psn: AtomicU32,
-    /// What was refused, written before [`QpShared::fault`]. Peers.
+    /// The request that was refused, written before [`QpShared::fault`]. Peers.
     pub refused: Refused,
     /// Offset of the [`Switch`] of its context. Owner, once.
     pub switch: AtomicU64,
@@ -310,7 +315,7 @@ impl QpShared {
     }
 }
 
-/// What a responder has refused, for the messages of both ends: see `responder::refused`.
+/// The request that a responder has refused, for the messages of both ends: see `responder::refused`.
 #[repr(C)]
 pub struct Refused {
     /// Which fault it is: [`refused`].
@@ -323,8 +328,8 @@ pub struct Refused {
     pub len: AtomicU64,
 }
 
-/// [`Refused::kind`]: 0 where nothing is known, the access rights (`IBV_ACCESS_*`) that an operation on memory needs, or one of
-/// these, which are beyond them.
+/// [`Refused::kind`]: 0 where nothing is known, the access rights (`IBV_ACCESS_*`) that an operation on memory needs,
+/// or one of these, which are beyond them.
 pub mod refused {
     /// A message is longer than its receive.
     pub const TOO_LONG: u32 = 1 << 31;
@@ -343,14 +348,14 @@ pub struct Lane {
     // -- written by the initiator --
     /// In flight: 0, or an odd count while the initiator touches the owner's memory or queues.
     pub gate: AtomicU64,
-    /// The key of the memory that the initiator touches, named before it looks the key up; that of its last access while
-    /// it is elsewhere.
+    /// The key of the memory that the initiator touches, named before it looks the key up; that of its last access
+    /// while it is elsewhere.
     pub key: AtomicU32,
     _initiator: AtomicU32,
-    /// Where in that memory, as users of the key name it; at most [`DIRECT_CHUNK`] bytes from there.
+    /// The address of the access, as users of the key name it; the access ends at most [`DIRECT_CHUNK`] bytes behind.
     pub addr: AtomicU64,
-    /// What half of `gate` is added to for the PSN that the initiator's next request begins with, and bit 31, which is clear until then.
-    /// A request of one packet that is carried out in one access keeps it.
+    /// Base of PSNs: the initiator's next request begins with the PSN `psn_base` + `gate` / 2. Bit 31 is clear until
+    /// the base is known. A request of one packet that is carried out in one access leaves the base as it is.
     pub psn_base: AtomicU32,
     /// [`CqeRing::taken`] as the initiator has seen it last.
     pub taken_seen: AtomicU32,
@@ -360,14 +365,16 @@ pub struct Lane {
     pub produced: AtomicU32,
     _line1: [AtomicU32; 15],
     // -- written by the owner --
-    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when the
-    /// initiator's process has ended. Until then nobody else writes what is the initiator's.
+    /// The initiator, `nonce << 32 | qpn`, or 0. Taken by CAS from 0, cleared by the initiator, or by the owner when
+    /// the initiator's process has ended. Until then nobody else writes what is the initiator's.
     pub initiator: AtomicU64,
-    /// 1 once the owner has waited in vain for an initiator in flight: what that does afterwards does not count. Owner.
+    /// 1 after the owner has given up waiting for an initiator in flight: the effects of that initiator do not count
+    /// any more. Owner.
     pub cut_off: AtomicU32,
     /// How the owner finds what is published here: see [`found`].
     pub mode: AtomicU32,
-    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs of completions that have no CQE. Owner, once.
+    /// Offset of the ring: [`AtomicU32`] × (`mask` + 1), indices of receive WQEs of completions that have no CQE.
+    /// Owner, once.
     pub ring: AtomicU64,
     /// Offset of the [`CqeRing`], or 0 if all completions stand in the receives. Owner, once.
     pub cqes: AtomicU64,
@@ -379,7 +386,7 @@ pub struct Lane {
     pub cq: AtomicU64,
     /// Offset of the QP. Owner, once.
     pub qp: AtomicU64,
-    /// Where its receives come from: offset of an [`RqShared`], the QP's own or an SRQ. Owner, once.
+    /// Offset of the [`RqShared`] that its receives come from, the QP's own or an SRQ's. Owner, once.
     pub rq: AtomicU64,
     /// Attention number, for requests. Owner, once.
     pub attention: AtomicU32,
@@ -397,8 +404,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Takes the address away that the initiator's process_vm call is aimed at; what is in flight afterwards is in the kernel
-    /// already.
+    /// Takes the address away that the initiator's process_vm call is aimed at; what is in flight afterwards is in the
+    /// kernel already.
     pub fn unaim(&self) {
         for iov in &self.iov {
             iov.len.store(0, Ordering::SeqCst);
@@ -412,15 +419,15 @@ unsafe impl Shared for Lane {}
 const PSN_IS_KNOWN: u32 = 1 << 31;
 
 impl Lane {
-    /// Tells the PSN that the initiator's next request begins with (24 bits). Outside of the mark of being in flight, by
-    /// whoever may write what is the initiator's.
+    /// Stores the PSN that the initiator's next request begins with (24 bits). To be called outside of the mark of
+    /// being in flight, by the writer of the initiator's fields.
     #[inline]
     pub fn tell_psn(&self, next: u32) {
         let accesses = (self.gate.load(Ordering::Relaxed) >> 1) as u32;
         self.psn_base.store((next.wrapping_sub(accesses) & PSN_MASK) | PSN_IS_KNOWN, Ordering::Relaxed);
     }
 
-    /// That PSN; none before the first request.
+    /// That PSN; None before the first request.
     pub fn next_psn(&self) -> Option<u32> {
         let base = self.psn_base.load(Ordering::Relaxed);
         let accesses = (self.gate.load(Ordering::Acquire) >> 1) as u32;
@@ -435,8 +442,8 @@ pub type Inline = [u32; INLINE_RECEIVE / 4];
 /// Bit of [`RecvCqe::wqe`]: the message stands in [`RecvCqe::data`], and not yet in the memory of its receive.
 pub const IS_INLINE: u32 = 1 << 31;
 
-/// The receive completions of a lane into a queue with several claimers, a cache line each. One that comes while all are in
-/// use stands in its receive.
+/// The receive completions of a lane into a queue with several claimers, a cache line each. One that comes while all
+/// are in use stands in its receive.
 #[repr(C, align(64))]
 pub struct CqeRing {
     /// Completions that the owner has taken, told now and then. Owner.
@@ -496,7 +503,7 @@ pub mod found {
 pub mod watch {
     /// More completions may come than fit: each is counted.
     pub const COUNT: u32 = 1;
-    /// The program has asked for events: whoever completes looks at [`super::CqShared::armed`].
+    /// The program has asked for events: a producer of completions must look at [`super::CqShared::armed`].
     pub const EVENTS: u32 = 2;
 }
 
@@ -516,7 +523,7 @@ unsafe impl Shared for Iov {}
 
 /// [`OwnerRequest::state`] values.
 pub mod request {
-    /// Nothing asked.
+    /// No request.
     pub const IDLE: u32 = 0;
     /// The initiator asks.
     pub const POSTED: u32 = 1;
@@ -524,7 +531,7 @@ pub mod request {
     pub const RUNNING: u32 = 2;
     /// Done; the result may be read.
     pub const DONE: u32 = 3;
-    /// Begun, and the owner waits for the other side of the bounce buffer; whoever fills or empties it posts again.
+    /// Begun; the owner waits for the other side of the bounce buffer, which fills or empties it and then posts again.
     pub const WAITING: u32 = 4;
     /// Copy from memory of the initiator, through the bounce buffer, into memory of the owner.
     pub const WRITE: u32 = 1;
@@ -540,8 +547,9 @@ pub mod request {
     pub const DATAGRAM: u32 = 6;
     /// Bytes of a bounce buffer, and of the longest message that goes through it in one piece.
     pub const BOUNCE_BYTES: u64 = 64 << 10;
-    /// Bytes of a bounce buffer for longer messages, which stream through it as through a ring. Measured with 1 MiB: 0.57 of memcpy's
-    /// speed with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner wakes.
+    /// Bytes of a bounce buffer for longer messages, which stream through it as through a ring. Measured with 1 MiB:
+    /// 0.57 of memcpy's speed with a ring of 64 to 256 KiB, 0.68 with this; it also takes in what comes while the owner
+    /// wakes.
     pub const LARGE_BOUNCE_BYTES: u64 = 512 << 10;
     /// Bytes that a longer message is moved by: both sides copy at once, one a piece behind the other.
     pub const PIECE_BYTES: u64 = 32 << 10;
@@ -598,12 +606,12 @@ pub mod arm {
 /// The part of a CQ that initiators touch.
 #[repr(C, align(64))]
 pub struct CqShared {
-    /// Completions published in all rings, while [`watch::COUNT`] is set. Whoever completes.
+    /// Completions published in all rings, while [`watch::COUNT`] is set. Producers of completions.
     pub produced: AtomicU64,
     _line0: [AtomicU64; 7],
-    /// What whoever completes has to do besides: bits of [`watch`], 0 for a CQ that is large enough and only polled. Owner.
+    /// Further duties of producers: bits of [`watch`], 0 for a CQ that is large enough and only polled. Owner.
     pub watch: AtomicU32,
-    /// See [`arm`]. Owner arms, whoever notifies takes.
+    /// See [`arm`]. The owner arms; the producer that notifies disarms.
     pub armed: AtomicU32,
     /// Attention number. Owner, once.
     pub attention: AtomicU32,
@@ -615,7 +623,7 @@ pub struct CqShared {
     pub timestamps: AtomicU32,
     /// Number of the completion channel, 0 for none. Owner, once.
     pub channel: AtomicU32,
-    /// What is written into the channel for this CQ. Owner, once.
+    /// The value that is written into the channel for this CQ. Owner, once.
     pub event: AtomicU32,
     _line1: [AtomicU32; 8],
     /// Completions that the owner has taken out of rings, while they are counted. Owner.
@@ -678,8 +686,8 @@ unsafe impl Shared for RqShared {}
 /// Head of a receive WQE; its SGEs (address, then length and key) follow, the first one in the same cache line.
 #[repr(C)]
 pub struct RecvWqe {
-    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (see `own_queue`). The
-    /// owner posts, the claimer completes.
+    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (see `own_queue`).
+    /// The owner posts, the claimer completes.
     pub turn: AtomicU32,
     /// SGEs in use. Owner.
     pub num_sge: AtomicU32,

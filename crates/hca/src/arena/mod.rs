@@ -33,7 +33,7 @@ const CHECKED: u64 = 256 << 20;
 const CHECKED_PEER: u64 = 2 << 30;
 /// Alignment of every allocation: one cache line.
 pub const LINE: u64 = 64;
-/// What larger blocks are multiples of. Where the kernel's pages are larger, some of them stay when a block is freed.
+/// Granularity of larger blocks. If the kernel's pages are larger, some of them stay when a block is freed.
 const PAGE: u64 = 4096;
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
@@ -42,9 +42,9 @@ const STEP: u64 = 1 << 20;
 
 /// A mapping of an arena, one's own or a peer's. Everything in it is found by offset and checked on use.
 ///
-/// It is closed to every access (PROT_NONE) beyond what has been asked for. A few MiB of the 64 GiB are in use, all near its
-/// start; whoever reads all memory that can be read, as memcheck's search for leaks and some garbage collectors do, would
-/// bring the rest to life.
+/// It is closed to every access (PROT_NONE) beyond what has been asked for. A few MiB of the 64 GiB are in use, all
+/// near its start. A reader of all readable memory, such as memcheck's search for leaks and some garbage collectors,
+/// would bring the rest to life.
 #[derive(Clone)]
 pub struct View {
     map: Arc<Mapping>,
@@ -54,9 +54,9 @@ pub struct View {
 struct Mapping {
     base: *mut u8,
     len: u64,
-    /// How far it is open.
+    /// Bytes from the start that are open.
     open: AtomicU64,
-    /// Who mapped it. A forked child does not have it, and may have something else there.
+    /// The process that mapped it. A forked child does not have the mapping, and may have another one there.
     pid: u32,
 }
 
@@ -142,7 +142,7 @@ impl View {
         view
     }
 
-    /// Where it is mapped.
+    /// Address of the mapping.
     pub fn base(&self) -> *const u8 {
         self.map.base
     }
@@ -152,7 +152,7 @@ impl View {
         self.map.len
     }
 
-    /// Whether nothing is mapped; never true for a view made by this module.
+    /// Returns true if nothing is mapped; never true for a view made by this module.
     pub fn is_empty(&self) -> bool {
         self.map.len == 0
     }
@@ -177,7 +177,7 @@ impl View {
             return false;
         }
         let (from, to) = (open.load(Ordering::Acquire), end.next_multiple_of(STEP).min(*len));
-        // Whoever opens less at the same moment asks for what is open already.
+        // If another thread opens more at the same moment, this part is open already.
         if from < to {
             // SAFETY: a part of this mapping, which nobody could use until now.
             let done = unsafe {
@@ -209,11 +209,12 @@ impl View {
 
     fn protect(&self, offset: u64, len: u64, prot: libc::c_int) -> bool {
         let Some(at) = self.at(offset, len) else { return false };
-        // SAFETY: a part of this mapping, of which the callers know who writes there.
+        // SAFETY: a part of this mapping, and the callers know its writers.
         unsafe { mapping::protect(at.cast(), len as usize, prot) }
     }
 
-    /// The address of `n` shared structs at `offset`, if they lie inside and are aligned. `T` holds atomics only, see `layout`.
+    /// The address of `n` shared structs at `offset`, if they lie inside and are aligned. `T` holds atomics only, see
+    /// `layout`.
     #[inline]
     fn find<T: Shared>(&self, offset: u64, n: usize) -> Option<NonNull<T>> {
         let p = self.at(offset, (size_of::<T>() as u64).checked_mul(n as u64)?)?;
@@ -223,8 +224,8 @@ impl View {
     /// The shared struct at `offset`, if it lies inside and is aligned.
     #[inline]
     pub fn get<T: Shared>(&self, offset: u64) -> Option<&T> {
-        // SAFETY: inside the mapping, aligned, and `Shared` types are valid for any bytes. The mapping lives as long as this
-        // view of it.
+        // SAFETY: inside the mapping, aligned, and `Shared` types are valid for any bytes. The mapping lives as long as
+        // this view of it.
         self.find(offset, 1).map(|p| unsafe { p.as_ref() })
     }
 
@@ -424,7 +425,7 @@ impl Block {
         Block { range: 0..0 }
     }
 
-    /// Where it starts.
+    /// Offset of its start.
     pub fn offset(&self) -> u64 {
         self.range.start
     }
@@ -434,7 +435,7 @@ impl Block {
         self.range.end - self.range.start
     }
 
-    /// Whether it holds nothing.
+    /// Returns true if it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
@@ -488,7 +489,7 @@ mod tests {
             assert_eq!(rights(view.base().wrapping_add(open - 1)), "rw-");
             assert_eq!(rights(view.base().wrapping_add(open)), "---");
             assert_eq!(rights(view.base().wrapping_add(view.len() as usize - 1)), "---");
-            // What is asked for later is opened then.
+            // Memory that is asked for later is opened then.
             let far = view.at(20 * STEP, 8).unwrap();
             assert_eq!(rights(far), "rw-");
             assert!(view.at(view.len(), 1).is_none());

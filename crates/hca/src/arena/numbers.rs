@@ -3,7 +3,7 @@
 use crate::arena::Block;
 use crate::arena::layout::{self, PER_SLOT};
 
-/// What a number names.
+/// The kind of object that a number names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Qp = 0,

@@ -1,5 +1,5 @@
-//! Async events of a context (`man ibv_get_async_event`). They wait on a socket, so that it can be polled, put in epoll and made
-//! non-blocking; a new event is a new write, and so a fresh edge.
+//! Async events of a context (`man ibv_get_async_event`). They wait on a socket, so that it can be polled, put in epoll
+//! and made non-blocking; a new event is a new write, and so a fresh edge.
 
 use crate::error::{Error, Result};
 use crate::host::cancel::{self, Uncancelled};
@@ -9,7 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A pair of stream sockets, the second of which never blocks: like a pipe, and a byte can be taken back without waiting.
+/// A pair of stream sockets, the second of which never blocks: like a pipe, and a byte can be taken back without
+/// waiting.
 fn stream_pair() -> Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: fills the two descriptors, which are owned at once; fcntl changes the second one's own description only.
@@ -22,8 +23,8 @@ fn stream_pair() -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Reads one message of the size of `T`. Blocks, or EAGAIN, as the program set the descriptor. A cancellation point, as the
-/// program expects of a blocking call, so nothing with a destructor lives across it in the callers.
+/// Reads one message of the size of `T`. Blocks, or EAGAIN, as the program set the descriptor. A cancellation point, as
+/// the program expects of a blocking call, so nothing with a destructor lives across it in the callers.
 pub(crate) fn read_message<T: Copy + Default>(fd: RawFd) -> Result<T> {
     let mut message = T::default();
     // SAFETY: reads at most the size of `message` into it; T is a plain integer here.
@@ -57,7 +58,8 @@ impl EventCount {
         self.completions_acked.fetch_add(n, Ordering::Release);
     }
 
-    /// Waits until every async event told was acknowledged. More acknowledgements than events do no harm (fio does that).
+    /// Waits until every async event told was acknowledged. More acknowledgements than events do no harm (fio does
+    /// that).
     pub(crate) fn wait(&self) {
         wait_for(&self.reported, &self.acked);
     }
@@ -75,7 +77,7 @@ fn wait_for(reported: &AtomicU32, acked: &AtomicU32) {
     }
 }
 
-/// What an async event is about: the object's cookie, or a port number.
+/// The subject of an async event: the object's cookie, or a port number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// A completion queue.
@@ -93,7 +95,7 @@ pub enum Element {
 pub struct AsyncEvent {
     /// `enum ibv_event_type`.
     pub event_type: u32,
-    /// What it is about.
+    /// Its subject.
     pub element: Element,
 }
 
@@ -150,7 +152,7 @@ impl AsyncQueue {
     pub(crate) fn next(&self) -> Result<AsyncEvent> {
         loop {
             read_message::<u8>(self.read.as_raw_fd())?;
-            // What was read is handed out.
+            // An event that was read must reach the caller.
             let _whole = Uncancelled::begin();
             if let Some(queued) = self.queue.lock().pop_front() {
                 queued.count.reported.fetch_add(1, Ordering::Release);
@@ -166,8 +168,8 @@ impl AsyncQueue {
         queue.retain(|q| q.event.element != element);
         for _ in queue.len()..before {
             let mut byte = 0u8;
-            // SAFETY: takes at most one byte of our own socket into a local variable. A reader in another thread may have
-            // taken it: then that one finds the queue shorter and waits on.
+            // SAFETY: takes at most one byte of our own socket into a local variable. A reader in another thread may
+            // have taken it: then that one finds the queue shorter and waits on.
             unsafe { libc::recv(self.read.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
         }
     }

@@ -26,7 +26,7 @@ fn open_ones() -> Vec<Arc<Context>> {
     OPEN.lock().iter().filter_map(Weak::upgrade).filter(|c| c.home.lock().process.is_current()).collect()
 }
 
-/// Looks at the network again and tells every open device whose ports it lies behind what has changed. Called by the link
+/// Looks at the network again and reports changes to every open device whose ports lie behind it. The link calls this
 /// when it begins to listen for changes, and at each.
 pub fn network_changed() {
     let (events, up) = crate::device::gids::look_again();
@@ -52,7 +52,7 @@ pub struct Context {
     _counted: Counted,
 }
 
-/// Where the objects of a context are made.
+/// The place in which the objects of a context are made.
 #[derive(Clone, Copy)]
 struct Home {
     process: &'static Process,
@@ -109,9 +109,9 @@ impl Context {
         (process.switches.get(switch), process.switches.offset(switch))
     }
 
-    /// Stops its QPs: when this returns nothing of them moves, here or in peers, and whoever wants something of them waits until
-    /// [`Context::go`]. EALREADY if it is stopped, ETIMEDOUT if somebody stands in the middle of a request for `patience`
-    /// nanoseconds, 2 s if none are given; then it is not stopped.
+    /// Stops its QPs: when this returns nothing of them moves, here or in peers, and operations that need them wait
+    /// until [`Context::go`]. EALREADY if it is stopped. ETIMEDOUT if a request is in progress for `patience`
+    /// nanoseconds, 2 s if None; then it is not stopped.
     pub fn stop(&self, patience: Option<u64>) -> Result<()> {
         let home = self.standing_home()?;
         home.process.stop(home.switch, patience.unwrap_or(PATIENCE_NS))
@@ -123,7 +123,7 @@ impl Context {
         home.process.go(home.switch)
     }
 
-    /// Notes that it was saved, and tells its peers. EBUSY if it is not stopped.
+    /// Notes that it was saved, and announces that to its peers. EBUSY if it is not stopped.
     pub fn mark_saved(&self, suspense: u32) -> Result<SavedProcess> {
         let home = self.standing_home()?;
         home.process.mark_saved(home.switch, suspense)
@@ -135,7 +135,8 @@ impl Context {
         process.unmark_saved(switch);
     }
 
-    /// Takes the place of the context that was saved of the process `saved`, now that its objects are there; it is stopped.
+    /// Takes the place of the context that was saved of the process `saved`, now that its objects are there; it is
+    /// stopped.
     pub fn take_the_place(&self, saved: &SavedProcess) -> Result<()> {
         let home = self.standing_home()?;
         home.process.take_the_place(home.switch, saved)
@@ -146,12 +147,12 @@ impl Context {
         self.process()?.claim_slots_again(&saved.slots, &saved.credentials)
     }
 
-    /// Whether it was saved since it is stopped.
+    /// Returns true if it was saved since it is stopped.
     pub fn is_saved(&self) -> bool {
         gate::is_saved(self.switch().0)
     }
 
-    /// Whether it is stopped, by itself or with the process.
+    /// Returns true if it is stopped, by itself or with the process.
     pub fn is_stopped(&self) -> bool {
         gate::is_stopped(self.switch().0)
     }

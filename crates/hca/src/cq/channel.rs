@@ -1,5 +1,5 @@
-//! Completion channels (`man ibv_create_comp_channel`). A channel is a pipe, so that it can be polled, put in epoll and made
-//! non-blocking; a new event is a new write, and so a fresh edge.
+//! Completion channels (`man ibv_create_comp_channel`). A channel is a pipe, so that it can be polled, put in epoll and
+//! made non-blocking; a new event is a new write, and so a fresh edge.
 
 use crate::context::Context;
 use crate::context::async_events::read_message;
@@ -112,14 +112,15 @@ impl CompChannel {
         }
     }
 
-    /// Waits for the next event; gives the cookie of its CQ. EAGAIN or EINTR as the descriptor says (`man ibv_get_cq_event`).
+    /// Waits for the next event; gives the cookie of its CQ. EAGAIN or EINTR as the descriptor says (`man
+    /// ibv_get_cq_event`).
     pub fn next_event(&self) -> Result<usize> {
         loop {
             if let Some(process) = Process::current().filter(|p| p.expects_packets()) {
                 process.wait_for_fd(self.read.as_raw_fd())?;
             }
             let id: u64 = read_message(self.read.as_raw_fd())?;
-            // What was read is handed out.
+            // An event that was read must reach the caller.
             let _whole = Uncancelled::begin();
             let mut r = self.cqs.lock();
             if let Some(waiting) = r.backlog.pop_front()

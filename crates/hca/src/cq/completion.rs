@@ -1,4 +1,4 @@
-//! How completions come into a CQ: the rings that they lie in, and what whoever completes does besides publishing there.
+//! The way of completions into a CQ: the rings that they lie in, and the duties of a producer besides publishing.
 
 use crate::arena::layout::{CqShared, READY_BITS, arm, found, watch};
 use crate::cq::recv_ring::RecvRing;
@@ -11,7 +11,7 @@ use vervain_iba::Completion;
 /// A ring that completions are taken from.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// What initiators have delivered through a lane.
+    /// Receives delivered through a lane.
     Receives(Arc<RecvRing>),
     /// A QP's own work.
     Sends(Arc<SendRing>),
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// [`Source::take`] where [`Source::is_ready`], told apart once; else none.
+    /// [`Source::take`] if [`Source::is_ready`], else None; the kind of the source is looked at once.
     #[inline(always)]
     pub(crate) fn take_if_ready(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> Option<usize> {
         match self {
@@ -74,7 +74,8 @@ impl Source {
         }
     }
 
-    /// Looked at in each poll from now on. What a producer did not see yet sets a ready bit in vain.
+    /// From now on each poll looks at this ring. A producer that has not seen the change sets a ready bit, which does
+    /// no harm.
     pub(crate) fn begin_watching(&self) {
         self.mode().store(found::WATCHED, Ordering::SeqCst);
     }
@@ -82,7 +83,7 @@ impl Source {
     /// Found by its ready bit again; false, and still watched, if there is something.
     pub(crate) fn stop_watching(&self) -> bool {
         self.mode().store(found::QUIET, Ordering::SeqCst);
-        // Whoever published without seeing that has done so before this returns.
+        // After this, a producer that did not see the change has published before.
         barrier::heavy();
         let idle = !self.is_ready();
         if !idle {
@@ -103,9 +104,9 @@ impl Source {
     }
 }
 
-/// Makes the completion before `next` of a ring visible, and findable by the owner of `cq`. The caller is the ring's only
-/// producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers; it is
-/// read where it is needed, for a register of the short way that it would take before.
+/// Makes the completion before `next` of a ring visible, and findable by the owner of `cq`. The caller is the ring's
+/// only producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers;
+/// it is read where it is needed, for a register of the short way that it would take before.
 #[inline(always)]
 pub(crate) fn publish(
     cq: &CqShared,
@@ -143,7 +144,7 @@ pub(crate) fn set_ready(cq: &CqShared, ready_bit: u32) {
     cq.summary.fetch_or(1 << (bit / 64), Ordering::SeqCst);
 }
 
-/// What the owner of a CQ is to be told after a completion.
+/// The news for the owner of a CQ after a completion.
 pub(crate) struct News {
     /// More completions than fit.
     pub overrun: bool,

@@ -1,4 +1,4 @@
-//! What a completion queue says of itself to [`crate::hang`].
+//! The facts about a completion queue for [`crate::hang`].
 
 use crate::arena::layout::arm;
 use crate::cq::Cq;
@@ -11,7 +11,7 @@ pub(crate) struct CqFacts {
     pub(crate) holds: u64,
     /// Polls since the program got or asked for an event.
     pub(crate) polls: u64,
-    /// Polled in vain at least once; whoever sleeps for events polls until it is in vain.
+    /// True if at least one poll was empty; a program that sleeps for events polls until one is.
     pub(crate) was_in_vain: bool,
     /// The program has asked for an event that has not been written yet.
     pub(crate) is_armed: bool,
@@ -20,7 +20,7 @@ pub(crate) struct CqFacts {
 }
 
 impl Cq {
-    /// None while the queue is in use for long. Waits for nobody.
+    /// None while the queue is in use for long. Never waits.
     pub(crate) fn facts(&self) -> Option<CqFacts> {
         let queue = self.queue.try_lock_briefly()?;
         Some(CqFacts {

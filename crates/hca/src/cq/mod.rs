@@ -1,5 +1,5 @@
-//! Completion queues. Completions lie in the rings of those that made them (`completion`): the lanes of initiators, and one
-//! ring for each QP's own work. They are merged when the program polls.
+//! Completion queues. Completions lie in the rings of those that made them (`completion`): the lanes of initiators, and
+//! one ring for each QP's own work. They are merged when the program polls.
 
 pub mod channel;
 pub(crate) mod completion;
@@ -59,7 +59,7 @@ pub struct Cq {
     /// [`watch::COUNT`] is set. Changes under the queue's lock.
     counts: AtomicBool,
     timestamps: bool,
-    /// Who is told when it overruns, by QP number.
+    /// The QPs to put into ERR when it overruns, by QP number.
     reporting: OwnerLock<BTreeMap<u32, Weak<dyn Reports>>>,
     /// Send queues that hold work which polling has to advance.
     pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
@@ -78,7 +78,7 @@ struct Queue {
     since_event: SinceEvent,
     /// Completions that the send and receive queues reporting here can make at once.
     bound: u64,
-    /// How many QPs report the receives of each shared queue here.
+    /// The number of QPs that report the receives of each shared queue here.
     shared_queues: HashMap<usize, u32>,
 }
 
@@ -97,8 +97,8 @@ impl Queue {
 }
 
 impl Cq {
-    /// A completion queue of at least `cqe` entries (`man ibv_create_cq`). `timestamps` makes completions carry the time at
-    /// which they were made.
+    /// A completion queue of at least `cqe` entries (`man ibv_create_cq`). `timestamps` makes completions carry the
+    /// time at which they were made.
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
@@ -224,7 +224,7 @@ impl Cq {
         }
     }
 
-    /// An initiator has died: tells the program of what it may have told nobody.
+    /// After an initiator has died: raises the event that it may not have raised.
     pub(crate) fn rescue(&self) {
         let q = self.queue.lock();
         let waiting = !q.local.is_empty() || q.rings.pending() > 0;
@@ -272,15 +272,15 @@ impl Cq {
         q.bound = q.bound.saturating_sub(n);
     }
 
-    /// A CQ that is as large as all queues that report to it cannot overrun, and nobody counts. For any other, each
-    /// completion is counted from now on.
+    /// A CQ that is as large as all queues that report to it cannot overrun, so completions are not counted. For any
+    /// other, each completion is counted from now on.
     fn count_if_needed(&self) {
         let is_needed = |q: &Queue| q.bound > self.shared.capacity.load(Ordering::Relaxed);
         let counts = || self.counts.load(Ordering::Relaxed);
         if counts() || !is_needed(&self.queue.lock()) {
             return;
         }
-        // Nobody completes anything here while the count begins.
+        // No completion is published here while the count begins.
         let gate = self.process.close_gate_where(|lane| lane.cq.load(Ordering::Relaxed) == self.offset());
         let q = self.queue.lock();
         if !counts() {
@@ -320,12 +320,12 @@ impl Cq {
             "CQ overrun: more than its {entries} entries; {qps} {} {are} now in ERR",
             numbers.join(", ")
         ));
-        // Whoever reads the event finds the QPs in ERR.
+        // A program that reads the event must find the QPs in ERR.
         reporting.iter().for_each(|(_, qp)| qp.cq_has_failed());
         self.context.raise(event::CQ_ERR, crate::context::async_events::Element::Cq(self.cookie()), &self.events);
     }
 
-    /// Whether it overran.
+    /// Returns true if it overran.
     pub fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -337,7 +337,8 @@ impl Cq {
         self.queue.lock().rings.next_ready_bit()
     }
 
-    /// Has the next poll look at the rings of `ready_bit`: whoever was about to set the bit may have died before it did.
+    /// Has the next poll look at the rings of `ready_bit`: a producer that was about to set the bit may have died
+    /// before it did.
     pub(crate) fn look_at(&self, ready_bit: u32) {
         set_ready(self.shared, ready_bit);
     }
@@ -348,7 +349,7 @@ impl Cq {
 
     pub(crate) fn remove_source(&self, source: &Source) {
         let mut q = self.queue.lock();
-        // What is left in it will not be polled.
+        // Completions that are left in it will not be polled.
         self.count_consumed(source.pending() as usize);
         q.rings.remove(source);
     }
@@ -397,7 +398,7 @@ impl Cq {
         }
         drop(guard);
         if self.process.expects_packets() && self.process.count_look() {
-            // What a program sends without being acknowledged completes at once: it might never poll in vain.
+            // Unacknowledged sends of the program complete at once, so that it may never poll an empty CQ.
             self.process.poll_packets();
         }
         n
@@ -420,7 +421,7 @@ impl Cq {
         n
     }
 
-    /// Decides by what is at hand whether there is anything to do now, and calls nothing: most polls are in vain.
+    /// Decides from values at hand if there is anything to do now, and calls nothing: most polls are empty.
     #[cold]
     #[inline(never)]
     fn polled_in_vain(
@@ -437,10 +438,10 @@ impl Cq {
         0
     }
 
-    /// Does what there is time for now, and polls once more where that may have brought something: after others may have had the CPU, for
-    /// milliseconds perhaps, and after packets have come (who polls makes progress, `docs/roce-link.md`). Peers may have completed all they
-    /// had to while others had the CPU, and be gone: a program that were told of nothing, and then of a disconnection, would take what it
-    /// waits for as lost.
+    /// Does what there is time for now, and polls once more where that may have brought something: after others may
+    /// have had the CPU, for milliseconds perhaps, and after packets have come (who polls makes progress,
+    /// `docs/roce-link.md`). Peers may have completed all they had to while others had the CPU, and be gone: a program
+    /// that were told of nothing, and then of a disconnection, would take what it waits for as lost.
     #[cold]
     #[inline(never)]
     fn look_around(
@@ -486,8 +487,8 @@ impl Cq {
         self.queue.lock().courtesy.returned(away);
     }
 
-    /// What comes before the watched rings: the own queue with what precedes it, and now and then the rings that are
-    /// not watched.
+    /// Polls the sources before the watched rings: the own queue with the rings that precede it, and now and then the
+    /// rings that are not watched.
     #[cold]
     #[inline(never)]
     fn poll_aside(&self, q: &mut Queue, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
@@ -548,7 +549,8 @@ impl Cq {
     /// completion is not weakened by a later one for solicited ones.
     ///
     /// After an event, programs ask for the next one and then poll. UCX polls, asks and sleeps: for it what has come
-    /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has polled.
+    /// between the two is an event, as it is with ConnectX, which learns with the request how far the program has
+    /// polled.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
         let is_untold = {
             let mut guard = self.queue.lock();
@@ -584,8 +586,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Drops what the QP `qpn` reported and the program has not polled (destroy and reset of a QP). The caller holds its
-    /// send queue, whose ring is `ring`.
+    /// Drops what the QP `qpn` reported and the program has not polled (destroy and reset of a QP). The caller holds
+    /// its send queue, whose ring is `ring`.
     pub(crate) fn purge(&self, qpn: u32, ring: Option<&SendRing>) {
         let mut q = self.queue.lock();
         q.local.retain(|c| c.qp_num != qpn);
@@ -661,7 +663,7 @@ fn capacity_for(cqe: u32) -> Result<u32> {
 }
 
 impl Attend for Cq {
-    /// What peers asked for: an event, or notice of an overrun.
+    /// Handles the requests of peers: an event, or notice of an overrun.
     fn attend(&self, by: Looker) -> Looked {
         if by == Looker::Poll {
             return Looked::NotHere;

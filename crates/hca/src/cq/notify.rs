@@ -1,18 +1,19 @@
-//! The arm of a completion queue: the program's wish for one event (`man ibv_req_notify_cq`), and who grants it.
-//! Whoever produces a completion does: it marks the arm as being fired, writes the event, and only then takes the arm
-//! away. One that is stopped or killed in between leaves a mark, and the next who produces for the queue, or the owner
-//! when it hears of the death, writes the event in its place. The program may then see two events for one completion,
-//! which it must expect anyway: an event says that the queue is worth a look.
+//! The arm of a completion queue: the program's request for one event (`man ibv_req_notify_cq`). The producer of a
+//! completion grants it: it marks the arm as being fired, writes the event, and only then takes the arm away. If it is
+//! stopped or killed in between, the mark stays, and the next producer, or the owner when it learns of the death,
+//! writes the event in its place. The program may then see two events for one completion, which it must expect anyway:
+//! an event means that the queue is worth a look.
 
 use crate::arena::layout::{CqShared, arm, watch};
 use crate::host::atomic::{Ordering, fence, spin_loop};
 use crate::host::barrier;
 use crate::host::clock::now_ns;
 
-/// How long one who fires is waited for: a write to a pipe that wakes a thread takes some 10 µs on a virtual machine.
+/// Nanoseconds to wait for another producer that fires: a write to a pipe that wakes a thread takes about 10 µs on a
+/// virtual machine.
 const PATIENCE_NS: u64 = 20_000;
 
-/// A completion was published: calls `raise` if the program is to be told of it.
+/// A completion was published: calls `raise` if the program has asked for an event.
 pub(crate) fn fire(cq: &CqShared, solicited_or_error: bool, raise: impl FnOnce()) {
     let mut armed = cq.armed.load(Ordering::SeqCst);
     let mut since = 0;
@@ -56,12 +57,13 @@ pub(crate) fn set(cq: &CqShared, solicited_only: bool) -> u32 {
     cq.armed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set).unwrap_or_else(|armed| armed)
 }
 
-/// The program asks for an event; `is_untold` says of what was left of its last wish whether completions are there which no event
-/// tells of. True when it is to get the event at once ([`fire`]). The caller holds the CQ's queue, as it does for [`forget`].
+/// The program asks for an event. `is_untold`, given the rest of its last request, says if there are completions that
+/// no event has announced. Returns true if the event is due at once ([`fire`]). The caller holds the CQ's queue, as it
+/// does for [`forget`].
 pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u32) -> bool) -> bool {
     if cq.watch.load(Ordering::Relaxed) & watch::EVENTS == 0 {
         cq.watch.fetch_or(watch::EVENTS, Ordering::SeqCst);
-        // From here on whoever completes looks at the request below, or has published before it.
+        // From here on every producer looks at the request below, or has published before it.
         barrier::heavy();
     }
     let armed = set(cq, solicited_only);
@@ -69,8 +71,8 @@ pub(crate) fn ask(cq: &CqShared, solicited_only: bool, is_untold: impl FnOnce(u3
     is_untold(armed) && !solicited_only
 }
 
-/// The program polls, and has asked for no event since long: until it does, whoever completes does not look for a request, which
-/// costs it a barrier. The caller holds the CQ's queue.
+/// The program polls, and has asked for no event for a long time: until it does, producers do not look for a request,
+/// which spares them a barrier. The caller holds the CQ's queue.
 #[cold]
 pub(crate) fn forget(cq: &CqShared) {
     if cq.armed.load(Ordering::Relaxed) == arm::NONE && cq.watch.load(Ordering::Relaxed) & watch::EVENTS != 0 {
@@ -80,17 +82,17 @@ pub(crate) fn forget(cq: &CqShared) {
 
 /// Polls after which it is looked what a program does instead of asking for events.
 const LOOK_AFTER: u32 = 1 << 12;
-/// A program that polls is taken for one that goes on so after as many looks, however little it finds: it may poll for a while
-/// before it sleeps, each time. One that finds something every other time pays for the look at its request with each completion,
-/// and to ask again costs what some thousand such looks do (`barrier::heavy`).
+/// A program that polls is taken for one that goes on so after as many looks, however little it finds: it may poll for
+/// a while before it sleeps, each time. One that finds something every other time pays for the look at its request with
+/// each completion, and to ask again costs what some thousand such looks do (`barrier::heavy`).
 const LOOKS: u32 = 16;
 
-/// What the program has done since its last event, by which it is told of completions that came before it asked.
+/// The program's calls since its last event. They decide if it gets an event for completions that came before it asked.
 pub(crate) struct SinceEvent {
     /// Polls until the next look, and looks that there have been, since it got or asked for an event.
     polls_left: u32,
     looks: u32,
-    /// What its thread had found at the last look.
+    /// [`found`](crate::host::tid::found) of its thread at the last look.
     found: u32,
     /// It has asked since it got one.
     asked: bool,
@@ -103,14 +105,15 @@ impl Default for SinceEvent {
 }
 
 impl SinceEvent {
-    /// It polls. Whether it is time for a [look](SinceEvent::look).
+    /// Counts a poll. Returns true if it is time for a [look](SinceEvent::look).
     #[inline(always)]
     pub(crate) fn polled(&mut self) -> bool {
         self.polls_left -= 1;
         self.polls_left == 0
     }
 
-    /// The thread that polls has found something in `found` polls, of whatever CQ. Whether it polls instead of asking: [`forget`].
+    /// Looks at the thread that polls, which has found completions in `found` polls of any CQ. Returns true if it polls
+    /// instead of asking for events: [`forget`].
     pub(crate) fn look(&mut self, found: u32) -> bool {
         let finds = found.wrapping_sub(std::mem::replace(&mut self.found, found)) >= LOOK_AFTER / 2;
         (self.polls_left, self.looks) = (LOOK_AFTER, self.looks.saturating_add(1));
@@ -134,8 +137,8 @@ impl SinceEvent {
         self.begin(false);
     }
 
-    /// The program asks; `armed` is what was left of its wish before this one. Whether what the queue `holds` came since the
-    /// program looked, and no event tells of it.
+    /// The program asks for an event; `armed` is the rest of its request before. Returns true if completions that the
+    /// queue `holds` came since the program looked, and no event has announced them.
     pub(crate) fn is_untold(&mut self, armed: u32, holds: impl FnOnce() -> bool) -> bool {
         let (polled, asked) = (self.has_polled(), self.asked);
         self.begin(true);

@@ -1,8 +1,8 @@
-//! Receive completions of one lane, from the initiator that delivers to the thread that polls. For the queue of a connected QP
-//! they are the receives themselves. For a queue with several claimers there is a ring of CQEs, a cache line each, whose one
-//! producer is the initiator; a message that is short enough stands in its CQE, and whoever polls puts it into the memory of
-//! the receive (mlx5 calls that scattering to the CQE). While all CQEs are in use, completions stand in the receives, and a
-//! ring of indices that is as long as the queue names those.
+//! Receive completions of one lane, from the initiator that delivers to the thread that polls. For the queue of a
+//! connected QP they are the receives themselves. For a queue with several claimers there is a ring of CQEs, a cache
+//! line each, whose one producer is the initiator; a message that is short enough stands in its CQE, and the thread
+//! that polls copies it into the memory of the receive (mlx5 calls that scattering to the CQE). While all CQEs are in
+//! use, completions stand in the receives, and a ring of indices that is as long as the queue names those.
 //!
 //! It is to a lane what [`crate::cq::send_ring`] is to a send queue, and a CQ merges both in the same way.
 
@@ -14,11 +14,11 @@ use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
 use vervain_iba::{Completion, Sge, Status};
 
-/// Completions after which the owner tells how many it has taken: often enough that there are free CQEs, seldom enough that the
-/// initiator has the line of that count most of the time.
+/// Completions after which the owner publishes the count that it has taken: often enough that there are free CQEs,
+/// seldom enough that the initiator has the line of that count most of the time.
 const TELL_AFTER: u32 = CQES.div_ceil(4) as u32;
 
-/// Where a completion stands.
+/// The place of a completion.
 enum Stands<'a> {
     InCqe(&'a RecvCqe),
     InReceive,
@@ -30,7 +30,8 @@ fn cqe(ring: &CqeRing, number: u32) -> &RecvCqe {
     &ring.entries[number as usize % CQES]
 }
 
-/// Where completion `number` stands that has `cqe`, if it has been published, and no more than `limit` after it.
+/// The place of completion `number`, whose CQE is `cqe`; None if it has not been published, or if more than `limit`
+/// have been published after it.
 #[inline(always)]
 fn stands(cqe: &RecvCqe, number: u32, limit: u32) -> Option<Stands<'_>> {
     let turn = number.wrapping_add(1);
@@ -45,14 +46,15 @@ pub(crate) struct Deliveries<'a> {
     pub(crate) lane: &'a Lane,
     pub(crate) ring: &'a ArenaRef<[AtomicU32]>,
     pub(crate) cqes: Option<&'a ArenaRef<CqeRing>>,
-    /// Where they are polled.
+    /// The CQ in which they are polled.
     pub(crate) cq: &'a CqShared,
     /// The owner relies on full barriers.
     pub(crate) full_barrier: &'a bool,
 }
 
 impl Deliveries<'_> {
-    /// Whether the next completion has a CQE. The caller is the ring's only producer, so this holds until it pushes that.
+    /// Returns true if the next completion has a CQE. The caller is the ring's only producer, so this holds until it
+    /// pushes that.
     #[inline(always)]
     pub(crate) fn has_cqe(&self) -> bool {
         self.free_cqe(self.lane.produced.load(Ordering::Relaxed)).is_some()
@@ -73,9 +75,9 @@ impl Deliveries<'_> {
         Some(cqe(ring, number))
     }
 
-    /// Publishes `receipt` as the completion of receive `index` of `rq`, `wqe`, which the caller has claimed, with the message
-    /// itself if that is `inline`: only where [`Deliveries::has_cqe`]. The caller is the ring's only producer. True when the
-    /// CQ asks for more.
+    /// Publishes `receipt` as the completion of receive `index` of `rq`, `wqe`, which the caller has claimed, with the
+    /// message itself if that is `inline`: only where [`Deliveries::has_cqe`]. The caller is the ring's only producer.
+    /// True when the CQ asks for more.
     #[inline(always)]
     pub(crate) fn push(
         &self,
@@ -125,7 +127,7 @@ pub(crate) struct RecvRing {
     scattered: AtomicU32,
     /// Most that can be published and not taken.
     limit: u32,
-    /// Where the receives come from.
+    /// The queue that the receives come from.
     pub(crate) rq: Arc<RecvQueue>,
     /// QP number that completions carry.
     qp_num: u32,
@@ -134,8 +136,9 @@ pub(crate) struct RecvRing {
 }
 
 impl RecvRing {
-    /// The completions of `lane`, with its `cqes`, and its `ring` of indices, which is as long as `rq`; for the queue of a
-    /// connected QP without `cqes`, the ring is not used. Messages in CQEs are taken for such if they may be `inline`.
+    /// The completions of `lane`, with its `cqes`, and its `ring` of indices, which is as long as `rq`; for the queue
+    /// of a connected QP without `cqes`, the ring is not used. Messages in CQEs are taken for such if they may be
+    /// `inline`.
     pub(crate) fn new(
         lane: &'static Lane,
         ring: &'static [AtomicU32],
@@ -148,12 +151,13 @@ impl RecvRing {
         RecvRing { lane, ring, cqes, consumed, scattered, limit: rq.max_wr(), rq, qp_num, inline }
     }
 
-    /// Whether there may be messages in CQEs.
+    /// Returns true if there may be messages in CQEs.
     pub(crate) fn may_hold_messages(&self) -> bool {
         self.inline && self.cqes.is_some()
     }
 
-    /// The initiator has died. It may have published a completion and not have counted it; the next one goes on behind that.
+    /// The initiator has died. It may have published a completion and not have counted it; the next one goes on behind
+    /// that.
     pub(crate) fn count_last(&self) {
         let produced = self.lane.produced.load(Ordering::Acquire);
         if self.cqes.is_some_and(|ring| stands(cqe(ring, produced), produced, self.limit).is_some()) {
@@ -182,7 +186,7 @@ impl RecvRing {
         if pending > self.limit { 0 } else { pending }
     }
 
-    /// Whether there is a completion to be taken.
+    /// Returns true if there is a completion to be taken.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         if self.rq.view.exclusive {
@@ -192,8 +196,8 @@ impl RecvRing {
         }
     }
 
-    /// Where completion `number`, the next one to be taken, stands, if it has been published. The line of the count stays with the
-    /// initiator where there are CQEs.
+    /// The place of completion `number`, the next one to be taken; None if it has not been published. With CQEs the
+    /// line of the count stays with the initiator.
     #[inline(always)]
     fn stands(&self, number: u32) -> Option<Stands<'_>> {
         match self.cqes {
@@ -240,7 +244,7 @@ impl RecvRing {
             {
                 ring.taken.store(at, Ordering::Release);
             }
-            // None for an index that is not one of a receive in use: damage again, and dropped.
+            // None for an index of no receive in use: that is damage again, and dropped.
             if let Some(completion) = completion {
                 sink(&completion);
                 taken += 1;
@@ -256,7 +260,8 @@ impl RecvRing {
         if !self.inline || wqe & IS_INLINE == 0 || self.is_scattered(number) {
             return self.rq.take_with(index, &receipt, self.qp_num);
         }
-        // It is no longer outstanding before its memory is touched, which is the device's until the completion is handed over.
+        // It is no longer outstanding before its memory is touched, which is the device's until the completion is
+        // handed over.
         let memory = self.rq.first_sge(index)?;
         let mut completion = self.rq.take_with(index, &receipt, self.qp_num)?;
         if !self.scatter(cqe, memory, false) {
@@ -266,7 +271,7 @@ impl RecvRing {
         Some(completion)
     }
 
-    /// Whether the message of completion `number` was scattered before; forgets that.
+    /// Returns true if the message of completion `number` was scattered before; forgets that.
     #[inline]
     fn is_scattered(&self, number: u32) -> bool {
         let scattered = self.scattered.load(Ordering::Relaxed);
@@ -287,8 +292,8 @@ impl RecvRing {
             && self.rq.scatter(&Sge { length, ..memory }, &message, is_revoked)
     }
 
-    /// Puts the messages that wait in CQEs for receives with the key `revoked` into their memory, which the program may take
-    /// back after that. The caller holds the CQ's queue.
+    /// Puts the messages that wait in CQEs for receives with the key `revoked` into their memory, which the program may
+    /// take back after that. The caller holds the CQ's queue.
     pub(crate) fn scatter_waiting(&self, revoked: u32) {
         let Some(ring) = self.cqes else { return };
         let first = self.consumed.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The rings that report to a completion queue, as whoever polls finds those with something in them: a few are looked at in
-//! each poll (watched), the others by their ready bits. The caller holds the CQ's queue.
+//! The rings that report to a completion queue, and how a poll finds those with completions: a few are looked at in
+//! each poll (watched), the others are found by their ready bits. The caller holds the CQ's queue.
 
 use crate::arena::layout::{CqShared, READY_BITS};
 use crate::cq::completion::Source;
@@ -12,7 +12,7 @@ const COOL_AFTER: u32 = 4096;
 /// Rings that are looked at in each poll, without a ready bit being set and cleared for each completion.
 const WATCHED: usize = 8;
 
-/// A ring that every poll looks at, and how many looks were in vain since the last completion.
+/// A ring that every poll looks at, and the number of empty looks since its last completion.
 struct Watched {
     source: Source,
     idle: u32,
@@ -58,8 +58,8 @@ pub(crate) struct Rings {
     next_bit: u32,
     /// The ready bit to begin with, so that no ring waits for ever behind others that are always busy.
     first: u32,
-    /// The next poll does not begin with the watched rings: others were left ([`Rings::poll`]), or the CQ has completions that
-    /// come before.
+    /// The next poll does not begin with the watched rings: others were left ([`Rings::poll`]), or the CQ has
+    /// completions that come before.
     pub(crate) aside: bool,
 }
 
@@ -69,7 +69,8 @@ impl Rings {
         Rings::watching(shared, WATCHED, COOL_AFTER)
     }
 
-    /// No rings yet; up to `most` will be watched. One that was empty for more than `cool_after` looks makes room for another.
+    /// No rings yet; up to `most` will be watched. One that was empty for more than `cool_after` looks makes room for
+    /// another.
     pub(crate) fn watching(shared: &'static CqShared, most: usize, cool_after: u32) -> Rings {
         let watched = WatchList { rings: Vec::new(), most, cool_after };
         Rings { shared, sources: Vec::new(), watched, next_bit: 0, first: 0, aside: false }
@@ -105,16 +106,16 @@ impl Rings {
         self.sources.iter().flatten().map(|s| u64::from(s.pending())).sum()
     }
 
-    /// Whether there is something in a ring. Those that are not watched are added up only where there is a sign of something, or
-    /// a ready bit, which may have been taken since.
+    /// Returns true if there is something in a ring. Those that are not watched are added up only where there is a sign
+    /// of something, or a ready bit, which may have been taken since.
     pub(crate) fn hold_any(&self) -> bool {
         self.watched.rings.iter().any(|w| w.source.is_ready())
             || (self.aside || self.shared.summary.load(Ordering::SeqCst) != 0) && self.pending() > 0
     }
 
-    /// Hands completions to `sink`, until there are `max` with the `n` from elsewhere, and to `count` how many of each ring; how
-    /// many then. Sets [`Rings::aside`] where rings that are not watched were not looked at because the others had so many: the
-    /// caller begins with them the next time ([`Rings::poll_ready`]).
+    /// Hands completions to `sink`, until there are `max` with the `n` from elsewhere, and to `count` how many of each
+    /// ring; how many then. Sets [`Rings::aside`] where rings that are not watched were not looked at because the
+    /// others had enough: the caller begins with them the next time ([`Rings::poll_ready`]).
     #[inline(always)]
     pub(crate) fn poll(
         &mut self,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::Completion;
 
-/// What a CQ holds.
+/// The contents of a CQ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedCq {
     /// Entries.
@@ -24,13 +24,13 @@ pub struct SavedCq {
     pub failed: bool,
     /// The program waits for an event: false at the next solicited completion, true at any.
     pub armed: Option<bool>,
-    /// What was not polled, in the order in which it is. More than there are entries where it has overrun.
+    /// Completions that were not polled, in the order of polling. They are more than `entries` after an overrun.
     pub completions: Vec<Completion>,
 }
 
 impl Cq {
-    /// What another CQ needs to go on. What lies in the rings of QPs is taken into the CQ's own queue before. Nobody completes anything
-    /// meanwhile, for all QPs that report here stand still.
+    /// The state that another CQ needs to go on. Completions in the rings of QPs are moved into the CQ's own queue
+    /// before. None are published meanwhile, for all QPs that report here stand still.
     pub fn save(&self) -> SavedCq {
         let mut q = self.queue.lock();
         let mut all = VecDeque::new();

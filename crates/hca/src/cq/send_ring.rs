@@ -1,5 +1,5 @@
 //! Completions of a QP's own work, from the thread that carries it out to the thread that polls: a ring of one producer
-//! (whoever holds the send queue) and one consumer (whoever holds the CQ's queue), so that completing takes no lock.
+//! (the holder of the send queue) and one consumer (the holder of the CQ's queue), so that completing takes no lock.
 //!
 //! It is to a send queue what a lane is to a receive queue, and a CQ merges both in the same way.
 
@@ -24,7 +24,7 @@ struct Entry {
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// What the consumer writes.
+/// The fields that the consumer writes.
 #[derive(Default)]
 struct Consumer {
     consumed: AtomicU32,
@@ -102,8 +102,8 @@ impl SendRing {
         (until.wrapping_sub(self.consumer.0.consumed.load(Ordering::Relaxed)) as i32).max(0) as usize
     }
 
-    /// Adds a completion; `count` WQEs will be free when it was polled. The caller holds the send queue, whose size bounds
-    /// what is here. True when `cq` wants to be told.
+    /// Adds a completion; `count` WQEs will be free when it was polled. The caller holds the send queue, whose size
+    /// bounds what is here. True when `cq` wants to be told.
     #[inline(always)]
     pub(crate) fn push(
         &self,

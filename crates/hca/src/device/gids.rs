@@ -1,16 +1,18 @@
-//! The GID table of the Ethernet ports and the interface that stands behind them, kept up to date with the host's network,
-//! and the async events that a change is. The link hears of changes (netlink) and calls
+//! The GID table of the Ethernet ports and the interface that stands behind them, kept up to date with the host's
+//! network, and the async events that a change is. The link hears of changes (netlink) and calls
 //! [`crate::context::network_changed`].
 //!
-//! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an empty
-//!   entry, which is its own again when it comes back.
-//! * Index 3 repeats the GID of the first interface's IPv4 address (`USUAL`); the entries from there on follow behind it.
-//! * The GID of this node in a window comes behind those of all interfaces, so that index 0 remains what it is without one; with
-//!   `VERVAIN_LINK=window` it is the only one, at both indices. It counts as one of the interface that comes first. InfiniBand ports have it too
-//!   ([`crate::device::Device::gids`]).
+//! * A GID for each address; an entry keeps its index as long as the process lives. An address that goes leaves an
+//!   empty entry, which is its own again when it comes back.
+//! * Index 3 repeats the GID of the first interface's IPv4 address (`USUAL`); the entries from there on follow behind
+//!   it.
+//! * The GID of this node in a window comes behind those of all interfaces, so that index 0 remains what it is without
+//!   one; with `VERVAIN_LINK=window` it is the only one, at both indices. It counts as one of the interface that comes
+//!   first. InfiniBand ports have it too ([`crate::device::Device::gids`]).
 //! * The port's interface gives state and MTU: the first one that runs, has an address and is no loopback, by name and
-//!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this host are reached whatever its MTU, so it is the
-//!   network that the MTU has to fit; a cable that is pulled is a port that goes down, not one that moves to `lo`.
+//!   for good; until there is one, the loopback interface if it runs, else the first that has an address. Peers of this
+//!   host are reached whatever its MTU, so it is the network that the MTU has to fit; a cable that is pulled is a port
+//!   that goes down, not one that moves to `lo`.
 
 use crate::device::grh::is_ipv4;
 use crate::device::{GidEntry, GidType, LIMITS, lids};
@@ -23,12 +25,13 @@ use std::sync::OnceLock;
 use vervain_config::{Config, INTERFACE, LinkChoice};
 use vervain_iba::{AhAttr, Gid, event};
 
-/// What a packet carries besides payload, at most, and what rxe leaves for it: IP, UDP, BTH, extended headers, ICRC.
+/// Bytes that a packet carries besides payload, at most, as rxe reserves them: IP, UDP, BTH, extended headers, ICRC.
 const OVERHEAD: u32 = 80;
 
-/// The index that programs for adapters take by default, or have in their examples. A card's table begins with the link-local
-/// address and goes on with the IPv4 address, each by RoCE v1 and then by v2: so the GID of IPv4 by RoCE v2 is there. Entries of
-/// RoCE v1 would name what no link here speaks, so the indices before it have what they had without it.
+/// The index that programs for adapters take by default, or have in their examples. A card's table begins with the
+/// link-local address and goes on with the IPv4 address, each by RoCE v1 and then by v2: so the GID of IPv4 by RoCE v2
+/// is there. Entries of RoCE v1 would name what no link here speaks, so the indices before it have what they had
+/// without it.
 const USUAL: u32 = 3;
 
 /// The port behind which the network lies.
@@ -65,7 +68,7 @@ struct Table {
 }
 
 static TABLE: OwnerLock<Option<Table>> = OwnerLock::new(None);
-/// That of this node in the window, and whether there is no other.
+/// The GID of this node in the window; true if there is no other.
 static WINDOW: OnceLock<(Gid, bool)> = OnceLock::new();
 
 /// This node has `gid` in a window. Said before the first look at the table; it stays.
@@ -79,7 +82,8 @@ pub(crate) fn window() -> Option<Gid> {
     WINDOW.get().map(|(gid, _)| *gid)
 }
 
-/// Whether an address leads through the window: the GIDs of its nodes differ in the number alone, and LIDs are theirs.
+/// Returns true if an address leads through the window: the GIDs of its nodes differ in the number alone, and LIDs are
+/// theirs.
 pub(crate) fn is_in_window(ah: &AhAttr) -> bool {
     let is_of_node = |window: Gid| ah.is_global && window[..8] == ah.grh.dgid[..8];
     window().is_some_and(|window| is_of_node(window) || lids::node(ah.dlid).is_some())
@@ -101,7 +105,7 @@ fn wanted() -> Option<&'static [String]> {
     Config::of_process().ok()?.interfaces.as_deref()
 }
 
-/// Whether `VERVAIN_INTERFACE` names interfaces that exist.
+/// Checks that `VERVAIN_INTERFACE` names interfaces that exist.
 pub(crate) fn check_interfaces() -> Result<()> {
     let Some(wanted) = wanted() else { return Ok(()) };
     let all = interfaces();
@@ -160,15 +164,15 @@ impl Table {
         };
         let now = Line {
             up: port.is_some_and(|i| i.running),
-            // Of an interface that is gone, the MTU that it had.
+            // An interface that is gone keeps the MTU that it had.
             mtu: port.map_or(line.map_or(1, |l| l.mtu), |i| mtu_of(i.mtu)),
         };
         self.line = Some(now);
         Changes { gids: !gids.iter().eq(self.present().map(|e| &e.gid)), up: line.map(|l| l.up), now }
     }
 
-    /// The place of the first IPv4 address of an interface like the first one that has a GID: one that runs, or is a loopback, if that
-    /// is; else the place of the first GID.
+    /// The place of the first IPv4 address of an interface like the first one that has a GID: one that runs, or is a
+    /// loopback, if that is; else the place of the first GID.
     fn choose_usual(&self, chosen: &[&Interface]) -> Option<usize> {
         let first = self.slots.iter().position(|s| s.present)?;
         let sort = |s: &Slot| chosen.iter().find(|i| i.name == s.entry.ifname).map(|i| (i.loopback, i.running));
@@ -224,7 +228,7 @@ impl Table {
 
 struct Changes {
     gids: bool,
-    /// Whether the line was up; none at the first look.
+    /// True if the line was up; None at the first look.
     up: Option<bool>,
     now: Line,
 }
@@ -260,8 +264,9 @@ fn table() -> OwnerGuard<'static, Option<Table>> {
     guard
 }
 
-/// Looks at the network again; the async events (`enum ibv_event_type`) that the change is to the ports behind it, and whether
-/// they are up now. What a process sees that has left, or has left since, is no change.
+/// Looks at the network again. Returns the async events (`enum ibv_event_type`) that the change means for the ports
+/// behind it, and true if they are up now. A process that has left sees no change, nor does one that has left
+/// meanwhile.
 pub(crate) fn look_again() -> (Vec<u32>, bool) {
     let here = address_map::here();
     let all = interfaces();
@@ -277,7 +282,8 @@ pub(crate) fn own_addresses() -> Vec<(IpAddr, String)> {
     table().iter().flat_map(|t| t.present().map(own)).collect()
 }
 
-/// The index of the interface that has a GID at this moment, and had `index` when the table was filled; none if no interface has it.
+/// The index of the interface that has a GID at this moment, and had `index` when the table was filled; none if no
+/// interface has it.
 pub fn interface_of(gid: &Gid, index: u32) -> Option<u32> {
     let is_it = |e: &&GidEntry| e.gid == *gid && e.ifindex == index;
     let name = table().as_ref()?.present().find(is_it).map(|entry| entry.ifname.clone());
@@ -302,7 +308,7 @@ pub(crate) fn gid_at(index: u32) -> Gid {
     table().as_ref().and_then(|t| t.at(index)).map_or([0; 16], |entry| entry.gid)
 }
 
-/// Whether an address of this host has this GID, as the program has known it first or as it is now.
+/// Returns true if an address of this host has this GID, as the program has known it first or as it is now.
 pub fn is_of_this_host(gid: &Gid) -> bool {
     let gid = gid_of(address_map::first_known(Ipv6Addr::from(*gid).to_canonical()));
     table().as_ref().is_some_and(|t| t.addresses.contains(&gid))

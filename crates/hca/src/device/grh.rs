@@ -1,5 +1,5 @@
-//! The 40 bytes in front of a received datagram: a Global Routing Header, or on RoCE v2 over IPv4 twenty undefined bytes
-//! and an IPv4 header (IBA 8.3, annex A17.4.5.1).
+//! The 40 bytes in front of a received datagram: a Global Routing Header, or on RoCE v2 over IPv4 twenty undefined
+//! bytes and an IPv4 header (IBA 8.3, annex A17.4.5.1).
 
 use vervain_iba::Gid;
 
@@ -12,7 +12,7 @@ const NEXT_UDP: u8 = 17;
 /// UDP header, BTH, DETH and ICRC around a UD payload.
 const OVERHEAD: usize = 8 + 12 + 8 + 4;
 
-/// What the headers say of a datagram.
+/// The contents of the headers in front of a datagram.
 pub struct Route<'a> {
     /// Source.
     pub sgid: &'a Gid,
@@ -29,9 +29,9 @@ pub struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// What a completion of such a datagram has as its service level, `sl` being the sender's. Over RoCE that is the kind of
-    /// packet, as ConnectX has it: 8 for UDP, with 1 for IPv6 or 2 for IPv4 (annex A17.4.5.1 asks for a flag, and verbs have
-    /// no other place). UCX reads it to find the destination in the header.
+    /// The service level in the completion of such a datagram, `sl` being the sender's. Over RoCE that is the kind of
+    /// packet, as ConnectX has it: 8 for UDP, with 1 for IPv6 or 2 for IPv4 (annex A17.4.5.1 asks for a flag, and verbs
+    /// have no other place). UCX reads it to find the destination in the header.
     pub fn service_level(&self, sl: u8) -> u8 {
         match (self.roce, self.is_ipv4()) {
             (true, true) => 8 | 2,
@@ -45,7 +45,7 @@ impl Route<'_> {
     }
 }
 
-/// Whether a GID holds an IPv4 address (`::ffff:a.b.c.d`).
+/// Returns true if a GID holds an IPv4 address (`::ffff:a.b.c.d`).
 pub fn is_ipv4(gid: &Gid) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
 }

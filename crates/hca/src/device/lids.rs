@@ -1,11 +1,11 @@
-//! LIDs, and what follows from them. The ports of a host have 2 to 65; in a window each node has 64 of its own, so that a LID says
-//! which node is meant. There GUIDs follow from the node's GID in the window: hosts that have one name and one machine-id, as copies of
-//! a container image do, have different ones, and whoever knows a LID knows the GID of its port.
+//! LIDs, and GUIDs derived from them. The ports of a host have 2 to 65; in a window each node has 64 of its own, so
+//! that a LID names a node. In a window GUIDs follow from the node's GID there: hosts with one name and one machine-id,
+//! as copies of a container image have, get different ones, and the GID of a port follows from its LID.
 
 use std::ops::RangeInclusive;
 use vervain_iba::Gid;
 
-/// As many as ports that there can be: 16 devices of 4.
+/// LIDs of a node: as many as there can be ports, 16 devices of 4.
 const OF_NODE: u16 = 64;
 /// The first one of the first node in a window.
 const IN_WINDOW: u16 = 0x1000;
@@ -13,7 +13,7 @@ const IN_WINDOW: u16 = 0x1000;
 const NODES: u16 = 64;
 /// Those of multicast groups (IBA 4.1.3).
 const MULTICAST: RangeInclusive<u16> = 0xc000..=0xfffe;
-/// What the GUIDs of all hosts begin with: locally administered.
+/// The first bits of the GUIDs of all hosts: locally administered.
 const GUID_PREFIX: u16 = 0x0256;
 
 /// The LID of a port; `node` is that in the window, if there is one.
@@ -38,7 +38,7 @@ pub fn at(node: u32, node_gid: &Gid, place: u16) -> (u16, Gid) {
     (of_port(Some(node), device, port), gid(guid(node_gid, device), port))
 }
 
-/// Whether a LID is that of a group.
+/// Returns true if a LID is that of a group.
 pub fn is_multicast(lid: u16) -> bool {
     MULTICAST.contains(&lid)
 }
@@ -59,7 +59,7 @@ pub(crate) fn gid(guid: u64, port: u8) -> Gid {
     gid
 }
 
-/// Whether a GID is that of an InfiniBand port of Vervain's: the default subnet and a GUID.
+/// Returns true if a GID is that of an InfiniBand port of Vervain's: the default subnet and a GUID.
 pub fn is_of_infiniband(gid: &Gid) -> bool {
     gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] && gid[8..10] == GUID_PREFIX.to_be_bytes()
 }

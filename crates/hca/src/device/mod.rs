@@ -1,6 +1,6 @@
 //! The devices that this host offers: their names, limits and ports. Nothing here has state; a device exists by
-//! configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`, `VERVAIN_LINK`). What the network says of a
-//! port comes from `gids`.
+//! configuration (`VERVAIN_DEVICES`, `VERVAIN_PORTS`, `VERVAIN_LINK_LAYER`, `VERVAIN_LINK`). The state of the network
+//! behind a port comes from `gids`.
 
 pub mod gids;
 pub mod grh;
@@ -14,7 +14,7 @@ use vervain_config::{Config, LINK, LINK_LAYER};
 pub use vervain_config::{LinkChoice, LinkLayer};
 use vervain_iba::{AhAttr, Gid};
 
-/// What a device can do; enforced where the objects are made. Names as in `struct ibv_device_attr`.
+/// The limits of a device; enforced where the objects are made. Names as in `struct ibv_device_attr`.
 #[allow(missing_docs)]
 pub struct Limits {
     pub max_mr_size: u64,
@@ -207,22 +207,22 @@ impl Device {
         self.ports
     }
 
-    /// What it can do.
+    /// Its limits.
     pub fn limits(&self) -> &'static Limits {
         &LIMITS
     }
 
-    /// What `port` speaks.
+    /// The link layer of `port`.
     pub fn link_layer(&self, _port: u8) -> LinkLayer {
         self.link_layer
     }
 
-    /// Whether addresses are GIDs only.
+    /// Returns true if addresses are GIDs only.
     pub fn is_ethernet(&self) -> bool {
         self.link_layer == LinkLayer::Ethernet
     }
 
-    /// Whether a port's state and MTU are those of a network interface, and not of memory alone.
+    /// Returns true if a port's state and MTU are those of a network interface, and not of memory alone.
     pub(crate) fn follows_network(&self) -> bool {
         self.is_ethernet() && matches!(self.link, LinkChoice::Auto | LinkChoice::Roce)
     }
@@ -280,8 +280,9 @@ impl Device {
         })
     }
 
-    /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first those
-    /// of the loopback interface last, and one of them again at index 3 ([`gids`]); on InfiniBand the port's own, and that of this node in a window.
+    /// The valid entries of a port's GID table: on Ethernet one for each address of the host's interfaces, at first
+    /// those of the loopback interface last, and one of them again at index 3 ([`gids`]); on InfiniBand the port's own,
+    /// and that of this node in a window.
     pub fn gids(&self, port: u8) -> Vec<GidEntry> {
         match self.link_layer {
             LinkLayer::Ethernet => gids::entries(),
@@ -323,13 +324,13 @@ impl Device {
     }
 }
 
-/// Whether a GID is that of a multicast group (IBA 4.1.1; RFC 1112 for the IPv4 ones).
+/// Returns true if a GID is that of a multicast group (IBA 4.1.1; RFC 1112 for the IPv4 ones).
 pub fn is_multicast(gid: &Gid) -> bool {
     gid[0] == 0xff || (crate::device::grh::is_ipv4(gid) && gid[12] & 0xf0 == 0xe0)
 }
 
-/// Whether an address leads back to this host: by GID to one of its interface addresses, by LID to one of its ports. The GID of a node
-/// in a window says which one is meant, whatever the LID.
+/// Returns true if an address leads back to this host: by GID to one of its interface addresses, by LID to one of its
+/// ports. The GID of a node in a window says which one is meant, whatever the LID.
 pub fn is_this_host(devices: &[Arc<Device>], ah: &AhAttr) -> bool {
     let Some(first) = devices.first() else { return false };
     if first.is_ethernet() {

@@ -1,5 +1,5 @@
-//! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere nobody could read
-//! it, and it is counted into the void.
+//! Counting what the ports do, where `vervain run` has made a place for it (`vervain_counters`); elsewhere it could not
+//! be read, so the counts are dropped.
 
 use crate::host::lock::OwnerLock;
 use crate::host::signals::SignalsHeld;
@@ -24,14 +24,14 @@ static FILE: AtomicPtr<OwnerLock<CountersFile>> = AtomicPtr::new(std::ptr::null_
 /// Ports that have lines.
 static PORTS: AtomicU32 = AtomicU32::new(1);
 
-/// Where the work of an object is counted: at its port.
+/// The port at which the work of an object is counted.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Where the port's line is in a block, in bytes: one of [`PORTS`] lines.
+    /// Offset of the port's line in a block, in bytes: one of [`PORTS`] lines.
     at: AtomicUsize,
 }
 
-/// What belongs to no QP counts at the first port.
+/// The counter of work that belongs to no QP: the first port.
 pub static FIRST: Tally = Tally { at: AtomicUsize::new(0) };
 
 impl Tally {
@@ -70,8 +70,8 @@ impl Tally {
             lines if lines.is_null() => claim(),
             lines => lines,
         };
-        // SAFETY: every block has a line for each of PORTS ports, which do not become fewer while there are objects, and
-        // NOWHERE has more; neither ever goes away while this thread has its address.
+        // SAFETY: every block has a line for each of PORTS ports, which do not become fewer while there are objects,
+        // and NOWHERE has more; neither ever goes away while this thread has its address.
         unsafe { &*lines.byte_add(self.at.load(Ordering::Relaxed)) }
     }
 }
@@ -103,7 +103,7 @@ impl Drop for Counted {
     }
 }
 
-/// What a request by memory counts as.
+/// The counter of a request by memory.
 #[inline(always)]
 pub(crate) fn by_memory(opcode: Opcode) -> Word {
     match opcode {
@@ -131,7 +131,7 @@ pub(crate) fn start(config: &Config) {
     });
     PORTS.store(ports, Ordering::Relaxed);
     let file = file.map_or(std::ptr::null_mut(), |f| Box::into_raw(Box::new(OwnerLock::new(f))));
-    // That of a forked child's parent is left where it is.
+    // The file of a forked child's parent is left where it is.
     FILE.store(file, Ordering::Release);
     tell_sums_at_exit();
 }
@@ -169,7 +169,7 @@ fn tell_sums_at_exit() {
     }
 }
 
-/// What this process has counted, over all ports, by [`Word`]; none where nothing is counted.
+/// Counts of this process, over all ports, by [`Word`]; None if nothing is counted.
 pub fn own_sums() -> Option<[u64; WORDS]> {
     // SAFETY: null, or a leaked box that is never freed.
     let file = unsafe { FILE.load(Ordering::Acquire).as_ref() };
@@ -200,7 +200,7 @@ extern "C" fn tell_sums() {
                 )
             }),
         ];
-        // Who only looks at a device, or is only reached by memory, has moved nothing.
+        // A process that only looks at a device, or is only reached by memory, has moved nothing.
         let ways: Vec<_> = ways.into_iter().flatten().collect();
         if !ways.is_empty() {
             log::info!("this process has moved: {}", ways.join("; "));

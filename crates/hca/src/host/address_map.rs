@@ -1,8 +1,9 @@
-//! Addresses as the program knows them, and as they are. A process that was restored elsewhere keeps in its memory the addresses that it
-//! has learned: GIDs of its own and of its peers. Inside of it they stay what they were; the kernel and the wire have those that they
-//! have become. Whoever speaks to either translates here. A process that was never moved pays a load and a branch.
+//! Addresses as the program knows them, and as they are. A process that was restored elsewhere keeps in its memory the
+//! addresses that it has learned: GIDs of its own and of its peers. Inside the process they stay as they were; the
+//! kernel and the wire use the present ones. Code that talks to either translates here. A process that was never moved
+//! pays a load and a branch.
 //!
-//! Addresses of its own keep the names of interfaces too, by which the GID table knows them ([`crate::device::gids`]).
+//! Its own addresses also keep the names of interfaces by which the GID table knows them ([`crate::device::gids`]).
 
 use crate::host::lock::OwnerLock;
 use crate::host::network::{Interface, at_present};
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Some address is another than the program knows.
 static MOVED: AtomicBool = AtomicBool::new(false);
-/// Odd while the process has left, and what the network is then is none of its business.
+/// Odd while the process has left; the network does not concern it then.
 static PARTINGS: AtomicU32 = AtomicU32::new(0);
 static STATE: OwnerLock<State> = OwnerLock::new(State {
     now: Moves::NONE,
@@ -22,30 +23,33 @@ static STATE: OwnerLock<State> = OwnerLock::new(State {
 
 struct State {
     now: Moves,
-    /// What it is told when it rejoins is about this, however often it tries.
+    /// State at the moment of leaving. The pairs given at a return refer to it, however often the process tries to
+    /// return.
     at_leave: Left,
-    /// Of addresses that the process has had itself, as it knows them: the interface.
+    /// Addresses that the process has had itself, as it knows them, and their interfaces.
     names: Vec<(IpAddr, String)>,
 }
 
-/// What was when the process left: addresses, and those of its own with their interfaces.
+/// State when the process left: the moves, and its own addresses with their interfaces.
 struct Left {
     moves: Moves,
     own: Vec<(IpAddr, String)>,
 }
 
-/// What addresses have become, where that is another.
+/// Present addresses that differ from those that the program knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Moves {
-    /// Of hosts, by the addresses that the program has known them by first.
+    /// Present addresses of hosts, by the addresses that the program has known first.
     hosts: BTreeMap<IpAddr, IpAddr>,
-    /// Of addresses that hosts have had in between, which the program may have learned, and nobody has now.
+    /// Present addresses, by addresses that hosts have had in between, which the program may have learned, and no host
+    /// has now.
     learned: BTreeMap<IpAddr, IpAddr>,
-    /// The hosts by what their addresses have become; of two the one that was told last.
+    /// The hosts by what their addresses have become; of two the one that was set last.
     known: BTreeMap<IpAddr, IpAddr>,
 }
 
-/// Whether any address is another than the program knows: what is on the way of each packet asks this, and the rest apart.
+/// Returns true if any address is another than the program knows: what is on the way of each packet asks this, and the
+/// rest apart.
 #[inline]
 pub fn is_moved() -> bool {
     MOVED.load(Ordering::Relaxed)
@@ -94,8 +98,8 @@ pub fn known_socket(mut actual: SocketAddr) -> Option<SocketAddr> {
     Some(actual)
 }
 
-/// The process leaves: from now on the network may be another. `own` are the addresses of this process, as the program knows them, with
-/// the names of their interfaces.
+/// The process leaves: from now on the network may be another. `own` are the addresses of this process, as the program
+/// knows them, with the names of their interfaces.
 pub(crate) fn leave(own: Vec<(IpAddr, String)>) {
     let mut state = STATE.lock();
     if here().is_some() {
@@ -104,8 +108,8 @@ pub(crate) fn leave(own: Vec<(IpAddr, String)>) {
     }
 }
 
-/// Where the process is going to be back addresses are others: each as it was when the process left, or as the program knows it, and as
-/// it is now. It may be said again, and then what was said before does not hold.
+/// Sets the changes of addresses before the process returns. Each pair is an address as it was when the process left,
+/// or as the program knows it, and as it is now. A second call replaces the pairs of the first.
 pub(crate) fn change(pairs: &[(IpAddr, IpAddr)]) {
     let present = if pairs.is_empty() { Vec::new() } else { at_present() };
     let mut state = STATE.lock();
@@ -128,7 +132,8 @@ pub(crate) fn come_back() {
     }
 }
 
-/// What tells whether the process has left since: what was seen of the network before is no news then. None while it is away.
+/// A number that changes when the process leaves: facts about the network that were read under another number are no
+/// news. None while it is away.
 pub(crate) fn here() -> Option<u32> {
     Some(PARTINGS.load(Ordering::Acquire)).filter(|partings| partings & 1 == 0)
 }
@@ -197,8 +202,8 @@ impl Moves {
         self.known.get(&actual).copied().or((!is_other).then_some(actual))
     }
 
-    /// What has become of all when those of `pairs` have changed, which are named as they were until now, or, where nobody had that
-    /// address, as the program knows them.
+    /// The moves after those of `pairs` as well. These name an address as it was until now, or, if no host had that
+    /// address, as the program knows it.
     fn then(&self, pairs: &[(IpAddr, IpAddr)]) -> Moves {
         let changes: BTreeMap<IpAddr, IpAddr> = pairs.iter().copied().collect();
         let after = |of: &BTreeMap<IpAddr, IpAddr>| -> BTreeMap<IpAddr, IpAddr> {
@@ -224,8 +229,8 @@ impl Moves {
         Moves { hosts, learned, known }
     }
 
-    /// An address of a link, which nobody names, is that of the interface to which other addresses of its own have gone: each host has
-    /// others, and a program that uses all of its addresses has them open too.
+    /// An address of a link, which the pairs do not name, is that of the interface to which other addresses of its own
+    /// have gone: each host has others, and a program that uses all of its addresses has them open too.
     fn follow_links(&mut self, own: &[(IpAddr, String)], present: &[Interface]) {
         for (ip, name) in own.iter().filter(|(ip, _)| is_of_link(*ip)) {
             let now = self.actual(*ip);
@@ -319,7 +324,7 @@ mod tests {
         assert_eq!(moves.known(ip("10.0.0.2")), None);
         let moves = after(&["10.0.0.1=10.0.0.2", "10.0.0.2=10.0.0.3 10.0.0.9=10.0.0.2"]);
         assert_eq!((moves.actual(ip("10.0.0.2")), moves.known(ip("10.0.0.2"))), (ip("10.0.0.2"), Some(ip("10.0.0.9"))));
-        // Of two that say so, the one that was told last.
+        // Of two that lead to one address, the one that was set last.
         let moves = after(&["10.0.0.1=10.0.0.5", "10.0.0.0=10.0.0.5"]);
         assert_eq!(moves.known(ip("10.0.0.5")), Some(ip("10.0.0.0")));
     }
@@ -353,7 +358,7 @@ mod tests {
         let mut moves = after(&["10.0.0.1=10.0.0.5"]);
         moves.follow_links(&own, &there);
         assert_eq!([moves.actual(ip("fe80::1")), moves.actual(ip("fe80::2"))], ["fe80::5", "fe80::2"].map(ip));
-        // Where it is itself, and where it was named.
+        // The process's own address, and the one it was named by.
         let mut moves = after(&["10.0.0.1=10.0.0.5 fe80::1=fe80::6"]);
         moves.follow_links(&own, &there);
         assert_eq!(moves.actual(ip("fe80::1")), ip("fe80::6"));

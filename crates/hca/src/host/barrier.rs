@@ -1,10 +1,10 @@
-//! Barriers of unequal sides. Marking oneself as in flight and then looking whether one may be is the same dance on every
-//! operation, while whoever takes a right away does it seldom; so the frequent side pays a compiler barrier, and the rare
-//! side makes every CPU that runs one of the processes pass a full barrier (`man 2 membarrier`, MEMBARRIER_CMD_GLOBAL_EXPEDITED,
-//! about a microsecond). Measured here: a full barrier on the frequent side costs 6 to 8 ns.
+//! Barriers of unequal sides. Each operation marks itself as in flight and then looks if it may be; rights are taken
+//! away seldom. So the frequent side pays a compiler barrier, and the rare side makes every CPU that runs one of the
+//! processes pass a full barrier (`man 2 membarrier`, MEMBARRIER_CMD_GLOBAL_EXPEDITED, about a microsecond). Measured
+//! here: a full barrier on the frequent side costs 6 to 8 ns.
 //!
-//! Both sides have to agree: a process says in its arena that it uses [`heavy`], and a peer relies on it only if the peer
-//! itself is registered to be interrupted. Where the kernel or a seccomp filter refuses, both sides use full fences.
+//! Both sides have to agree: a process notes in its arena that it uses [`heavy`], and a peer relies on it only if the
+//! peer itself is registered to be interrupted. If the kernel or a seccomp filter refuses, both sides use full fences.
 
 use crate::host::cancel::nap;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
@@ -26,19 +26,19 @@ pub(crate) fn register() -> bool {
     works
 }
 
-/// A forked child is registered by nobody.
+/// A forked child is not registered.
 pub(crate) fn forget() {
     REGISTERED.store(false, Ordering::Release);
 }
 
-/// Whether this process takes part.
+/// Returns true if this process takes part.
 #[inline]
 pub fn is_registered() -> bool {
     REGISTERED.load(Ordering::Relaxed)
 }
 
-/// The frequent side: what was stored before is visible before anything that is read after, to whoever calls [`heavy`].
-/// `full` where the other side does not call it, or this process is not registered.
+/// The frequent side: all stores before it are visible before all loads after it, to the caller of [`heavy`]. `full` if
+/// the other side does not call that, or if this process is not registered.
 #[inline(always)]
 pub(crate) fn light(full: bool) {
     if full {
@@ -48,12 +48,12 @@ pub(crate) fn light(full: bool) {
     }
 }
 
-/// The rare side: after this, whoever did not see what was stored before it has itself stored its mark before it.
+/// The rare side: a thread that does not see the stores before it has itself stored its mark before it.
 pub fn heavy() {
     fence(Ordering::SeqCst);
     if is_registered() && !membarrier(CMD_GLOBAL_EXPEDITED) {
-        // It worked at the start, so a seccomp filter came later. Peers rely on the barrier; a store leaves its CPU's store
-        // buffer within microseconds, and a millisecond outlasts that by far.
+        // It worked at the start, so a seccomp filter came later. Peers rely on the barrier; a store leaves its CPU's
+        // store buffer within microseconds, and a millisecond outlasts that by far.
         nap(std::time::Duration::from_millis(1));
     }
     fence(Ordering::SeqCst);

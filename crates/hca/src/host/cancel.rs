@@ -1,8 +1,8 @@
-//! Cancellation of the program's threads (`man pthread_cancel`). A provider's post and poll are no cancellation points, and
-//! programs rely on it: a thread that ended inside one would leave a lock taken and a queue half changed. So no verb calls a C
-//! library function that is one (`man 7 pthreads`): the paths of post and poll make the system call itself, and all that is
-//! rare, or not known to be free of them (`close` in a destructor), runs in [`Uncancelled`]. The exceptions are the waits of
-//! `ibv_get_cq_event` and `ibv_get_async_event`, during which nothing is held.
+//! Cancellation of the program's threads (`man pthread_cancel`). A provider's post and poll are no cancellation points,
+//! and programs rely on it: a thread that ended inside one would leave a lock taken and a queue half changed. So no
+//! verb calls a C library function that is one (`man 7 pthreads`): the paths of post and poll make the system call
+//! itself, and all that is rare, or not known to be free of them (`close` in a destructor), runs in [`Uncancelled`].
+//! The exceptions are the waits of `ibv_get_cq_event` and `ibv_get_async_event`, during which nothing is held.
 
 use core::ffi::{c_int, c_long};
 use std::mem::ManuallyDrop;
@@ -20,7 +20,8 @@ unsafe extern "C" {
 /// Sets the calling thread's state; the one before. Takes no lock and makes no system call: two calls cost 9 ns.
 fn set_state(state: c_int) -> c_int {
     let mut before = 0;
-    // SAFETY: sets an integer on this stack. The states given are PTHREAD_CANCEL_DISABLE and those that this has returned.
+    // SAFETY: sets an integer on this stack. The states given are PTHREAD_CANCEL_DISABLE and those that this has
+    // returned.
     unsafe { pthread_setcancelstate(state, &raw mut before) };
     before
 }
@@ -43,7 +44,7 @@ impl Drop for Uncancelled {
     }
 }
 
-/// A descriptor that whoever posts or polls may be the last to let go of: closing it is no cancellation point.
+/// A descriptor whose last owner may be a thread that posts or polls: closing it is no cancellation point.
 pub(crate) struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl From<OwnedFd> for Descriptor {
@@ -88,7 +89,7 @@ pub(crate) fn take<T: Integer>(fd: RawFd) -> Option<T> {
     (n == size_of::<T>() as c_long).then_some(message)
 }
 
-/// What [`write`] and [`take`] move: all bytes are its value.
+/// The types that [`write`] and [`take`] move: every pattern of bytes is a value.
 pub(crate) trait Integer: Copy + Default {}
 impl Integer for u8 {}
 impl Integer for u32 {}

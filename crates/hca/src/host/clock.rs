@@ -12,8 +12,8 @@ pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// [`now_ns`], or some milliseconds more: for deadlines that are much later, where the time itself would cost as much as a short put.
-/// It takes no look at the processor's counter.
+/// [`now_ns`], or some milliseconds more: for deadlines that are much later, where the time itself would cost as much
+/// as a short put. It takes no look at the processor's counter.
 pub fn soon_ns() -> u64 {
     static TICK: AtomicU64 = AtomicU64::new(0);
     let tick = match TICK.load(Ordering::Relaxed) {

@@ -10,8 +10,8 @@
 //! | 1 MiB, target 16 bytes ahead modulo a page | 2.9 | 27 | 10 |
 //! | 16 MiB | 11.0 | 9.5 | 12.4 |
 //!
-//! The second row is `rep movsb`, which `memmove` uses from 2 KiB up, and malloc's 16-byte header makes it common. Messages
-//! that no cache holds stream past it.
+//! The second row is `rep movsb`, which `memmove` uses from 2 KiB up, and malloc's 16-byte header makes it common.
+//! Messages that no cache holds stream past it.
 
 use crate::host::guarded::{self, Access};
 
@@ -22,8 +22,9 @@ pub const STREAM_FROM: u64 = 8 << 20;
 /// One turn of a loop.
 const TURN: usize = 128;
 
-/// Copies `n` bytes; ranges may overlap, as those of a looped QP do. `stream` says that the bytes belong to a message of
-/// [`STREAM_FROM`] or more. Memory that is not there is an answer, on either side; part of the bytes may be copied then.
+/// Copies `n` bytes; ranges may overlap, as those of a looped QP do. `stream` says that the bytes belong to a message
+/// of [`STREAM_FROM`] or more. Memory that is not there is an answer, on either side; part of the bytes may be copied
+/// then.
 ///
 /// # Safety
 /// No reference is to the bytes at `to`, nor one that excludes others to those at `from`.
@@ -49,7 +50,8 @@ unsafe fn by_turns<const STREAM: bool>(from: *const u8, to: *mut u8, n: usize) -
     let before = to.align_offset(64);
     let turns = (n - before) / TURN * TURN;
     let end = before + turns;
-    // SAFETY: `before` is below 64, so that there is a turn, and `end` is at most `n`; from `before` on the target is aligned.
+    // SAFETY: `before` is below 64, so that there is a turn, and `end` is at most `n`; from `before` on the target is
+    // aligned.
     unsafe {
         guarded::copy(from, to, before)?;
         guarded::turns::<STREAM>(from.add(before), to.add(before), turns)?;

@@ -1,16 +1,16 @@
-//! Values in a row, to be gone through fast: a process with 10,000 QPs looks at a word of each in a fraction of a millisecond, most of
-//! which the memory takes.
+//! Values in a row, to be gone through fast: a process with 10,000 QPs looks at a word of each in a fraction of a
+//! millisecond, most of which the memory takes.
 
 use crate::host::prefetch::prefetch_to_read;
 use std::collections::BTreeMap;
 
-/// How many words ahead are asked for: a miss takes as long as some ten looks.
+/// Number of words that are prefetched: a miss takes as long as about ten looks.
 const AHEAD: usize = 16;
 
 /// Values by their keys, in a row.
 pub(crate) struct Dense<K, V> {
     row: Vec<(K, V)>,
-    /// Where each stands in the row.
+    /// The place of each in the row.
     places: BTreeMap<K, usize>,
 }
 

@@ -1,5 +1,5 @@
-//! What wakes a process's progress thread: an eventfd, which its peers hold as well. A call costs less than one on a
-//! socket, and nobody who reads from it is needed, so that a write to a process that has ended harms nobody.
+//! The eventfd that wakes a process's progress thread; its peers hold it as well. A call costs less than one on a
+//! socket. It needs no reader, so a write for a process that has ended does no harm.
 
 use crate::error::{Error, Result};
 use crate::host::cancel;
@@ -16,8 +16,8 @@ pub(crate) fn create() -> Result<OwnedFd> {
     }
 }
 
-/// Whether a descriptor that came from a peer may be written to: never one that could block, or whose write could end
-/// in a signal, as that of a pipe.
+/// Returns true if a descriptor that came from a peer may be written to: never one that could block, or whose write
+/// could end in a signal, as that of a pipe.
 pub fn is_harmless(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: fills a struct on this stack, all of whose bytes may be zero; reads the flags of an open descriptor.
     unsafe {

@@ -1,7 +1,8 @@
-//! The handler of SIGSEGV and SIGBUS that stands before the program's own: a fault of an access that [`crate::host::guarded`]
-//! lists goes on there, every other one is the program's, as if this were not here. Under the preload the program's
-//! sigaction(2) and signal(2) say and set what stands behind it (`vervain_share::faults`); without, a program that puts
-//! its own action there takes this one away, or calls it when it passes on what it does not know.
+//! The handler of SIGSEGV and SIGBUS that stands before the program's own: a fault of an access that
+//! [`crate::host::guarded`] lists goes on there, every other one is the program's, as if this were not here. Under the
+//! preload the program's sigaction(2) and signal(2) say and set what stands behind it (`vervain_share::faults`);
+//! without, a program that puts its own action there takes this one away, or calls it when it passes on what it does
+//! not know.
 
 use crate::host::{arch, guarded};
 use std::ffi::{c_int, c_void};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use vervain_share::dump;
 use vervain_share::faults::{self, Entry, SIGNALS};
 
-/// What the program has asked for, written by whoever holds `writer`; `turn` is odd meanwhile. Read in signal handlers.
+/// The program's action, written by the holder of `writer`; `turn` is odd meanwhile. Read in signal handlers.
 struct Asked {
     writer: AtomicBool,
     turn: AtomicU32,
@@ -45,7 +46,7 @@ impl Asked {
         }
     }
 
-    /// Puts `new` there; what was there before.
+    /// Replaces the action by `new`; returns the one before.
     fn set(&self, new: &libc::sigaction) -> libc::sigaction {
         // A handler on this thread must not wait for this thread.
         let _masked = vervain_share::sys::mask_signals();
@@ -121,14 +122,15 @@ unsafe extern "C" fn exchange(signal: c_int, new: *const libc::sigaction, old: *
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes both, and waits for nobody else to change them.
     let (info_ref, context_ref) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
-    // What somebody has sent is no fault (`man 2 sigaction`, si_code).
+    // A signal that was sent is no fault (`man 2 sigaction`, si_code).
     if info_ref.si_code > 0 && go_on(info_ref, context_ref) {
         return;
     }
     pass_on(signal, info, context);
 }
 
-/// Whether the fault is one of ours; then the thread goes on behind it, with the address in a register.
+/// Returns true if the fault is that of a guarded instruction; then the thread goes on behind it, with the address in a
+/// register.
 fn go_on(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> bool {
     let Some(landing) = guarded::landing(arch::guarded::instruction(context)) else { return false };
     // SAFETY: a fault has an address; where the processor did not give one it is 0, which would say that all is well.

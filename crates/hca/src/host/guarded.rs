@@ -27,21 +27,21 @@ impl Faulted {
     }
 }
 
-/// What came of an access.
+/// The result of an access.
 pub type Access = Result<(), Faulted>;
 
 /// Copies `n` bytes; the ranges may overlap.
 ///
 /// # Safety
-/// No reference is to the bytes at `to`, nor one that excludes others to those at `from`. What cannot be accessed is
-/// answered.
+/// No reference is to the bytes at `to`, nor one that excludes others to those at `from`. A fault is returned as an
+/// error.
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, n: usize) -> Access {
     // SAFETY: the caller's promise.
     Faulted::check(unsafe { native::vervain_move(to, from, n) })
 }
 
-/// Whether the processor has what [`turns`] takes.
+/// Returns true if the processor has what [`turns`] takes.
 #[inline(always)]
 pub(crate) fn has_turns() -> bool {
     native::has_turns()
@@ -93,11 +93,10 @@ pub(crate) unsafe fn clear(to: *mut u8, n: usize) -> Access {
 
 macro_rules! accesses {
     ($load:ident, $store:ident, $word:ty) => {
-        /// Loads a word at any address, in one piece if it is aligned; what is loaded after it is at least as new
-        /// (acquire).
+        /// Loads a word at any address, in one piece if it is aligned; later loads are at least as new (acquire).
         ///
         /// # Safety
-        /// No reference excludes others from it. What cannot be accessed is answered.
+        /// No reference excludes others from it. A fault is returned as an error.
         #[inline(always)]
         pub(crate) unsafe fn $load(from: *const u8) -> Result<$word, Faulted> {
             // SAFETY: the caller's promise.
@@ -122,7 +121,7 @@ accesses!(load4, store4, u32);
 accesses!(load2, store2, u16);
 accesses!(load1, store1, u8);
 
-/// Writes to a byte and leaves its value, whoever else writes to it.
+/// Write-faults a byte's page; the byte keeps its value, also while others write to it.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -153,7 +152,8 @@ pub(crate) unsafe fn compare_swap(at: *mut u8, compare: u64, swap: u64) -> Resul
     Faulted::check(fault).map(|()| old)
 }
 
-/// Where to go on after a fault of the instruction at `at`, if it is one of these. Safe in a signal handler.
+/// The place to continue at after a fault of the instruction at `at`; None if it is no guarded one. Safe in a signal
+/// handler.
 pub(crate) fn landing(at: usize) -> Option<usize> {
     let (first, end) = native::table();
     // SAFETY: the linker has put the entries one behind the other, all of them of three words.

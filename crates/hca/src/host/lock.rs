@@ -1,5 +1,5 @@
-//! A mutex that a dying thread cannot keep: the word holds the owner's thread id, and whoever waits long looks whether that
-//! thread still exists. Verbs objects must stay usable when a thread of the program ends inside a verbs call
+//! A mutex that a dying thread cannot keep: the word holds the owner's thread id, and a thread that waits long checks
+//! that the owner still exists. Verbs objects must stay usable when a thread of the program ends inside a verbs call
 //! (`pthread_exit` in a signal handler, a raw `exit` system call); `std::sync::Mutex` would hang the others for ever.
 //!
 //! Used inside one process only. Nothing shared with another process is ever locked (DESIGN decision 2).
@@ -15,14 +15,15 @@ const SPINS: u32 = 200;
 const YIELDS: u32 = 64;
 /// How often the word is tried by a caller that does not wait.
 const BRIEF_TRIES: u32 = 1000;
-/// First and longest sleep between two tries. What the locks guard takes microseconds, at most some 100 for a long copy.
+/// First and longest sleep between two tries. The guarded work takes microseconds, at most about 100 for a long copy.
 const FIRST_NAP_NS: u32 = 20_000;
 const LAST_NAP_NS: u32 = 1_000_000;
 
 /// The lock word alone, for callers that hold it across several calls (`ibv_wr_start` … `ibv_wr_complete`).
 ///
-/// Taking it is one exchange, giving it back a plain store: nobody is woken, waiters look again by themselves. A futex
-/// would need a second exchange in each unlock, some 6 ns, to save time only when two threads post on one object.
+/// Taking it is one exchange, giving it back a plain store: an unlock wakes no thread, waiters look again by
+/// themselves. A futex would need a second exchange in each unlock, some 6 ns, to save time only when two threads post
+/// on one object.
 #[derive(Default)]
 pub struct RawLock {
     word: AtomicU32,
@@ -47,19 +48,20 @@ impl RawLock {
             && self.word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the calling thread holds it.
+    /// Returns true if the calling thread holds it.
     pub fn held_by_me(&self) -> bool {
         self.word.load(Ordering::Relaxed) == tid()
     }
 
-    /// Whether a caller that did not get it may get it later: it has been given back since, or another thread holds it, which
-    /// exists. For one that may have been interrupted by a signal while it held it itself: to wait for that makes no sense.
+    /// Returns true if a caller that did not get it may get it later: it has been given back since, or another thread
+    /// holds it, which exists. For one that may have been interrupted by a signal while it held it itself: to wait for
+    /// that makes no sense.
     pub fn comes_free(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
         holder == 0 || holder != tid() && thread_exists(holder)
     }
 
-    /// Whether it is held by a thread that no longer exists.
+    /// Returns true if it is held by a thread that no longer exists.
     pub fn holder_is_gone(&self) -> bool {
         let holder = self.word.load(Ordering::Relaxed);
         // One that gave it back and then ended was not holding it.
@@ -138,11 +140,12 @@ impl<T> OwnerLock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<OwnerGuard<'_, T>> {
-        // Not `then_some`: that would make the guard first and drop it, and so give back a lock that another thread holds.
+        // Not `then_some`: that would make the guard first and drop it, and so give back a lock that another thread
+        // holds.
         self.raw.try_lock().then(|| OwnerGuard { lock: self, stolen: false })
     }
 
-    /// Takes the lock if it gets free within some microseconds: for a caller that nobody may keep waiting, such as a thread that
+    /// Takes the lock if it gets free within some microseconds: for a caller that must not wait, such as a thread that
     /// holds the lock itself, interrupted by a signal.
     pub fn try_lock_briefly(&self) -> Option<OwnerGuard<'_, T>> {
         (0..BRIEF_TRIES).find_map(|_| {
@@ -178,7 +181,7 @@ pub struct OwnerGuard<'a, T> {
 }
 
 impl<T> OwnerGuard<'_, T> {
-    /// Whether the last owner died while it held the lock; the value may be torn.
+    /// Returns true if the last owner died while it held the lock; the value may be torn.
     pub fn stolen(&self) -> bool {
         self.stolen
     }

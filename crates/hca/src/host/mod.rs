@@ -1,5 +1,5 @@
-//! The machine under the device, which knows nothing of verbs: memory that may go away, locks that survive their holder, copies,
-//! barriers, waking and waiting, and what the kernel says of the network.
+//! The machine under the device, which knows nothing of verbs: memory that may go away, locks that survive their
+//! holder, copies, barriers, waking and waiting, and what the kernel says of the network.
 
 pub mod address_map;
 mod arch;

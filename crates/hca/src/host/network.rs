@@ -1,5 +1,5 @@
-//! The host's network as the kernel tells it at one moment: interfaces, their state, MTU and addresses. Asked by
-//! `getifaddrs` and not read from sysfs, which may show another network namespace than the process is in.
+//! The host's network at one moment: interfaces, their state, MTU and addresses. They come from `getifaddrs` and not
+//! from sysfs, which may show another network namespace than the process's.
 
 use crate::host::address_map;
 use nix::ifaddrs::getifaddrs;
@@ -20,7 +20,8 @@ pub(crate) struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// All interfaces, in the order of their indices, with the addresses and names that the program knows; none where the kernel does not tell.
+/// All interfaces, in the order of their indices, with the addresses and names that the program knows; none where the
+/// kernel does not tell.
 pub(crate) fn interfaces() -> Vec<Interface> {
     address_map::as_known(at_present())
 }
@@ -69,8 +70,8 @@ fn ask_mtus(all: &mut [Interface]) {
         }
     };
     for interface in all {
-        // SAFETY: an ifreq of zeros is valid; the name is shorter than its array and followed by a zero; SIOCGIFMTU reads
-        // the name and writes the MTU, the member that is read when the call says that it did.
+        // SAFETY: an ifreq of zeros is valid; the name is shorter than its array and followed by a zero; SIOCGIFMTU
+        // reads the name and writes the MTU, the member that is read when the call says that it did.
         interface.mtu = unsafe {
             let mut request: libc::ifreq = std::mem::zeroed();
             let room = request.ifr_name.len() - 1;

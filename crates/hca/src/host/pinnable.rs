@@ -1,6 +1,6 @@
-//! Whether memory could be pinned, which a kernel asks at registration: all of it is mapped, and with the rights that the
-//! registration is for (`get_user_pages`, `ib_access_writable`). Asked of the mapping and not of each page, for the memory may
-//! be sparse, and nothing is pinned here.
+//! The check that a kernel makes when it pins memory at registration: all of it is mapped, with the rights that the
+//! registration is for (`get_user_pages`, `ib_access_writable`). It asks the mapping and not each page, for the memory
+//! may be sparse, and nothing is pinned here.
 
 use crate::error::{Error, Result};
 use crate::host::guarded;
@@ -63,7 +63,7 @@ impl Mappings {
         if length == 0 {
             return Ok(());
         }
-        // What can be written need not be readable to be pinned.
+        // Memory that can be written need not be readable to be pinned.
         let writes = rights & access::WRITABLE != 0;
         let good = match self.allows(addr, length, if writes { WRITABLE } else { READABLE }) {
             Some(good) => good,
@@ -76,7 +76,7 @@ impl Mappings {
         }
     }
 
-    /// Whether all of the range is mapped with `right`; none where the kernel does not say.
+    /// Returns true if all of the range is mapped with `right`; None if the kernel cannot answer.
     fn allows(&self, addr: u64, length: u64, right: u64) -> Option<bool> {
         let fd = self.maps.as_ref()?.as_raw_fd();
         let mut at = addr;
@@ -97,7 +97,7 @@ impl Mappings {
     }
 }
 
-/// Whether there is no hole in the range: msync(2) reports ENOMEM for one, without touching a page.
+/// Returns true if there is no hole in the range: msync(2) reports ENOMEM for one, without touching a page.
 fn is_mapped(addr: u64, length: u64) -> bool {
     let page = page() as u64;
     let first = addr & !(page - 1);
@@ -106,11 +106,12 @@ fn is_mapped(addr: u64, length: u64) -> bool {
     unsafe { libc::msync(first as *mut libc::c_void, (last - first + page) as usize, libc::MS_ASYNC) == 0 }
 }
 
-/// Whether its first and its last byte can be accessed.
+/// Returns true if its first and its last byte can be accessed.
 fn ends_allow(addr: u64, length: u64, writes: bool) -> bool {
     [addr, addr + length - 1].into_iter().all(|at| {
         let at = at as *mut u8;
-        // SAFETY: the program's memory, which is answered for where it is not there; a byte that is written stays what it was.
+        // SAFETY: the program's memory, which is answered for where it is not there; a byte that is written stays what
+        // it was.
         unsafe { if writes { guarded::touch(at).is_ok() } else { guarded::load1(at).is_ok() } }
     })
 }

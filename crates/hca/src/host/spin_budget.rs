@@ -1,18 +1,18 @@
-//! How long to look out for what comes soon before sleeping until it does.
+//! The budget of spinning before a sleep: nanoseconds to look for an event that is expected soon.
 
 use crate::host::clock::now_ns;
 
-/// Where something has just come there is often more soon: how long to look out for it before sleeping, since waking costs
-/// some ten times more than taking it. Longer while that pays, hardly at all when it does not.
+/// Nanoseconds to spin before sleeping. More often comes soon after an event, and waking costs about ten times more
+/// than finding it by a look. The budget grows while spinning pays, and is almost nothing while it does not.
 pub struct Patience {
     ns: u64,
     least: u64,
     most: u64,
     /// The CPU goes to others now and then.
     yields: bool,
-    /// Moments between two looks of one who does not yield.
+    /// Moments between two looks of a thread that does not yield.
     apart: u32,
-    /// Looks in vain since the last that was not, as far as they count, and sleeps to sit out for them before the next try.
+    /// Consecutive fruitless spins (capped).
     failures: u32,
     rests: u32,
 }
@@ -24,7 +24,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// A sleep of so many times the longest look might have been none, had the other side been awake too.
+    /// A sleep that is shorter than this many times the longest look might have been avoided, had the other side been
+    /// awake too.
     const SHORT_SLEEP: u64 = 3;
     const MOST_FAILURES: u32 = 7;
 
@@ -33,15 +34,15 @@ impl Patience {
         Patience::new(4_000, 30_000, true)
     }
 
-    /// For packets: as long as a process takes to wake on a virtual machine, and to answer. Who yields is not woken by a packet,
-    /// and gets the CPU back when a program that spins on it has used up its time; so this one does not, and where it is
-    /// in the way of such a program it soon gives up.
+    /// For packets: as long as a process takes to wake on a virtual machine, and to answer. A thread that yields is not
+    /// woken by a packet, and gets the CPU back only when a program that spins on it has used up its time. So this one
+    /// does not yield; if it is in the way of such a program it soon gives up.
     pub const fn for_packets() -> Patience {
         Patience::new(0, 60_000, false)
     }
 
-    /// For what others put into memory, where a look takes nothing away from them: without yielding, as for packets, but for a moment
-    /// each time, for between the messages of one that sends many there is less.
+    /// For what others put into memory, where a look takes nothing away from them: without yielding, as for packets,
+    /// but for a moment each time, for between the messages of one that sends many there is less.
     pub const fn for_puts() -> Patience {
         Patience { apart: 4, ..Patience::new(5_000, 30_000, false) }
     }
@@ -85,7 +86,7 @@ impl Patience {
         false
     }
 
-    /// It had to sleep for `ns`. After a short one it looks out longer, but where that has been in vain seldom.
+    /// Notes a sleep of `ns`. After a short one the budget grows, but seldom if spinning has been fruitless.
     pub fn slept(&mut self, ns: u64) {
         if ns > Self::SHORT_SLEEP * self.most {
             return;
@@ -97,7 +98,7 @@ impl Patience {
     }
 }
 
-/// A moment's rest of one who looks out for something; now and then the CPU goes to whoever waits for it.
+/// A short rest between two looks of a thread that spins; now and then it offers the CPU to others.
 pub(crate) fn rest(turns: u64) {
     if turns % 2 == 1 {
         std::thread::yield_now();

@@ -1,10 +1,10 @@
-//! System V segments as shared objects: a number means the same segment for two processes only in one IPC namespace, and
-//! only while the segment lives, so both ends look at it and compare what they see.
+//! System V segments as shared objects: a number means the same segment for two processes only in one IPC namespace,
+//! and only while the segment lives, so both ends look at it and compare what they see.
 
 use crate::host::mapping;
 use std::os::unix::fs::MetadataExt;
 
-/// What tells one segment from another that later has its number.
+/// Facts that distinguish a segment from another one that later has its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) length: u64,

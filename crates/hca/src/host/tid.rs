@@ -1,5 +1,5 @@
-//! What the calling thread has of its own: its id, without a system call, how often it has found completions, and where it
-//! counts; without a call into the dynamic linker.
+//! The calling thread's own words: its id, without a system call, the number of polls that found completions, and its
+//! counters; without a call into the dynamic linker.
 //!
 //! A `thread_local!` of a shared library is reached through `__tls_get_addr`, some thirty instructions each time, and
 //! every lock asks for the id. The words are therefore placed and read by hand in the initial-exec model (`arch`):
@@ -17,7 +17,7 @@ pub fn tid() -> u32 {
     }
 }
 
-/// That of a thread that has asked before, as each has that has taken a lock; 0 of another.
+/// The id of a thread that has asked before, as each thread has that has taken a lock; else 0.
 #[inline(always)]
 pub fn known() -> u32 {
     word::get()
@@ -32,7 +32,7 @@ fn ask() -> u32 {
     tid
 }
 
-/// How many polls of the calling thread have found a completion, modulo 2³².
+/// The number of polls of the calling thread that have found a completion, modulo 2³².
 #[inline(always)]
 pub(crate) fn found() -> u32 {
     word::found()
@@ -44,7 +44,7 @@ pub(crate) fn count_found() {
     word::count_found();
 }
 
-/// Where the calling thread counts; null before it has counted anything.
+/// The counters of the calling thread; null before it has counted anything.
 #[inline(always)]
 pub(crate) fn lines() -> *const Line {
     word::lines()
@@ -55,7 +55,8 @@ pub(crate) fn set_lines(lines: *const Line) {
     word::set_lines(lines);
 }
 
-/// Forgets the id and where it counts; the only thread of a forked child has a new id, and what its parent counts in is not there.
+/// Forgets the id and where it counts; the only thread of a forked child has a new id, and what its parent counts in is
+/// not there.
 pub(crate) fn forget() {
     word::set(0);
     word::set_lines(std::ptr::null());

@@ -1,38 +1,40 @@
-//! When a thread that polls a CQ in vain offers its CPU to others.
+//! The times at which a thread whose polls of a CQ are empty offers its CPU to others.
 //!
-//! It may hold the CPU that its peer needs: on a machine with few cores, peers that spin would take turns by the scheduler's
-//! tick, some milliseconds each. Where it has a CPU for itself, each offer is a system call for nothing. Which of both it is
-//! tells what came of the last offer:
+//! It may hold the CPU that its peer needs: on a machine with few cores, peers that spin would take turns by the
+//! scheduler's tick, some milliseconds each. If it has a CPU for itself, each offer is a useless system call. The
+//! result of the last offer shows which of the two holds:
 //!
 //! * The thread was back at once: nobody else wants this CPU. The next offer waits twice as long.
-//! * Others ran for a moment, and offered the CPU in turn: they poll too, more threads than there are CPUs. From now on it is
-//!   offered after a few polls.
-//! * Others ran for a time slice: they use it for something else. Whoever offers seldom loses the CPU by the tick, at any
-//!   moment; so it is offered after a while again. But where several threads poll one CQ, the CPU may have gone to one that
-//!   makes no use of it: one that spins for a lock of the program's, which the poller holds while it polls (UCX with threads),
-//!   and so each time that it yields. There such offers become rarer, and one that helped makes them frequent again.
+//! * Others ran for a moment, and offered the CPU in turn: they poll too, more threads than there are CPUs. From now on
+//!   it is offered after a few polls.
+//! * Others ran for a time slice: they use it for something else. Whoever offers seldom loses the CPU by the tick, at
+//!   any moment; so it is offered after a while again. But where several threads poll one CQ, the CPU may have gone to
+//!   one that makes no use of it: one that spins for a lock of the program's, which the poller holds while it polls
+//!   (UCX with threads), and so each time that it yields. There such offers become rarer, and one that helped makes
+//!   them frequent again.
 //!
-//! A thread that finds something in another CQ does not wait, however often it looks at this one: UCX polls queues in turn that
-//! nothing comes to.
+//! A thread that finds something in another CQ does not wait, however often it looks at this one: UCX polls queues in
+//! turn that nothing comes to.
 
 use crate::host::clock::now_ns;
 
-/// How many polls in vain pass between two looks at the clock.
+/// Empty polls between two looks at the clock.
 const PATIENT_POLLS: u32 = 64;
-/// As many where others are known to poll on this CPU too.
+/// The same while others are known to poll on this CPU too.
 const CROWDED_POLLS: u32 = 8;
-/// How long they last before the CPU is offered, at first and at most.
+/// Nanoseconds of empty polls before the CPU is offered, at first and at most.
 const LEAST_NS: u64 = 20_000;
 const MOST_NS: u64 = 20_000_000;
 /// A yield is shorter than this where nobody else wants the CPU: there is no time for two switches of context.
 const NOBODY_NS: u64 = 1_500;
-/// Whoever gets the CPU and polls in vain as well offers it again soon; so long an absence is no such turn.
+/// A thread that gets the CPU and polls an empty CQ as well offers it again soon. An absence of this length was no such
+/// turn.
 const LONG_NS: u64 = 1_000_000;
 /// So long between two looks: the thread had lost its CPU to somebody.
 const LOST_NS: u64 = 200_000;
 
-/// Offers the CPU; for how many nanoseconds others had it, 0 where nobody wanted it. By the time alone if `crowded`; else the kernel
-/// is asked whether there was a switch, for a system call may also take long.
+/// Offers the CPU. Returns the nanoseconds for which others had it, 0 if none wanted it. If `crowded` it judges by the
+/// time alone; else it also asks the kernel if there was a switch, for a system call may take long, too.
 pub(crate) fn offer_cpu(crowded: bool) -> u64 {
     let switches = || if crowded { None } else { involuntary_switches() };
     let (switched, since) = (switches(), now_ns());
@@ -42,7 +44,8 @@ pub(crate) fn offer_cpu(crowded: bool) -> u64 {
     if nobody { 0 } else { away }
 }
 
-/// How often the calling thread has lost its CPU while it could run, by yielding too; none where the kernel does not say.
+/// How often the calling thread has lost its CPU while it could run, by yielding too; none where the kernel does not
+/// say.
 fn involuntary_switches() -> Option<i64> {
     // SAFETY: integers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -51,9 +54,9 @@ fn involuntary_switches() -> Option<i64> {
     (answer == 0).then_some(usage.ru_nivcsw)
 }
 
-/// What is known of offers of one CQ's pollers.
+/// The state of offers of one CQ's pollers.
 pub(crate) struct Courtesy {
-    /// Polls in vain until the next look, and from one to the next.
+    /// Empty polls until the next look, and from one look to the next.
     polls_left: u32,
     interval: u32,
     /// A poll has found something since the last look.
@@ -64,7 +67,7 @@ pub(crate) struct Courtesy {
     patience: u64,
     /// Others have run since the last look, for it was offered.
     shared: bool,
-    /// The thread that polled in vain last, and whether others have before.
+    /// The thread of the last empty poll, and true if other threads had one before.
     poller: u32,
     several: bool,
     /// The thread that looked last, and what it had found by then.
@@ -97,7 +100,7 @@ impl Courtesy {
         self.has_found = true;
     }
 
-    /// A poll of thread `tid` was in vain. Whether it is time for a [look](Courtesy::look).
+    /// Counts an empty poll of thread `tid`. Returns true if it is time for a [look](Courtesy::look).
     #[inline]
     pub(crate) fn in_vain(&mut self, tid: u32) -> bool {
         if self.poller != tid {
@@ -108,13 +111,13 @@ impl Courtesy {
         self.polls_left == 0
     }
 
-    /// Whether a poll has ever been in vain.
+    /// Returns true if a poll has ever been empty.
     pub(crate) fn was_in_vain(&self) -> bool {
         self.poller != 0
     }
 
-    /// Now and then, at time `now`, of a thread that has found something in `found` polls of whatever CQ: whether the CPU is to be offered.
-    /// Then [`Courtesy::returned`] is to follow.
+    /// Now and then, at time `now`, of a thread that has found something in `found` polls of whatever CQ: whether the
+    /// CPU is to be offered. Then [`Courtesy::returned`] is to follow.
     #[cold]
     #[inline(never)]
     pub(crate) fn look(&mut self, found: u32, now: u64) -> bool {
@@ -146,7 +149,7 @@ impl Courtesy {
         self.interval == CROWDED_POLLS
     }
 
-    /// The thread has its CPU again, after others had it for `away` ns; 0 if nobody wanted it.
+    /// The thread has its CPU again, after others had it for `away` ns; 0 if none wanted it.
     pub(crate) fn returned(&mut self, away: u64) {
         self.since += away;
         self.looked_at = self.since;
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// A thread that polls in vain, 50 ns each.
+    /// A thread whose polls are empty, 50 ns each.
     #[derive(Default)]
     struct Poller {
         courtesy: Courtesy,
@@ -263,7 +266,7 @@ mod tests {
     fn offers_of_several_that_bring_nothing_but_a_long_absence_become_rare() {
         let mut poller = several();
         while poller.offers_after(3_000_000) < MOST_NS {}
-        // What is there after an absence makes them frequent.
+        // Completions after an absence make offers frequent.
         poller.finds();
         assert!(poller.offers_after(3_000_000) < 3 * LEAST_NS);
     }

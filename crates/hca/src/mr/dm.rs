@@ -1,5 +1,5 @@
-//! Device memory (`man ibv_alloc_dm`): memory of the arena, which every peer of this host has mapped; or of a window, where the
-//! program's heap lies there too, so that peers on other nodes put there.
+//! Device memory (`man ibv_alloc_dm`): memory of the arena, which every peer of this host has mapped; or of a window,
+//! where the program's heap lies there too, so that peers on other nodes put there.
 
 use crate::arena::Block;
 use crate::context::Context;
@@ -22,10 +22,10 @@ pub struct Dm {
     pub(crate) users: AtomicU32,
 }
 
-/// Where it lies.
+/// The place of device memory.
 enum Memory {
     Arena(Block),
-    /// A mapping of so many bytes, which the heap has put into the window.
+    /// A mapping of this number of bytes, which the heap has put into the window.
     Window(NonNull<libc::c_void>, usize),
 }
 
@@ -46,7 +46,7 @@ impl Memory {
         let source = process.objects.source().filter(|_| is_wanted())?;
         let len = usize::try_from(length).ok()?.next_multiple_of(4096);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // As UCX gets its buffers: the preload gives memory of the heap for that.
+        // UCX gets its buffers in the same way: the preload serves such a mapping from the heap.
         // SAFETY: a new anonymous mapping overlaps nothing.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
         let memory = NonNull::new(at).filter(|_| at != libc::MAP_FAILED).map(|at| Memory::Window(at, len))?;
@@ -58,7 +58,7 @@ impl Memory {
         None
     }
 
-    /// Where it is a mapping.
+    /// Unmaps it, if it is a mapping.
     fn unmap(&self) {
         if let Memory::Window(at, len) = self {
             // SAFETY: mapped by `in_window`, and nobody uses it any more.
@@ -67,7 +67,8 @@ impl Memory {
     }
 }
 
-/// Whether heaps lie in a window that peers put to; else the arena is better, which peers of this host have mapped.
+/// Returns true if heaps lie in a window that peers put to; else the arena is better, which peers of this host have
+/// mapped.
 fn is_wanted() -> bool {
     Config::of_process().is_ok_and(|config| config.window_in_use().is_some_and(|window| window.heap))
 }

@@ -67,7 +67,7 @@ fn checked_range(addr: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether programs are told what the board of their window cannot do (`strict=on`).
+/// Returns true if programs are told what the board of their window cannot do (`strict=on`).
 fn has_strict_board() -> bool {
     let is_strict = |window: &WindowSpec| window.peach2.is_some_and(|board| board.strict);
     Config::of_process().is_ok_and(|config| config.window_in_use().is_some_and(is_strict))
@@ -190,7 +190,7 @@ impl Mr {
             checked_range(addr, length)?;
             self.process.mappings.check(addr, length, new_access)?;
         } else if new_access & access::WRITABLE != 0 && state.access & access::WRITABLE == 0 && self.dm.is_none() {
-            // What was pinned to be read is pinned anew.
+            // Memory that was pinned for reading is pinned anew.
             self.process.mappings.check(state.addr, state.length, new_access)?;
         }
         let new_pd = match (flags & 2 != 0, pd) {

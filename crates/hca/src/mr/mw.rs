@@ -62,7 +62,8 @@ impl Mw {
         self.mw_type
     }
 
-    /// The key that the next type 1 bind gives, fixed at posting so that the program has it at once (`man ibv_bind_mw`).
+    /// The key that the next type 1 bind gives, fixed at posting so that the program has it at once (`man
+    /// ibv_bind_mw`).
     pub fn next_rkey(&self) -> u32 {
         let old = self.next_key.load(Ordering::Relaxed);
         let new = (old & !0xff) | (old.wrapping_add(1) & 0xff);
@@ -165,8 +166,8 @@ impl Mw {
     }
 }
 
-/// Local invalidate (IBA 10.6.7.2): of a type 2 window bound to the QP `qpn`. Regions registered by these verbs cannot be
-/// invalidated, as on real adapters.
+/// Local invalidate (IBA 10.6.7.2): of a type 2 window bound to the QP `qpn`. Regions registered by these verbs cannot
+/// be invalidated, as on real adapters.
 pub(crate) fn local_invalidate(process: &Process, key: u32, qpn: u32) -> Result<()> {
     let entry = process.keys.entries.get((key >> 8) as usize).ok_or_else(|| Error::invalid("no such key"))?;
     let good = u64::from(key);

@@ -1,4 +1,5 @@
-//! Memory regions, memory windows and device memory that stand still, as records from which others are made under the same keys.
+//! Memory regions, memory windows and device memory that stand still, as records from which others are made under the
+//! same keys.
 
 use crate::arena::layout::KEY_NULL;
 use crate::context::{Context, Pd};
@@ -11,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::access;
 
-/// What a memory region is over.
+/// The memory under a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Over {
     /// Memory of the program.
     Memory,
-    /// Nothing (`ibv_alloc_null_mr`).
+    /// No memory (`ibv_alloc_null_mr`).
     Nothing,
     /// Device memory, from this byte on.
     DeviceMemory(u64),
@@ -27,7 +28,7 @@ pub enum Over {
 pub struct SavedMr {
     /// Its keys, which are one.
     pub key: u32,
-    /// Where its memory was.
+    /// The address that its memory had.
     pub addr: u64,
     /// Bytes.
     pub length: u64,
@@ -35,12 +36,12 @@ pub struct SavedMr {
     pub iova: u64,
     /// `IBV_ACCESS_*`.
     pub access: u32,
-    /// What it is over.
+    /// The memory under it.
     pub over: Over,
 }
 
 impl Mr {
-    /// What another region needs to take its place.
+    /// The state that another region needs to take its place.
     pub fn save(&self) -> SavedMr {
         let state = self.state.lock();
         let entry = self.process.keys.entry(self.key);
@@ -58,7 +59,7 @@ impl Mr {
         self.dm.as_ref()
     }
 
-    /// The region that `saved` tells of, its memory now at `addr`, or in `dm`. EEXIST if its key is in use.
+    /// Makes the region of `saved`, its memory now at `addr`, or in `dm`. EEXIST if its key is in use.
     pub fn restore(pd: &Arc<Pd>, saved: &SavedMr, addr: u64, dm: Option<&Arc<Dm>>) -> Result<Arc<Mr>> {
         let &SavedMr { key, length, iova, over, .. } = saved;
         let access = checked_access(saved.access)?;
@@ -80,7 +81,7 @@ impl Mr {
     }
 }
 
-/// What a memory window is bound to.
+/// The binding of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedBinding {
     /// The key of the region.
@@ -104,12 +105,12 @@ pub struct SavedMw {
     pub key: u32,
     /// The key that was given at the last bind that was posted.
     pub next_key: u32,
-    /// What it is bound to.
+    /// Its binding; None: it was not bound.
     pub binding: Option<SavedBinding>,
 }
 
 impl Mw {
-    /// What another window needs to take its place.
+    /// The state that another window needs to take its place.
     pub fn save(&self) -> SavedMw {
         let key = self.rkey();
         let bound = self.bound.lock();
@@ -127,7 +128,7 @@ impl Mw {
         SavedMw { mw_type: self.mw_type, key, next_key: self.next_key.load(Ordering::Relaxed), binding }
     }
 
-    /// The window that `saved` tells of, bound to `mr` if it was bound. EEXIST if its key is in use.
+    /// Makes the window of `saved`, bound to `mr` if it was bound. EEXIST if its key is in use.
     pub fn restore(pd: &Arc<Pd>, saved: &SavedMw, mr: Option<&Arc<Mr>>) -> Result<Arc<Mw>> {
         if saved.next_key >> 8 != saved.key >> 8 {
             return Err(Error::invalid("a memory window has two keys"));
@@ -148,21 +149,21 @@ impl Mw {
 /// Device memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedDm {
-    /// What it is aligned to, as a power of two.
+    /// Its alignment, as a power of two.
     pub log_align: u32,
-    /// What stands there.
+    /// Its contents.
     pub bytes: Vec<u8>,
 }
 
 impl Dm {
-    /// What other device memory needs to take its place.
+    /// The state that other device memory needs to take its place.
     pub fn save(&self) -> Result<SavedDm> {
         let mut bytes = vec![0; self.length as usize];
         self.read(0, &mut bytes)?;
         Ok(SavedDm { log_align: self.log_align, bytes })
     }
 
-    /// Device memory with what `saved` tells of.
+    /// Makes device memory with the contents of `saved`.
     pub fn restore(context: &Arc<Context>, saved: &SavedDm) -> Result<Arc<Dm>> {
         let dm = Dm::alloc(context, saved.bytes.len() as u64, saved.log_align)?;
         dm.write(0, &saved.bytes)?;

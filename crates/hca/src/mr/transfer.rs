@@ -1,10 +1,10 @@
 //! Moving bytes between this process and the memory that a key names, by the best way there is (DESIGN decision 4):
-//! mapped memory by the CPU, other memory by process_vm calls, and where the kernel refuses those, by the owner.
+//! mapped memory by the CPU, other memory by process_vm calls, and if the kernel refuses those, by the owner.
 //!
 //! Programs poll the last byte of a write, so every way that writes publishes the tail last: first the body, then the
-//! final word. What a message writes is visible after all that its QP has written before, and what it reads is read
-//! before all that is read after it (IBA 9.5): on processors that keep no order of their own the fences here do that
-//! (docs/shared-memory.md, Memory order).
+//! final word. The writes of a message are visible after all earlier writes of its QP, and its reads come before all
+//! later ones (IBA 9.5): on processors that keep no order of their own the fences here do that (docs/shared-memory.md,
+//! Memory order).
 
 pub use crate::arena::layout::DIRECT_CHUNK;
 use crate::arena::layout::{Iov, Lane};
@@ -19,15 +19,16 @@ pub use vervain_config::MemoryWay as Policy;
 
 /// Most pieces of local memory in one transfer: the device's max_sge, one for a header, one for the last word.
 pub const MAX_PIECES: usize = 35;
-/// A chunk of a process_vm copy. Larger than 64 KiB because each call costs some microseconds: at 256 KiB a transfer of 1 MiB
-/// reached 0.86 of the bandwidth of one raw call, at 1 MiB 0.93. Revocation does not depend on the size: the owner can take the remote address
-/// away from a call that has not begun (`Lane::iov`), and a call that has begun runs to its end in the kernel.
+/// A chunk of a process_vm copy. Larger than 64 KiB because each call costs some microseconds: at 256 KiB a transfer of
+/// 1 MiB reached 0.86 of the bandwidth of one raw call, at 1 MiB 0.93. Revocation does not depend on the size: the
+/// owner can take the remote address away from a call that has not begun (`Lane::iov`), and a call that has begun runs
+/// to its end in the kernel.
 pub const VM_CHUNK: u64 = 1 << 20;
 
 // A place in a shared object is contiguous for so many bytes.
 const _: () = assert!(DIRECT_CHUNK <= crate::process::imports::SLACK);
 
-/// Why a transfer did not happen.
+/// The reason why a transfer did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Local memory is not there.
@@ -127,12 +128,12 @@ impl Pieces {
         self.len
     }
 
-    /// Whether a piece belongs to the null MR, which only the CPU's copies know.
+    /// Returns true if a piece belongs to the null MR, which only the CPU's copies know.
     pub fn has_null(&self) -> bool {
         self.list().iter().any(|piece| piece.iov_base.is_null())
     }
 
-    /// Whether pieces that are no longer than a page each are there.
+    /// Returns true if pieces that are no longer than a page each are there.
     pub fn are_readable(&self) -> bool {
         self.list().iter().all(|piece| {
             let (base, last) = (piece.iov_base.cast::<u8>(), piece.iov_len - 1);
@@ -150,7 +151,7 @@ impl Pieces {
         if self.list().iter().any(is_in) { Fault::Local } else { Fault::Remote }
     }
 
-    /// Whether there is nothing.
+    /// Returns true if there is nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -342,8 +343,8 @@ pub fn aim(lane: &Lane, direction: Direction, host: u64, len: u64, last: bool) {
     lane.iov[1].len.store(tail, Ordering::Relaxed);
 }
 
-/// Brings in the pages of `pieces` for a process_vm call, which would else wait for one, on a slow disk or a userfaultfd,
-/// while it holds the peer's: a store into memory that its owner has given back meanwhile.
+/// Brings in the pages of `pieces` for a process_vm call, which would else wait for one, on a slow disk or a
+/// userfaultfd, while it holds the peer's: a store into memory that its owner has given back meanwhile.
 pub(crate) fn bring_in(direction: Direction, pieces: &Pieces) -> Result<(), Fault> {
     for (start, len) in pieces.iter() {
         // In each page from the first byte on, and at the last.
@@ -367,11 +368,11 @@ const WORD: u64 = 8;
 
 /// Memory for one word that the kernel copies, so placed that it copies the word in one piece.
 ///
-/// The kernel copies by `rep movsb`, of which no processor promises more than whole bytes. Two cases were seen in which a peer that
-/// polls an aligned word finds it half written: Intel's (FSRM) go byte by byte if the source begins less than 64 bytes before a page
-/// that is not present; AMD's (Zen 4) if the destination lies 1 to 15 bytes behind the source, both taken modulo a page. Of its two
-/// places one is at least 128 bytes from the other end of the copy, modulo a page, and both are 256 bytes or more from the end of
-/// their page.
+/// The kernel copies by `rep movsb`, of which no processor promises more than whole bytes. Two cases were seen in which
+/// a peer that polls an aligned word finds it half written: Intel's (FSRM) go byte by byte if the source begins less
+/// than 64 bytes before a page that is not present; AMD's (Zen 4) if the destination lies 1 to 15 bytes behind the
+/// source, both taken modulo a page. Of its two places one is at least 128 bytes from the other end of the copy, modulo
+/// a page, and both are 256 bytes or more from the end of their page.
 #[repr(C, align(512))]
 struct LastWord([MaybeUninit<u8>; 512]);
 
@@ -433,8 +434,8 @@ pub fn copy_vm(space: &PeerProcess, lane: &Lane, direction: Direction, pieces: &
     }
 }
 
-/// One process_vm call between `local` and places of the lane, for a transfer of `pieces`. What it writes is visible
-/// after all that was written before, what it reads is read before all that is read after it.
+/// One process_vm call between `local` and places of the lane, for a transfer of `pieces`. Its writes are visible after
+/// all earlier writes, its reads come before all later ones.
 fn call_vm(
     space: &PeerProcess,
     remote: &[Iov],
@@ -445,8 +446,8 @@ fn call_vm(
     let (list, n) = (local.list().as_ptr(), local.n as u64);
     let (remote, remotes) = (remote.as_ptr().cast::<libc::iovec>(), remote.len() as u64);
     fence(Ordering::Release);
-    // SAFETY: the local list names checked memory of this process and the caller's word; the kernel checks the remote addresses
-    // and reads the list itself, from shared memory, so that the owner can still revoke it.
+    // SAFETY: the local list names checked memory of this process and the caller's word; the kernel checks the remote
+    // addresses and reads the list itself, from shared memory, so that the owner can still revoke it.
     let moved = unsafe {
         match direction {
             Direction::Write => libc::process_vm_writev(space.pid, list, n, remote, remotes, 0),
@@ -503,7 +504,7 @@ pub enum Way {
     Null,
 }
 
-/// Whether memory of `space` that is not mapped is reached by process_vm calls.
+/// Returns true if memory of `space` that is not mapped is reached by process_vm calls.
 #[inline]
 pub fn by_vm(space: &PeerProcess, policy: Policy) -> bool {
     match policy {

@@ -11,7 +11,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Whether the counts can be true: what the other side says is never taken on trust.
+    /// Returns true if the counts can be true: what the other side says is never taken on trust.
     fn holds(self, filled: u64, emptied: u64) -> bool {
         filled <= self.len && emptied <= filled && filled - emptied <= self.ring && self.ring >= PIECE_BYTES
     }
@@ -21,7 +21,7 @@ impl Stream {
         if self.len <= BOUNCE_BYTES { self.len } else { PIECE_BYTES }
     }
 
-    /// Bytes that may be filled in next, 0 while there is no room; None when the counts cannot be true.
+    /// Bytes that may be filled in next, 0 while there is no room; None if the counts are impossible.
     pub(crate) fn fill(self, filled: u64, emptied: u64) -> Option<u64> {
         if !self.holds(filled, emptied) {
             return None;

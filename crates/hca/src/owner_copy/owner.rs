@@ -1,6 +1,6 @@
-//! Owner copies (DESIGN decision 4d): where no mapping exists and the kernel refuses process_vm calls, and for atomics on
-//! memory that is not mapped, the initiator leaves a request in its lane and the owner carries it out, through the same
-//! checks that the initiator would make.
+//! Owner copies (DESIGN decision 4d): where no mapping exists and the kernel refuses process_vm calls, and for atomics
+//! on memory that is not mapped, the initiator leaves a request in its lane and the owner carries it out, through the
+//! same checks that the initiator would make.
 
 use crate::arena::layout::{OwnerRequest, request};
 use crate::host::cancel::nap;
@@ -30,7 +30,7 @@ pub fn status_of(result: Result<(), Nak>) -> u32 {
     }
 }
 
-/// What a [`status_of`] stands for.
+/// The result that a [`status_of`] stands for.
 pub fn result_of(status: u32) -> Result<(), Nak> {
     match status {
         0 => Ok(()),
@@ -41,17 +41,17 @@ pub fn result_of(status: u32) -> Result<(), Nak> {
     }
 }
 
-/// How long one turn at a request may last.
+/// The limits of one turn at a request.
 #[derive(Clone, Copy)]
 struct Turn {
     /// Bytes after which others get their turn.
     pub bytes: u64,
-    /// How long to look out for the initiator's next piece before leaving it alone, in nanoseconds.
+    /// Nanoseconds to wait for the initiator's next piece before leaving the request alone.
     pub patience: u64,
 }
 
 impl Turn {
-    /// The progress thread's. A piece takes an initiator on another CPU some 2 µs, one that was just preempted longer.
+    /// The progress thread's. A piece takes an initiator on another CPU about 2 µs, one that was just preempted longer.
     pub(crate) const PROGRESS: Turn = Turn { bytes: 4 << 20, patience: 20_000 };
     /// A thread's that polls a CQ for the program: what is there, and the progress thread does the rest.
     pub(crate) const POLL: Turn = Turn { bytes: 256 << 10, patience: 0 };
@@ -60,13 +60,13 @@ impl Turn {
 /// How often the progress thread looks whether a pause is over.
 const PAUSED: Duration = Duration::from_micros(50);
 
-/// What one step of a request came to.
+/// The result of one step of a request.
 enum Step {
     Over(Result<(), Nak>),
     Moved(u64),
     /// The bounce buffer has nothing, or no room.
     Dry,
-    /// Nobody may touch this process's memory now.
+    /// This process's memory may not be accessed now.
     Paused,
     /// The QP is stopped.
     Stopped,
@@ -132,8 +132,8 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     }
 }
 
-/// Tells the initiator what a request has come to, if it is over. In the same turn: the program sees the last byte and may end
-/// its QP at once, which waits for this turn and no longer.
+/// Stores the result of a request for the initiator, if it is over. In the same turn: the program sees the last byte and
+/// may end its QP at once, which waits for this turn and no longer.
 fn answered(step: Step, r: &OwnerRequest) -> Step {
     if let Step::Over(result) = step {
         r.status.store(status_of(result), Ordering::Relaxed);
@@ -182,7 +182,7 @@ fn step(process: &Process, lane: &OwnedLane) -> Step {
     if gate::is_closed(lane.switch) {
         return if gate::is_stopped(lane.switch) { Step::Stopped } else { Step::Paused };
     }
-    // A QP that does not receive any more answers nothing; whoever stopped it waits until we are through.
+    // A QP that does not receive any more answers nothing; the thread that stopped it waits for the end of this step.
     let state = process.own.qp(lane.qp_num).map_or(0, |qp| qp.state.load(Ordering::SeqCst));
     if lane.shared.open.load(Ordering::SeqCst) == 0 || !(QpState::Rtr as u32..=QpState::Sqe as u32).contains(&state) {
         return Step::Over(Err(Nak::Silence));

@@ -1,5 +1,5 @@
-//! Adoption as registration uses it: switched on by `VERVAIN_ADOPT`, behind the closed gate, with the shared object in the
-//! table that peers read; and fork, around which adopted memory is private for a moment.
+//! Adoption as registration uses it: switched on by `VERVAIN_ADOPT`, behind the closed gate, with the shared object in
+//! the table that peers read; and fork, around which adopted memory is private for a moment.
 
 use crate::adopt::sys::NoSignals;
 use crate::adopt::{Adopted, Adoption, Object};
@@ -13,7 +13,7 @@ use vervain_config::{ADOPT, Config};
 use vervain_iba::access;
 use vervain_share::api::Place;
 
-/// What peers may do to memory that is registered with it; memory without it is only read, by its own process.
+/// Rights with which memory is registered for peers; memory without them is only read, by its own process.
 const FOR_PEERS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 /// Marks identities of objects that are not the preload's.
 const IDENTITY: u64 = 1 << 63;
@@ -26,7 +26,8 @@ pub(crate) struct Adopting {
 }
 
 impl Adopting {
-    /// What `VERVAIN_ADOPT` asks for. Where the kernel refuses, adoption is off, and the log says why.
+    /// The adoption that `VERVAIN_ADOPT` asks for. If the kernel refuses, adoption is off, and the log gives the
+    /// reason.
     pub(crate) fn new(config: &Config) -> Option<Adopting> {
         if !config.adopt {
             return None;
@@ -46,8 +47,8 @@ impl Adopting {
     }
 }
 
-/// Nobody is in this process's memory while this lives. No signal handler runs in the thread that holds it either: a thread
-/// that ended in one would leave everybody waiting.
+/// While this lives, no thread and no peer is in this process's memory. No signal handler runs in the thread that holds
+/// it: a thread that ended in one would leave all others waiting.
 pub(crate) struct Closed<'a> {
     process: &'a Process,
     _signals: NoSignals,

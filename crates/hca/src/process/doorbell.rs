@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
 use std::sync::Weak;
 
-/// Who looks at an object that was called on.
+/// The thread that looks at an object after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Looker {
     /// The progress thread, which may wait for locks.
@@ -14,7 +14,7 @@ pub(crate) enum Looker {
     Poll,
 }
 
-/// What became of it.
+/// The result of a look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Looked {
     /// All is done.

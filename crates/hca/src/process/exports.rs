@@ -1,6 +1,6 @@
 //! The owner's shared objects: which of its memory peers may map, in a table of the arena that they read. An object is
-//! entered when memory in it is registered and withdrawn with the last key that leads to it; the heap, which the preload
-//! serves large allocations from, is entered at the start and stays (DESIGN decisions 4a, 4b).
+//! entered when memory in it is registered and withdrawn with the last key that leads to it; the heap, which the
+//! preload serves large allocations from, is entered at the start and stays (DESIGN decisions 4a, 4b).
 //!
 //! Called by registration (`mr`) and by the link, which passes the descriptors.
 
@@ -19,7 +19,7 @@ use vervain_share::api::{KIND_WINDOW, Place};
 
 /// Entries whose pages are committed together.
 const COMMIT: usize = 64;
-/// What the heap is asked for to find it: large and aligned enough that the preload serves it.
+/// Bytes of an allocation by which the heap is found: large and aligned enough that the preload serves it.
 const PROBE: usize = 4 << 20;
 
 /// The owner's side of the object table.
@@ -114,7 +114,7 @@ impl Objects {
         self.source
     }
 
-    /// Whether any of `memory` is the heap's and shows pages that peers can map.
+    /// Returns true if any of `memory` is the heap's and shows pages that peers can map.
     pub(crate) fn in_heap(&self, memory: &Range<u64>) -> bool {
         let heap = self.state.lock().owned[HEAP as usize].as_ref().map(|owned| owned.identity);
         let (Some(source), Some(heap)) = (self.source, heap) else { return false };
@@ -147,7 +147,8 @@ impl Objects {
         let Some(source) = self.source.filter(|_| len != 0) else { return ExportedRange::NOWHERE };
         let Some(place) = source.pin(addr, len) else { return ExportedRange::NOWHERE };
         if place.kind == KIND_WINDOW {
-            // Peers of this host do not map it: whoever shortens the window's file would end them. It stays where it is.
+            // Peers of this host do not map a window: a process that shortens its file would end them by SIGBUS. The
+            // memory stays in its place.
             let pin = Pin { number: 0, identity: place.object, offset: place.offset, len, adopted: None };
             return ExportedRange { pin: Some(pin), ..ExportedRange::NOWHERE };
         }
@@ -161,8 +162,8 @@ impl Objects {
         ExportedRange { at: u64::from(number) << OFFSET_BITS | place.offset, generation, pin: Some(pin) }
     }
 
-    /// Ends a pin: the object, if that was its last one, and the memory that was adopted for it and is to be given back. Nobody
-    /// reaches the memory through a key any more.
+    /// Ends a pin: the object, if that was its last one, and the memory that was adopted for it and is to be given
+    /// back. Nobody reaches the memory through a key any more.
     pub(crate) fn unpin(&self, pin: Pin) -> (Option<Withdrawn>, Option<Adopted>) {
         // First: an object with users is pinned, so that its descriptor is good.
         let withdrawn = self.leave(pin.number);
@@ -232,8 +233,8 @@ impl Objects {
         Some(Withdrawn { number, generation })
     }
 
-    /// What a peer that asks for object `number` gets: a descriptor, or for a segment nothing beside the word that it may
-    /// attach it; none when there is no such object any more.
+    /// The answer to a peer that asks for object `number`: a descriptor, or None for a segment, which the peer may
+    /// attach by its number; the outer None if there is no such object any more.
     pub(crate) fn grant(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
         // Held while the descriptor is copied: an object with users is pinned.
         let state = self.state.lock();
@@ -259,7 +260,7 @@ impl State {
     }
 }
 
-/// Where the preload serves large allocations from.
+/// The place of large allocations that the preload serves.
 fn probe(source: Source) -> Option<Place> {
     let mut p = std::ptr::null_mut();
     // SAFETY: fills the pointer, or says that it could not.

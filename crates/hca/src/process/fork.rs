@@ -60,8 +60,8 @@ pub fn forget_private_fd(fd: i32) {
 pub(super) fn install_handlers() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if !INSTALLED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the child's handler only touches atomics, thread-local data and closes descriptors; the others run where
-        // anything may be called.
+        // SAFETY: the child's handler only touches atomics, thread-local data and closes descriptors; the others run
+        // where anything may be called.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
     }
 }

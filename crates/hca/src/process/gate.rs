@@ -1,6 +1,6 @@
-//! The gate of a lane (DESIGN decision 3). The initiator marks itself as in flight and looks whether it may come in; the owner
-//! closes a way in and looks who is marked. Whoever closes stores before a heavy barrier and looks after it, and the initiator
-//! stores before a light one and looks after it, so that one of the two sees the other.
+//! The gate of a lane (DESIGN decision 3). The initiator marks itself as in flight and looks if it may come in; the
+//! owner closes a way in and looks for marks. The owner stores before a heavy barrier and looks after it, and the
+//! initiator stores before a light one and looks after it, so that one of the two sees the other.
 
 use crate::arena::layout::{Lane, QpShared, Switch, closed};
 use crate::host::atomic::{Ordering, compiler_fence, fence};
@@ -22,13 +22,13 @@ pub struct InFlight<'a> {
 }
 
 impl<'a> InFlight<'a> {
-    /// Marks the initiator of `lane` as in flight; visible before anything that it looks at next. `full` says that the owner
-    /// relies on full barriers; it is read after the mark, for a register of the short way that it would take before.
+    /// Marks the initiator of `lane` as in flight; visible before anything that it looks at next. `full`: the owner
+    /// relies on full barriers. It is passed by reference: loaded after the mark, it costs the fast path no register.
     #[inline(always)]
     pub(crate) fn begin(lane: &'a Lane, full: &bool) -> InFlight<'a> {
         // Plain stores: until its initiator gives a lane back, nobody else has it.
         let gate = lane.gate.load(Ordering::Relaxed) | 1;
-        // Who waits for the mark before may see this one first, and goes on: what was touched until now comes before it.
+        // A waiter for the mark before may see this one first, and goes on: all accesses until now come before it.
         lane.gate.store(gate, Ordering::Release);
         barrier::light(*full);
         InFlight { lane }
@@ -44,7 +44,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Whether the way in through `lane` is open, as it is most of the time. Asked inside the mark.
+/// Returns true if the way in through `lane` is open, as it is most of the time. Asked inside the mark.
 #[inline(always)]
 pub(crate) fn is_open(lane: &Lane, qp: &QpShared, switch: &Switch) -> bool {
     let state = qp.state.load(Ordering::Acquire);
@@ -54,31 +54,31 @@ pub(crate) fn is_open(lane: &Lane, qp: &QpShared, switch: &Switch) -> bool {
         && !is_closed(switch)
 }
 
-/// Whether the process of `switch` has ended, as the kernel says.
+/// Returns true if the process of `switch` has ended, as the kernel says.
 #[inline(always)]
 pub(crate) fn has_ended(switch: &Switch) -> bool {
     switch.alive[0].load(Ordering::Relaxed) as u32 & OWNER_DIED != 0
 }
 
-/// Whether its owner lets nobody in.
+/// Returns true if its owner has closed it to all initiators.
 #[inline(always)]
 pub(crate) fn is_closed(switch: &Switch) -> bool {
     switch.closed.load(Ordering::Acquire) != 0
 }
 
-/// Whether it is stopped, as opposed to closed for a moment.
+/// Returns true if it is stopped, as opposed to closed for a moment.
 #[inline]
 pub(crate) fn is_stopped(switch: &Switch) -> bool {
     switch.closed.load(Ordering::Acquire) & closed::STOPPED != 0
 }
 
-/// Whether it was saved, and has not gone on since: it may be restored from its image.
+/// Returns true if it was saved, and has not gone on since: it may be restored from its image.
 #[inline]
 pub(crate) fn is_saved(switch: &Switch) -> bool {
     switch.closed.load(Ordering::Acquire) & closed::SAVED != 0
 }
 
-/// Whether `state` is RTR, where passive sides of RDMA Writes often stay, and a message has arrived.
+/// Returns true if `state` is RTR, where passive sides of RDMA Writes often stay, and a message has arrived.
 #[inline(always)]
 fn receives_only(state: u32, qp: &QpShared) -> bool {
     cold();
@@ -90,15 +90,15 @@ fn receives_only(state: u32, qp: &QpShared) -> bool {
 #[inline]
 fn cold() {}
 
-/// Whether a message has arrived since the QP went to RTR.
+/// Returns true if a message has arrived since the QP went to RTR.
 #[inline(always)]
 pub(crate) fn is_established(qp: &QpShared) -> bool {
     qp.established.load(Ordering::Relaxed) != 0
 }
 
-/// Names the memory that the initiator touches next: who revokes another key does not wait for this lane, and who has waited
-/// for it in vain knows which pages are still written to. A barrier, a look whether the lane is open, and the look at the key
-/// follow.
+/// Names the memory that the initiator touches next. A revocation of another key then does not wait for this lane, and
+/// one that has given up waiting knows the pages that are still written to. A barrier, a look if the lane is open, and
+/// the look at the key follow.
 #[inline(always)]
 pub(crate) fn name(lane: &Lane, key: u32, addr: u64) {
     lane.addr.store(addr, Ordering::Relaxed);
@@ -114,19 +114,20 @@ pub(crate) fn name_next(lane: &Lane, key: u32, addr: u64, full: &bool) -> bool {
     !is_cut_off(lane)
 }
 
-/// Whether the owner has waited in vain for the initiator while it was in flight.
+/// Returns true if the owner has given up waiting for the initiator while that was in flight.
 #[inline(always)]
 pub(crate) fn is_cut_off(lane: &Lane) -> bool {
     lane.cut_off.load(Ordering::Relaxed) != 0
 }
 
-/// Whether what was done inside the mark counts, asked after the last copy or publication: not once the owner has given up
-/// waiting, for it has flushed the receive, and its program may have taken the memory back.
+/// Returns true if the accesses inside the mark count; to be called after the last copy or publication. They do not
+/// count after the owner has given up waiting: it has flushed the receive, and its program may have taken the memory
+/// back.
 #[inline(always)]
 pub(crate) fn counts(lane: &Lane) -> bool {
-    // Whoever is not seen to cut off here finds what was published before, for a barrier followed that; and what was
-    // copied has landed before its heavy barrier ends, or follows within nanoseconds the two seconds that it has
-    // waited. And what was read inside was read before this look.
+    // An owner whose cut-off is not seen here finds all that was published before, for a barrier followed that; copied
+    // bytes have landed before its heavy barrier ends, or within nanoseconds after the two seconds that it has waited.
+    // And all that was read inside was read before this look.
     fence(Ordering::Acquire);
     compiler_fence(Ordering::SeqCst);
     !is_cut_off(lane)
@@ -138,9 +139,9 @@ pub(crate) fn counts(lane: &Lane) -> bool {
 pub(crate) struct LaneGate {
     /// The lane.
     pub(crate) lane: &'static Lane,
-    /// Where it starts in the arena.
+    /// Offset of its start in the arena.
     pub(crate) offset: u64,
-    /// The in-flight mark that was seen last by somebody who waited, and when it was first seen.
+    /// The in-flight mark that a waiter has seen last, and when it was first seen.
     standing: OwnerLock<(u64, u64)>,
 }
 
@@ -154,24 +155,25 @@ impl LaneGate {
         self.lane.gate.load(Ordering::Acquire)
     }
 
-    /// Whether the initiator that was in flight as `mark` says still is.
+    /// Returns true if the initiator that was in flight as `mark` says still is.
     pub(crate) fn stands(&self, mark: u64) -> bool {
         self.mark() == mark
     }
 
-    /// Takes the lane away from an initiator that stands still. A heavy barrier follows: what is published and not seen after
-    /// that does not count for the initiator either.
+    /// Takes the lane away from an initiator that stands still. A heavy barrier follows: what is published and not seen
+    /// after that does not count for the initiator either.
     pub(crate) fn cut_off(&self) {
         self.lane.cut_off.store(1, Ordering::SeqCst);
         self.lane.open.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the initiator stood still while in flight, and the lane was taken away from it.
+    /// Returns true if the initiator stood still while in flight, and the lane was taken away from it.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.lane.cut_off.load(Ordering::Acquire) != 0
     }
 
-    /// Since when (CLOCK_MONOTONIC, ns) the initiator has been in flight as `mark` says, as far as anybody has waited for it.
+    /// Since when (CLOCK_MONOTONIC, ns) the initiator has been in flight as `mark` says, as far as anybody has waited
+    /// for it.
     pub(crate) fn in_flight_since(&self, mark: u64) -> u64 {
         let mut standing = self.standing.lock();
         if standing.0 != mark {
@@ -184,7 +186,7 @@ impl LaneGate {
 /// An initiator in flight: the gate of its lane, and its mark.
 pub(crate) type Standing = (Arc<LaneGate>, u64);
 
-/// Who is in flight on `gates`.
+/// The initiators that are in flight on `gates`.
 pub(crate) fn standing(gates: Vec<Arc<LaneGate>>) -> Vec<Standing> {
     let marked = gates.into_iter().map(|gate| (Arc::clone(&gate), gate.mark()));
     marked.filter(|(_, mark)| mark & 1 == 1).collect()
@@ -209,15 +211,15 @@ impl Gates {
         looked_at.filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
     }
 
-    /// Those on which somebody may still be inside whom the caller has just closed the way to, of those that `matter`. On all
-    /// others the initiator finds it closed.
+    /// Those on which somebody may still be inside whom the caller has just closed the way to, of those that `matter`.
+    /// On all others the initiator finds it closed.
     pub(crate) fn inside(&self, matter: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
         barrier::heavy();
         self.which(|lane| in_flight(lane) && matter(lane))
     }
 }
 
-/// Whether an initiator is in flight on `lane`.
+/// Returns true if an initiator is in flight on `lane`.
 pub(crate) fn in_flight(lane: &Lane) -> bool {
     lane.gate.load(Ordering::SeqCst) & 1 == 1
 }
@@ -225,7 +227,8 @@ pub(crate) fn in_flight(lane: &Lane) -> bool {
 /// [`Lane::initiator`] of the memory of a lane that is gone: no QPN, so nobody can take it.
 const NOBODY: u64 = u64::MAX;
 
-/// Whether the memory of a lane that is gone may become another lane: whoever had it has given it back, or does not `live`.
+/// Returns true if the memory of a lane that is gone may become another lane: its holder has given it back, or does not
+/// `live`.
 pub(crate) fn claim_memory(lane: &Lane, lives: impl FnOnce() -> bool) -> bool {
     let holder = lane.initiator.load(Ordering::Acquire);
     (holder == 0 || holder == NOBODY || !lives())

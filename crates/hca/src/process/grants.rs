@@ -1,6 +1,7 @@
-//! Grants: registered memory that a peer may write without asking each time, because the carrier's device puts there by itself.
-//! Who takes a right away, a key or the state of a QP, has them taken back first, and waits until nothing more can come by them.
-//! One that does not answer is waited for the patience of a revocation, as an initiator that stands still is.
+//! Grants: registered memory that a peer may write without asking each time, because the carrier's device puts there by
+//! itself. Before a right is taken away, a key or the state of a QP, they are taken back, with a wait until nothing
+//! more can come by them. The wait for a peer that does not answer is as long as that of a revocation for an initiator
+//! that stands still.
 
 use crate::host::lock::OwnerLock;
 use std::ops::Range;
@@ -9,11 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// A carrier whose peers write granted memory unasked. Peers are named by numbers that are never used again.
 pub trait Grantor: Send + Sync {
-    /// Takes back all that these peers were granted, and waits until nothing more is put there, for `patience` nanoseconds at most.
-    /// Those that live and did not answer.
+    /// Takes back all that these peers were granted, and waits until nothing more is put there, for `patience`
+    /// nanoseconds at most. Those that live and did not answer.
     fn take_back(&self, peers: &[u64], patience: u64) -> Vec<u64>;
 
-    /// Whether a peer that did not answer may still put there.
+    /// Returns true if a peer that did not answer may still put there.
     fn is_silent(&self, peer: u64) -> bool;
 }
 
@@ -24,7 +25,7 @@ pub struct Grantable {
     pub iova: u64,
     /// Bytes.
     pub len: u64,
-    /// Where it lies in the region of this node.
+    /// Its offset in the region of this node.
     pub offset: u64,
     /// The incarnation that has claimed it there, which need not be that of the process (`vervain_share::api::Place`).
     pub owner: u64,
@@ -43,12 +44,12 @@ pub(crate) struct Grant {
 pub(crate) struct Silent {
     peer: u64,
     grantor: Arc<dyn Grantor>,
-    /// What it may still write.
+    /// The memory that it may still write.
     pub(crate) memory: Range<u64>,
 }
 
 impl Silent {
-    /// Whether it may still put there.
+    /// Returns true if it may still put there.
     pub(crate) fn remains(&self) -> bool {
         self.grantor.is_silent(self.peer)
     }
@@ -57,15 +58,16 @@ impl Silent {
 /// The grants of a process.
 #[derive(Default)]
 pub(crate) struct Grants {
-    /// How many stand, or are being made.
+    /// The number of grants that are made or being made.
     count: AtomicUsize,
-    /// Held while grants are taken back: who revokes something else of the same peer waits for that too.
+    /// Held while grants are taken back: a revocation of another right of the same peer waits for that too.
     list: OwnerLock<Vec<Grant>>,
 }
 
 impl Grants {
-    /// Takes back the grants for which `which` is true, and with them all others of the same peers. What peers that do not answer
-    /// within `patience` nanoseconds may still write; of others everything has landed.
+    /// Takes back the grants for which `which` is true, and with them all others of the same peers. Returns the memory
+    /// that peers that do not answer within `patience` nanoseconds may still write; the writes of all others have
+    /// landed.
     pub(crate) fn take_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> Vec<Silent> {
         self.take(which, patience, |_| true)
             .into_iter()
@@ -73,8 +75,8 @@ impl Grants {
             .collect()
     }
 
-    /// Asks for the grants for which `which` is true, and waits for `patience` nanoseconds. Those of peers that do not answer stand;
-    /// whether there are none such.
+    /// Asks for the grants for which `which` is true, and waits for `patience` nanoseconds. Those of peers that do not
+    /// answer stand; whether there are none such.
     pub(crate) fn ask_back(&self, which: impl Fn(&Grant) -> bool, patience: u64) -> bool {
         self.take(&which, patience, |is_silent| !is_silent);
         self.count.load(Ordering::SeqCst) == 0 || !self.list.lock().iter().any(which)
@@ -82,8 +84,8 @@ impl Grants {
 
     /// Grants that were taken from the list, where `ends` is true of whether the peer was silent.
     fn take(&self, which: impl Fn(&Grant) -> bool, patience: u64, ends: impl Fn(bool) -> bool) -> Vec<(Silent, bool)> {
-        // What makes `which` true was stored before; whoever grants counts before it looks at that. One of the two sees
-        // the other.
+        // The change that makes `which` true was stored before; a grantor counts before it looks at that. One of the
+        // two sees the other.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
@@ -141,7 +143,7 @@ impl Grants {
 mod tests {
     use super::*;
 
-    /// Of whose peers those with even numbers answer.
+    /// Grants of peers, of which those with even numbers answer.
     #[derive(Default)]
     struct Fake(OwnerLock<Vec<u64>>);
 
@@ -170,7 +172,7 @@ mod tests {
             assert!(add(key, qpn, peer).is_some());
         }
         assert!(grants.add((5, 5), 4, &grantor, || None).is_none());
-        // Nobody is asked for what nobody has.
+        // Peers are not asked for grants that they do not have.
         assert!(grants.take_back(|g| g.key == 9, 0).is_empty());
         assert!(fake.0.lock().is_empty());
         // Those that do not answer keep theirs when they were only asked.

@@ -1,9 +1,9 @@
-//! A peer's shared objects, as far as they are mapped here (DESIGN decisions 4a, 4b). The hot path looks up one immutable
-//! record for an object number, compares its generation, and checks bounds; what is not mapped yet is asked for, once,
-//! and reached by other means until it is there.
+//! A peer's shared objects, as far as they are mapped here (DESIGN decisions 4a, 4b). The hot path looks up one
+//! immutable record for an object number, compares its generation, and checks bounds; what is not mapped yet is asked
+//! for, once, and reached by other means until it is there.
 //!
-//! Records are made and replaced by the progress thread. One that is replaced stays mapped until every QP of this process
-//! has been seen outside of its send work, so that a thread that has looked it up may finish its copy.
+//! Records are made and replaced by the progress thread. One that is replaced stays mapped until every QP of this
+//! process has been seen outside of its send work, so that a thread that has looked it up may finish its copy.
 
 use crate::arena::ArenaRef;
 use crate::arena::layout::{OBJECT_MEMFD, OBJECT_SYSV, OFFSET_BITS, ObjectEntry};
@@ -18,14 +18,14 @@ use vervain_share::sys::page;
 
 /// Objects are mapped in windows of this size, each when it is first needed.
 pub const WINDOW: u64 = 64 << 30;
-/// How far a window reaches into the next one: at least so many bytes from any address are contiguous.
+/// Bytes by which a window overlaps the next one: at least as many are contiguous from any address.
 pub const SLACK: u64 = 2 << 20;
 /// A huge page.
 const HUGE: usize = 2 << 20;
 /// A window that cannot be mapped (RLIMIT_AS, no memory): it is not tried again.
 const DENIED: usize = 1;
 
-/// Records that nobody may find any more, until nobody uses them any more. Boxed: they stay where their users know them.
+/// Records that cannot be found any more, until their last users are done.
 #[expect(clippy::vec_box)]
 static RETIRED: OwnerLock<Vec<Box<Mapping>>> = OwnerLock::new(Vec::new());
 
@@ -84,9 +84,9 @@ impl Drop for Mapping {
 /// One object number of a peer.
 #[derive(Default)]
 struct Slot {
-    /// What the number means here, or null.
+    /// The mapping of this number, or null.
     mapping: AtomicPtr<Mapping>,
-    /// What was asked for last, `generation << 32 | window + 1`, so that it is asked for once.
+    /// The last request, `generation << 32 | window + 1`, so that it is made once.
     asked: AtomicU64,
 }
 
@@ -96,8 +96,8 @@ fn empty_slots(n: usize) -> Box<[Slot]> {
     if layout.size() == 0 {
         return Box::default();
     }
-    // SAFETY: the layout is not empty; zeros are a null pointer and a zero, which is a slot; the box frees it by the same
-    // layout.
+    // SAFETY: the layout is not empty; zeros are a null pointer and a zero, which is a slot; the box frees it by the
+    // same layout.
     unsafe {
         let p = std::alloc::alloc_zeroed(layout);
         if p.is_null() { Box::default() } else { Box::from_raw(std::ptr::slice_from_raw_parts_mut(p.cast(), n)) }
@@ -117,10 +117,10 @@ pub struct Wanted {
 
 /// The mapped objects of one peer.
 pub(crate) struct Mapped {
-    /// None of this process itself, whose objects need no second mapping.
+    /// None for this process itself, whose objects need no second mapping.
     entries: Option<ArenaRef<[ObjectEntry]>>,
     slots: Box<[Slot]>,
-    /// Numbers that have a record. Held by whoever changes records.
+    /// Numbers that have a record. A change of records holds this lock.
     known: OwnerLock<Vec<u32>>,
 }
 
@@ -134,7 +134,8 @@ impl Mapped {
         self.entries.as_ref()?.get(number)
     }
 
-    /// Where `[offset, offset + len)` of object `number` is mapped; contiguous for the first [`SLACK`] bytes at least.
+    /// The address of `[offset, offset + len)` of object `number` here; contiguous for the first [`SLACK`] bytes at
+    /// least.
     #[inline(always)]
     pub(crate) fn locate(&self, number: usize, generation: u32, offset: u64, len: u64) -> Option<*mut u8> {
         let slot = self.slots.get(number)?;
@@ -152,7 +153,7 @@ impl Mapped {
         Some(base.wrapping_add((offset % WINDOW) as usize))
     }
 
-    /// What to ask the owner for after [`Mapped::locate`] found nothing; none when it was asked for, or refused.
+    /// The piece to ask the owner for after [`Mapped::locate`] found nothing; None if it was asked for, or refused.
     #[cold]
     pub(crate) fn want(&self, number: usize, generation: u32, offset: u64, len: u64) -> Option<Wanted> {
         // Memcheck would look for pointers in all of what is mapped, 64 GiB for a heap, and bring it to life.
@@ -191,7 +192,7 @@ impl Mapped {
     }
 
     /// Maps what the owner granted: the object behind `fd`, or the segment that the table names. Called by the progress
-    /// thread. What cannot be mapped is remembered as refused.
+    /// thread. A piece that cannot be mapped is noted as refused.
     pub(crate) fn map(&self, wanted: &Wanted, fd: Option<OwnedFd>) {
         let Some((slot, entry)) = self.slots.get(wanted.number as usize).zip(self.entry(wanted.number as usize)) else {
             return;
@@ -288,7 +289,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // Whoever could have looked a record up held the space.
+        // Every user that could have looked a record up held the space.
         for number in self.known.lock().drain(..) {
             let p = self.slots[number as usize].mapping.swap(std::ptr::null_mut(), Ordering::AcqRel);
             if !p.is_null() {
@@ -299,7 +300,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Puts a record in the place of another, which is kept until nobody can use it.
+/// Replaces a record by another; the old one is kept until it cannot be in use any more.
 fn replace(slot: &Slot, mapping: Option<Box<Mapping>>) {
     let new = mapping.map_or(std::ptr::null_mut(), Box::into_raw);
     let old = slot.mapping.swap(new, Ordering::SeqCst);
@@ -322,7 +323,7 @@ pub(crate) fn tidy(has_rested: impl FnOnce() -> bool) {
     }
 }
 
-/// What a granted object consists of.
+/// The backing of a granted object.
 enum Backing {
     Memfd(u64),
     Segment(Segment),
@@ -390,12 +391,13 @@ fn attach(mapping: &Mapping, entry: &ObjectEntry, segment: &Segment) {
     }
 }
 
-/// Maps `len` bytes of `fd` from `offset`, shared and aligned as huge pages are, so that those of the owner are some here too.
+/// Maps `len` bytes of `fd` from `offset`, shared and aligned as huge pages are, so that those of the owner are some
+/// here too.
 fn map_shared(fd: &OwnedFd, offset: u64, len: usize) -> Option<*mut u8> {
     let (flags, prot) = (libc::MAP_NORESERVE, libc::PROT_READ | libc::PROT_WRITE);
     let room = len.checked_add(HUGE)?;
-    // SAFETY: fresh mappings: of nothing at an address of the kernel's choice, and inside of that one of the file, which
-    // cannot shrink. What is left over on both sides, or all if that fails, is given back.
+    // SAFETY: fresh mappings: an empty one at an address of the kernel's choice, and inside of it one of the file,
+    // which cannot shrink. The rest on both sides, or all if that fails, is given back.
     unsafe {
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
         let reserved = mapping::map(std::ptr::null_mut(), room, libc::PROT_NONE, nothing, -1, 0);

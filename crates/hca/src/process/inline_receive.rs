@@ -1,5 +1,5 @@
-//! Messages that stand in the completions of their receives (`cq::recv_ring`), as their process sees them: whoever polls puts
-//! them into the program's memory, and whoever takes that memory back does so before.
+//! Messages that stand in the completions of their receives (`cq::recv_ring`), on the side of their process: a poll
+//! copies them into the program's memory, and a revocation of that memory does so before.
 
 use crate::arena::layout::{Inline, QpShared, refused};
 use crate::host::guarded;
@@ -12,7 +12,7 @@ use vervain_iba::{Sge, access};
 
 /// A lane whose completions hold messages.
 pub(crate) trait InlineReceives: Send + Sync {
-    /// Puts those that wait for receives of the `revoked` key into their memory. Nobody delivers any more of them.
+    /// Puts those that wait for receives of the `revoked` key into their memory. No more of them are delivered.
     fn scatter_waiting(&self, revoked: u32);
 }
 
@@ -35,8 +35,8 @@ impl InlineLanes {
 }
 
 impl Process {
-    /// Puts the first bytes of `message` into the memory `at`, as many as that has; false if its key does not allow that, or
-    /// the memory is not there. A key that was `revoked` allows it until [`Process::revoke_region`] returns.
+    /// Puts the first bytes of `message` into the memory `at`, as many as that has; false if its key does not allow
+    /// that, or the memory is not there. A key that was `revoked` allows it until [`Process::revoke_region`] returns.
     #[inline]
     pub(crate) fn scatter(&self, at: &Sge, pd: u32, message: &Inline, revoked: bool) -> bool {
         let len = u64::from(at.length);
@@ -48,8 +48,8 @@ impl Process {
         };
         let Some(offset) = offset.filter(|_| len <= size_of::<Inline>() as u64) else { return false };
         let to = entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8;
-        // SAFETY: the message is as long as that; the program has registered the memory and posted it, and no reference of
-        // the device is to it.
+        // SAFETY: the message is as long as that; the program has registered the memory and posted it, and no reference
+        // of the device is to it.
         unsafe { guarded::copy(message.as_ptr().cast(), to, at.length as usize) }.is_ok()
     }
 

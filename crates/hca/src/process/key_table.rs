@@ -1,5 +1,5 @@
-//! The table of memory keys, which peers read. A key is an index and a variant byte that changes each time the index is used
-//! again, so that a stale key is refused (IBA 10.6.2). Both begin anywhere.
+//! The table of memory keys, which peers read. A key is an index and a variant byte that changes each time the index is
+//! used again, so that a stale key is refused (IBA 10.6.2). Both begin anywhere.
 
 use crate::arena::layout::{self, KEY_NULL, KEY_WINDOW, KeyEntry, Lane, NOT_SHARED};
 use crate::arena::{Arena, ArenaRef};
@@ -32,7 +32,7 @@ struct KeyState {
     free: VecDeque<u32>,
 }
 
-/// What a key stands for.
+/// The object that a key stands for.
 pub(crate) struct Named {
     pub(crate) iova: u64,
     pub(crate) len: u64,
@@ -51,9 +51,9 @@ impl KeyTable {
         KeyTable { entries, offset, state: OwnerLock::default() }
     }
 
-    /// An index that is free, with a fresh variant. Which keys a process has is left to chance, so that nobody comes by one
-    /// without being told: neither by counting up from another, nor by what it had in another process (IBA 10.6.2 leaves it
-    /// open). Index 0 stays unused, so that no key is 0, which stands for none.
+    /// An index that is free, with a fresh variant. The keys of a process are random, so that a peer cannot guess one:
+    /// neither by counting up from another, nor by what it had in another process (IBA 10.6.2 leaves it open). Index 0
+    /// stays unused, so that no key is 0, which stands for none.
     pub(crate) fn take(&self, arena: &Arena) -> Result<u32> {
         let mut state = self.state.lock();
         if state.free.len() <= RESTING && state.fresh.is_empty() && state.pages.len() < self.entries.len() / COMMIT {
@@ -147,8 +147,8 @@ impl KeyTable {
         e.key.store(u64::from(key), Ordering::SeqCst);
     }
 
-    /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach it by
-    /// other means. Called while everybody is kept out, or followed by a wait for those who may have it still.
+    /// Takes from peers the mapping of all that `covers` (given host address, length and `at`) says yes to: they reach
+    /// it by other means. Called while everybody is kept out, or followed by a wait for those who may have it still.
     pub(crate) fn unshare(&self, covers: impl Fn(u64, u64, u64) -> bool) {
         let pages: Vec<usize> = self.state.lock().pages.keys().copied().collect();
         for e in pages.iter().flat_map(|page| &self.entries[page * COMMIT..][..COMMIT]) {
@@ -161,8 +161,8 @@ impl KeyTable {
         }
     }
 
-    /// Whether an initiator that has named `named` may be at the memory of `key`: by that key, or by a window, which may lie
-    /// over it and have been invalidated by a peer.
+    /// Returns true if an initiator that has named `named` may be at the memory of `key`: by that key, or by a window,
+    /// which may lie over it and have been invalidated by a peer.
     pub(crate) fn may_reach(&self, named: u32, key: u32) -> bool {
         let is_window = || {
             let entry = self.entries.get((named >> 8) as usize);
@@ -171,8 +171,8 @@ impl KeyTable {
         named >> 8 == key >> 8 || is_window()
     }
 
-    /// The addresses of this process that an initiator in flight on `lane` may be touching; none where that is no memory
-    /// that it has mapped.
+    /// The addresses of this process that an initiator in flight on `lane` may be touching; none where that is no
+    /// memory that it has mapped.
     pub(crate) fn touched(&self, lane: &Lane) -> Option<Range<u64>> {
         let (key, addr) = (lane.key.load(Ordering::SeqCst), lane.addr.load(Ordering::SeqCst));
         let e = self.entries.get((key >> 8) as usize)?;

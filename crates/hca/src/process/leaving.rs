@@ -8,11 +8,12 @@ use crate::process::send_work::Mark;
 use std::sync::Once;
 use std::time::Duration;
 
-/// How long the end waits at most, and between two looks.
+/// Limit of the wait at the end, in nanoseconds, and the time between two looks.
 const LEAVE_NS: u64 = 1_000_000_000;
 const LOOK: Duration = Duration::from_micros(100);
 
-/// Has all leave when the program calls exit(3) or returns from main. A forked child has its parent's functions of atexit(3).
+/// Has all leave when the program calls exit(3) or returns from main. A forked child has its parent's functions of
+/// atexit(3).
 pub(super) fn install() {
     static ONCE: Once = Once::new();
     // SAFETY: the handler may run at any time when the process ends, or this library is unloaded.
@@ -26,9 +27,9 @@ extern "C" fn at_exit() {
 }
 
 impl Process {
-    /// Waits while send work or an acknowledgement is about to leave, or a piece of an initiator's request is being moved,
-    /// of which the program may have seen the end. Others go on with them: this thread may have been interrupted by a
-    /// signal anywhere in a call, so it waits for no lock, which it may hold.
+    /// Waits while send work or an acknowledgement is about to leave, or a piece of an initiator's request is being
+    /// moved, of which the program may have seen the end. Others go on with them: this thread may have been interrupted
+    /// by a signal anywhere in a call, so it waits for no lock, which it may hold.
     fn let_all_leave(&self) {
         let until = now_ns() + LEAVE_NS;
         let is_serving = || self.serving.try_lock().is_none() && self.serving.raw().comes_free();
@@ -47,7 +48,7 @@ impl Process {
         }
     }
 
-    /// Whether all that carriers have to say is said.
+    /// Returns true if all that carriers have to say is said.
     fn shut_pollers_down(&self) -> bool {
         !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.shutdown() & all)
     }

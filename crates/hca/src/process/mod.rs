@@ -1,6 +1,6 @@
-//! A process as the device model has it: its arena, itself as a peer of itself, the numbers and keys that it hands out, the
-//! gates of the lanes into it, its doorbells, and the progress thread, which sleeps until something cannot finish inside a call
-//! (DESIGN decision 6). The QPs stand above it, see [`crate::qp::table`].
+//! A process as the device model has it: its arena, itself as a peer of itself, the numbers and keys that it hands out,
+//! the gates of the lanes into it, its doorbells, and the progress thread, which sleeps until something cannot finish
+//! inside a call (DESIGN decision 6). The QPs stand above it, see [`crate::qp::table`].
 
 mod adoption;
 pub(crate) mod doorbell;
@@ -60,20 +60,21 @@ use vervain_config::{Config, MemoryWay};
 use vervain_share::api::KIND_WINDOW;
 use vervain_share::checkers;
 
-/// The process that the library serves; null before the first device is opened, and in a forked child until it opens one.
+/// The process that the library serves; null before the first device is opened, and in a forked child until it opens
+/// one.
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// How a process reaches others.
 pub struct Ways {
     /// The processes of this host.
     pub rendezvous: Arc<dyn Rendezvous>,
-    /// What is polled for carriers.
+    /// Pollers of the carriers.
     pub pollers: Vec<Arc<dyn Poller>>,
-    /// What the progress thread sees to besides.
+    /// Further handlers for the progress thread.
     pub handlers: Vec<Arc<dyn EventHandler>>,
 }
 
-/// What the ways to peers are made for.
+/// Facts about the process that the ways to peers are made for.
 pub struct Identity {
     /// The arena's memfd.
     pub arena_fd: i32,
@@ -86,7 +87,7 @@ pub struct Identity {
 /// Makes the process of a forked child that opens an object of its parent's.
 pub(crate) type Restart = Box<dyn Fn() -> Result<&'static Process> + Send + Sync>;
 
-/// What the process has.
+/// The state of the process.
 pub struct Process {
     pub(crate) arena: Arena,
     /// This process as a peer of itself.
@@ -143,13 +144,13 @@ impl Process {
         unsafe { p.as_ref() }
     }
 
-    /// Where bytes of this process lie in its node's region of the window, if they do, and in one piece.
+    /// The offset of bytes of this process in its node's region of the window; None if they are not there in one piece.
     pub fn place_in_window(&self, addr: u64, len: u64) -> Option<u64> {
         let place = self.objects.source()?.find_range(addr, len)?;
         (place.kind == KIND_WINDOW).then_some(place.offset)
     }
 
-    /// Whether this is the process that made the object, and not a forked child of it.
+    /// Returns true if this is the process that made the object, and not a forked child of it.
     pub(crate) fn is_current(&self) -> bool {
         self.forks == fork::count()
     }
@@ -258,7 +259,7 @@ impl Process {
         self.next_pd.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What this process writes as `Lane::initiator` for its QP `qpn`.
+    /// The value that this process writes as `Lane::initiator` for its QP `qpn`.
     pub(crate) fn initiator_id(&self, qpn: u32, generation: u32) -> u64 {
         let nonce = (self.incarnation[0] as u32 ^ generation.wrapping_mul(0x9e37_79b9)) & 0x7fff_ffff;
         u64::from(nonce) << 32 | u64::from(qpn)
@@ -391,12 +392,13 @@ impl Process {
         marks.look_at(Mark::place).filter_map(Mark::asking).collect()
     }
 
-    /// Names who makes lanes into the QPs of this process. Once, before it is served.
+    /// Sets the maker of lanes into the QPs of this process.
     pub(crate) fn set_lane_owner(&self, owner: &'static dyn LaneOwner) {
         let _ = self.lane_owner.set(owner);
     }
 
-    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the rendezvous for those); its offset.
+    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the rendezvous for those);
+    /// its offset.
     pub fn make_lane(&self, request: &LaneRequest) -> Option<u64> {
         self.lane_owner.get()?.make_lane(request)
     }
@@ -407,17 +409,20 @@ impl Process {
         self.drop_lanes_of(initiator);
     }
 
-    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the rendezvous.
+    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the
+    /// rendezvous.
     pub fn drop_lanes_of(&self, initiator: u32) {
         self.lane_owner.get().iter().for_each(|owner| owner.drop_lanes_of(initiator));
     }
 
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the rendezvous.
+    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the
+    /// rendezvous.
     pub fn reap(&self, slots: &[u32]) {
         self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, true));
     }
 
-    /// [`Process::reap`] of processes that were saved before: those that are restored from it begin anew what they had begun.
+    /// [`Process::reap`] of processes that were saved before: those that are restored from it begin anew what they had
+    /// begun.
     pub fn reap_saved(&self, slots: &[u32]) {
         self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, false));
     }
@@ -442,8 +447,8 @@ impl Process {
         self.lane_blocks.lock().push(block);
     }
 
-    /// Memory for a CQ: CQs, too, only ever lie where CQs lay. Whoever has completed something there raises the event after its
-    /// mark (`WakeCall`), and may stand still before.
+    /// Memory for a CQ: CQs, too, are only made in memory of former CQs. A peer that has completed something there
+    /// raises the event after its mark (`WakeCall`), and may stand still before that.
     pub(crate) fn cq_block(&self) -> Result<Block> {
         let old = if self.has_suspects() { None } else { self.cq_blocks.lock().pop() };
         old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
@@ -464,28 +469,29 @@ impl Process {
         f();
     }
 
-    /// Whether nobody may begin.
+    /// Returns true if new operations must wait.
     #[inline]
     pub fn is_paused(&self) -> bool {
         self.switches.of_process().closed.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether every QP of this process has been seen outside of its send work: whoever held an address of a peer's memory
-    /// has done with it. Looks for a moment only.
+    /// Returns true if every QP of this process has been seen outside of its send work, so that no thread uses an
+    /// address of a peer's memory that it had before. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
         self.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
     }
 
-    /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress thread.
+    /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress
+    /// thread.
     pub fn tidy_imports(&self) {
         imports::tidy(|| self.has_rested());
     }
 
     // ---- shared objects --------------------------------------------------------------------------------------------
 
-    /// How peers find `[addr, addr + length)`, registered with these access rights: in the arena, or in a shared object,
-    /// where it is held.
+    /// How peers find `[addr, addr + length)`, registered with these access rights: in the arena, or in a shared
+    /// object, where it is held.
     pub(crate) fn share(&self, addr: u64, length: u64, access: u32) -> ExportedRange {
         let view = self.arena.view();
         let base = view.at(0, 0).map_or(0, |p| p as u64);
@@ -498,7 +504,7 @@ impl Process {
         }
     }
 
-    /// What a peer that asks for an object gets; see `Objects::grant`. Called by the link.
+    /// The answer to a peer that asks for an object; see `Objects::grant`. Called by the link.
     pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
         self.objects.grant(number, generation)
     }
@@ -519,9 +525,9 @@ impl Process {
         self.rendezvous.initiator_lives(slot)
     }
 
-    /// Whether `slot` is this process's.
+    /// Returns true if `slot` is this process's.
     pub fn owns_slot(&self, slot: u32) -> bool {
-        // Slot 0 is nobody's; unused entries hold it.
+        // Slot 0 belongs to no process; unused entries hold it.
         slot != 0 && self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
     }
 
@@ -542,7 +548,7 @@ impl Process {
         self.pending_added.load(Ordering::SeqCst)
     }
 
-    /// Whether QPs came to the list since the progress thread read it, when so many had.
+    /// Returns true if a QP is urgent, or if QPs came to the list since `pending_added` was `added`.
     pub(crate) fn has_new_pending(&self, added: u32) -> bool {
         self.urgent.load(Ordering::SeqCst) || self.pending_added() != added
     }
@@ -579,7 +585,7 @@ impl Process {
         self.pending.lock().retain(|p| !is_same(&**p, work));
     }
 
-    /// Whether the calling thread is the progress thread, which waits for nobody.
+    /// Returns true if the calling thread is the progress thread, which never waits for others.
     pub fn is_progress_thread(&self) -> bool {
         crate::host::tid::tid() == self.progress_thread.load(Ordering::Relaxed)
     }
@@ -628,7 +634,7 @@ impl Process {
     }
 }
 
-/// Whether a QP is at rest; after some looks in vain the CPU is offered to it.
+/// Returns true if a QP is at rest; after some fruitless looks it offers the CPU.
 fn look_again(look: u32, work: &dyn SendWork) -> bool {
     if look > 100 {
         std::thread::yield_now();
@@ -636,8 +642,8 @@ fn look_again(look: u32, work: &dyn SendWork) -> bool {
     !work.is_executing() || work.thread_is_gone()
 }
 
-/// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by a
-/// forked child, and it goes when the last thread is gone.
+/// Holds a record lock on the arena for as long as the process image lives: unlike a descriptor it is not inherited by
+/// a forked child, and it goes when the last thread is gone.
 fn hold_record_lock(fd: i32) -> Result<()> {
     // SAFETY: an all-zero flock is valid: the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

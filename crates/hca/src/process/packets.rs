@@ -1,4 +1,5 @@
-//! What a process does about packets, as far as it is not the carrier's: who looks for them, and when they are handled.
+//! The process's part in handling packets: which threads look for them, and when they are handled. The rest is the
+//! carrier's.
 
 use crate::error::Result;
 use crate::host::lock::OwnerLock;
@@ -7,7 +8,7 @@ use crate::process::poller::EventHandler;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Of so many polls that find completions one looks for packets all the same.
+/// One poll in this many that find completions looks for packets all the same.
 const LOOKS: u32 = 16;
 
 /// The state of it.
@@ -17,9 +18,9 @@ pub(crate) struct Packets {
     expected: AtomicBool,
     /// The progress thread is to come by.
     wanted: AtomicBool,
-    /// How often threads of the program have polled, and so may have looked for packets.
+    /// Number of polls of threads of the program that may have looked for packets; it wraps.
     looks: AtomicU32,
-    /// Polls in vain that look have a number with none of these bits.
+    /// Of empty polls, those look for packets whose number has none of these bits.
     apart: AtomicU32,
     /// Held while packets are handled.
     pub(crate) in_hand: OwnerLock<()>,
@@ -73,8 +74,8 @@ impl Process {
         !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.take_in(self) & all)
     }
 
-    /// Takes packets in until `fd` is readable, in a thread that sleeps for it. With several carriers, the progress thread does,
-    /// and this returns at once.
+    /// Takes packets in until `fd` is readable, in a thread that sleeps for it. With several carriers, the progress
+    /// thread does, and this returns at once.
     pub(crate) fn wait_for_fd(&'static self, fd: RawFd) -> Result<()> {
         let mut open = self.pollers.iter().filter(|poller| poller.packet_fd().is_some());
         match (open.next(), open.next()) {
@@ -83,8 +84,8 @@ impl Process {
         }
     }
 
-    /// The looks of all pollers in the progress thread: calls `watch` for each descriptor to be watched, and says when the first
-    /// of them wants to be called again (CLOCK_MONOTONIC, ns).
+    /// The looks of all pollers in the progress thread: calls `watch` for each descriptor to be watched, and says when
+    /// the first of them wants to be called again (CLOCK_MONOTONIC, ns).
     pub(super) fn attend_pollers(&'static self, mut watch: impl FnMut(RawFd)) -> Option<u64> {
         let mut next = None;
         for poller in &self.pollers {
@@ -97,7 +98,8 @@ impl Process {
         next
     }
 
-    /// Of so many polls in vain one looks for packets, from now on: a power of two. Said by the carrier.
+    /// Lets one empty poll in `polls` ask the carrier for packets, from now on; rounded up to a power of two. Called by
+    /// the carrier.
     pub fn set_poll_interval(&self, polls: u32) {
         let apart = polls.next_power_of_two() - 1;
         if self.packets.apart.load(Ordering::Relaxed) != apart {
@@ -105,7 +107,7 @@ impl Process {
         }
     }
 
-    /// A thread of the program has polled in vain; whether it is to look for packets.
+    /// Counts an empty poll of a thread of the program. Returns true if it is to look for packets.
     #[inline(always)]
     pub(crate) fn should_poll(&self) -> bool {
         self.count() & self.packets.apart.load(Ordering::Relaxed) == 0
@@ -119,15 +121,15 @@ impl Process {
         looks
     }
 
-    /// A thread of the program polls, and will look for packets when it finds nothing else; and now and then even so: then
-    /// this is true.
+    /// A thread of the program polls, and will look for packets when it finds nothing else; and now and then even so:
+    /// then this is true.
     #[inline]
     pub fn count_look(&self) -> bool {
         self.count().is_multiple_of(LOOKS)
     }
 
-    /// Handles packets, which are done whole or not at all: a pause waits for `f`. None while the process is paused. Not to be
-    /// nested.
+    /// Handles packets, each completely or not at all: a pause waits for `f`. None while the process is paused. Not to
+    /// be nested.
     pub fn handle_packets<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         let _in_hand = self.packets.in_hand.lock();
         if self.is_paused() { None } else { Some(f()) }

@@ -1,6 +1,6 @@
-//! Parking: the process stands still for a supervisor that has an image made of it by the operating system, or lets others have its CPUs.
-//! It is stopped as by [`Process::stop_all`], and gives up what such an image cannot have. The program may be stopped by itself meanwhile,
-//! and go on: it notices only that it stands still for longer.
+//! Parking: the process stands still for a supervisor that has an image made of it by the operating system, or lets
+//! others have its CPUs. It is stopped as by [`Process::stop_all`], and gives up what such an image cannot have. The
+//! program may be stopped by itself meanwhile, and go on: it notices only that it stands still for longer.
 
 use crate::device::gids;
 use crate::error::{Error, Result};
@@ -49,9 +49,10 @@ impl Process {
         Ok(())
     }
 
-    /// Has again what was given up. `moved` are addresses that have become others since, both of one family, as they were then or as the
-    /// program knows them; `look_again` has the devices look at the network, which may be another. It may be called again after an error,
-    /// with other addresses too. EADDRNOTAVAIL if an address that the process sends or receives by is not there.
+    /// Has again what was given up. `moved` are addresses that have become others since, both of one family, as they
+    /// were then or as the program knows them; `look_again` has the devices look at the network, which may be another.
+    /// It may be called again after an error, with other addresses too. EADDRNOTAVAIL if an address that the process
+    /// sends or receives by is not there.
     pub fn rejoin(&self, moved: &[(IpAddr, IpAddr)], look_again: impl Fn()) -> Result<()> {
         let mut parked = self.parked.lock();
         match parked.stage {

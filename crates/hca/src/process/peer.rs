@@ -60,11 +60,11 @@ pub struct PeerProcess {
     vm: AtomicU8,
     /// Its completion channels.
     pub channels: PeerChannels,
-    /// That it is reached by memory was said.
+    /// True after it was logged that the peer is reached by memory.
     told: AtomicBool,
 }
 
-/// Where memory named by a key is, seen from the calling process.
+/// The place of memory named by a key, seen from the calling process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
     /// Mapped here, and contiguous for [`crate::process::imports::SLACK`] bytes at least, if it is as long.
@@ -79,8 +79,8 @@ pub enum Location {
 pub type AskForObject = fn(&PeerProcess, &Wanted) -> bool;
 
 impl PeerProcess {
-    /// Takes a mapped arena for what it says it is; refused with one clear sentence when it is not an arena of this version.
-    /// `ask` is how its shared objects are asked for; none for the calling process itself.
+    /// Takes a mapped arena for what it says it is; refused with one clear sentence when it is not an arena of this
+    /// version. `ask` is how its shared objects are asked for; none for the calling process itself.
     pub fn new(view: View, ask: Option<AskForObject>, pid: i32, wake: OwnedFd) -> Result<PeerProcess> {
         let own = ask.is_none();
         let header = view.hold::<Header>(0).ok_or_else(|| Error::invalid("an arena is too small for its header"))?;
@@ -126,7 +126,7 @@ impl PeerProcess {
         warn_of_settings_for_packets(self.pid);
     }
 
-    /// Whether this is the calling process.
+    /// Returns true if this is the calling process.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.own
@@ -137,7 +137,7 @@ impl PeerProcess {
         self.wake.as_raw_fd()
     }
 
-    /// Whether the process has ended (or has replaced itself by `exec`).
+    /// Returns true if the process has ended (or has replaced itself by `exec`).
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed) || gate::has_ended(&self.header.switch)
@@ -148,12 +148,12 @@ impl PeerProcess {
         self.dead.store(true, Ordering::Release);
     }
 
-    /// Whether an initiator needs a full barrier after its mark, see `barrier`.
+    /// Returns true if an initiator needs a full barrier after its mark, see `barrier`.
     pub(crate) fn needs_full_barrier(&self) -> bool {
         self.header.heavy.load(Ordering::Relaxed) == 0 || !crate::host::barrier::is_registered()
     }
 
-    /// Whether process_vm calls may be tried on it.
+    /// Returns true if process_vm calls may be tried on it.
     pub fn vm_allowed(&self) -> bool {
         self.pid > 0 && self.vm.load(Ordering::Relaxed) == 0
     }
@@ -183,7 +183,7 @@ impl PeerProcess {
         }
     }
 
-    /// Whether any object of the own process asks for attention.
+    /// Returns true if any object of the own process asks for attention.
     #[inline]
     pub fn wants_attention(&self) -> bool {
         self.header.attention_any.load(Ordering::SeqCst) != 0
@@ -234,7 +234,8 @@ impl PeerProcess {
         if offset == 0 { None } else { self.view.get(offset) }
     }
 
-    /// Where byte `offset` of what `entry` names is mapped here, if it is; contiguous as [`Location::Mapped`] says.
+    /// The address here of byte `offset` of the memory of `entry`, if it is mapped; contiguous as for
+    /// [`Location::Mapped`].
     #[inline(always)]
     pub(crate) fn mapped_at(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<*mut u8> {
         let at = entry.at.load(Ordering::Relaxed);
@@ -245,8 +246,8 @@ impl PeerProcess {
         }
     }
 
-    /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and belongs to
-    /// the protection domain (or, for a type 2 window, to the QP). IBA 10.6.3, 11.2.8, 9.7.4.1.5.
+    /// Finds the memory `[addr, addr + len)` that `key` names, if the key is good, covers it, grants `need`, and
+    /// belongs to the protection domain (or, for a type 2 window, to the QP). IBA 10.6.3, 11.2.8, 9.7.4.1.5.
     #[inline(always)]
     pub fn resolve(&self, key: u32, addr: u64, len: u64, need: u32, pd: u32, qpn: u32) -> Option<Location> {
         let entry = self.keys.get((key >> 8) as usize)?;
@@ -292,14 +293,14 @@ impl PeerProcess {
     /// The entry of `key` is going to be written to, by a process that may not be its owner.
     pub(crate) fn write_key(&self, key: u32) {
         if checkers::memcheck() {
-            // Read only as a part of the table (`new`). What fails here faults there.
+            // Read only as a part of the table (`new`). If this fails, the write there faults.
             let offset = self.header.keys.load(Ordering::Relaxed) + u64::from(key >> 8) * size_of::<KeyEntry>() as u64;
             self.view.writable(offset, size_of::<KeyEntry>() as u64);
         }
     }
 
-    /// Has the owner asked for the object that `entry` lies in, which is not mapped here; nobody waits for it. None when it
-    /// ought to lie in the arena, and does not.
+    /// Has the owner asked for the object that `entry` lies in, which is not mapped here, without waiting. None if it
+    /// should lie in the arena, and does not.
     #[cold]
     fn ask_for(&self, entry: &KeyEntry, offset: u64, len: u64) -> Option<()> {
         let at = entry.at.load(Ordering::Relaxed);
@@ -344,8 +345,8 @@ impl PeerProcess {
     }
 }
 
-/// A region that `key` names: its entry, and the offset of `addr` in it. None for a window, which [`PeerProcess::resolve`]
-/// knows too, and for what the key does not allow.
+/// The region that `key` names: its entry, and the offset of `addr` in it. None for a window, which
+/// [`PeerProcess::resolve`] knows too, and if the key does not allow the access.
 #[inline(always)]
 pub(crate) fn plain_region(
     keys: &[KeyEntry; layout::KEYS],

@@ -67,11 +67,11 @@ impl PeerChannels {
 
 /// Writes the event of the CQ that has the number `event` in its channel; false when the pipe is full.
 pub(crate) fn write_event(fd: RawFd, event: u32) -> bool {
-    // Below PIPE_BUF it is written whole or not at all. Whoever writes holds the read end as well, so no SIGPIPE.
+    // A write below PIPE_BUF is whole or none. The writer holds the read end as well, so there is no SIGPIPE.
     cancel::write(fd, u64::from(event))
 }
 
-/// Whether these are the two ends of one pipe, the second of which does not block.
+/// Returns true if these are the two ends of one pipe, the second of which does not block.
 fn is_pipe(read: &OwnedFd, write: &OwnedFd) -> bool {
     let look = |fd: &OwnedFd| {
         // SAFETY: fills a struct on this stack, all of whose bytes may be zero; reads the flags of an open descriptor.

@@ -1,5 +1,6 @@
-//! What the progress thread sees to beside the process's own memory, and what is polled for a carrier: its packets, by the threads of the program that poll, by those that sleep for a completion
-//! event, and by the progress thread while neither does.
+//! Duties of the progress thread beside the process's own memory, and the polling of carriers: packets are taken in by
+//! threads of the program that poll, by those that sleep for a completion event, and by the progress thread while there
+//! are neither.
 
 use crate::error::Result;
 use crate::process::Process;
@@ -12,8 +13,8 @@ pub trait EventHandler: Send + Sync {
         None
     }
 
-    /// When [`EventHandler::handle_events`] has something to do besides (CLOCK_MONOTONIC, ns; 0: at once). Whoever makes it earlier wakes the
-    /// progress thread.
+    /// Time at which [`EventHandler::handle_events`] has something to do besides (CLOCK_MONOTONIC, ns; 0: at once). A
+    /// change to an earlier time must wake the progress thread.
     fn deadline(&self) -> Option<u64> {
         None
     }
@@ -24,7 +25,8 @@ pub trait EventHandler: Send + Sync {
     /// A QP has become ready to send. Any thread calls it.
     fn qp_is_ready(&self, _process: &Process) {}
 
-    /// Gives up what no image of the process can have, and keeps what had come; the process is stopped. An error leaves all as it was.
+    /// Gives up what no image of the process can have, and keeps what had come; the process is stopped. An error leaves
+    /// all as it was.
     fn leave(&self) -> Result<()> {
         Ok(())
     }
@@ -35,7 +37,7 @@ pub trait EventHandler: Send + Sync {
     }
 }
 
-/// The receiving side of a carrier, whatever it carries; the descriptors of [`EventHandler`] are besides its packets.
+/// The receiving side of a carrier, of any kind; the descriptors of [`EventHandler`] are besides its packets.
 pub trait Poller: EventHandler {
     /// The process has slot `slot` from now on; called before a QP has a number in it.
     fn expect_slot(&self, _slot: u32) -> Result<()> {
@@ -49,22 +51,22 @@ pub trait Poller: EventHandler {
     /// Takes in what comes, in a thread that sleeps until `fd` is readable. EINTR as `man 2 poll` says.
     fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()>;
 
-    /// The progress thread's look: takes in what nobody else does, and keeps the time. Says whether [`Poller::packet_fd`] is
-    /// to be watched, and when it wants to be called again (CLOCK_MONOTONIC, ns).
+    /// The progress thread's look: takes in packets that no other thread does, and keeps the time. Says whether
+    /// [`Poller::packet_fd`] is to be watched, and when it wants to be called again (CLOCK_MONOTONIC, ns).
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>);
 
     /// A descriptor that is readable when something has come; none before there is a port.
     fn packet_fd(&self) -> Option<RawFd>;
 
-    /// Takes in all that has come until now, in the progress thread; false if another thread is at it. What never ends coming is taken in
-    /// part.
+    /// Takes in all packets that have come until now, in the progress thread; false if another thread does it at this
+    /// time. Of an endless stream it takes a part.
     fn take_in(&self, _process: &'static Process) -> bool {
         true
     }
 
-    /// Says what is left to be said before the process ends: what a program has received is acknowledged, even if it ends
-    /// at once. False while another thread has something of that in hand, or is to say it; then it is called again. Waits
-    /// for no lock: the calling thread may have been interrupted in the midst of a call. Called only after
+    /// Sends the packets that are still due before the process ends: what a program has received is acknowledged, even
+    /// if it ends at once. False while another thread has something of that in hand, or is to say it; then it is called
+    /// again. Waits for no lock: the calling thread may have been interrupted in the midst of a call. Called only after
     /// [`Process::expect_packets`].
     fn shutdown(&self) -> bool {
         true

@@ -1,5 +1,5 @@
-//! The progress thread: sleeps until a peer asks for something, the link has news, or send work waits that nobody polls for
-//! (DESIGN decision 6). While the program polls, it keeps away.
+//! The progress thread: sleeps until a peer asks for something, the link has news, or send work waits that nobody polls
+//! for (DESIGN decision 6). While the program polls, it keeps away.
 
 use crate::arena::layout::Switch;
 use crate::error::{Error, Result};
@@ -20,14 +20,14 @@ const LAST_TICK_NS: u64 = 16_000_000;
 const LINGER: u32 = 8;
 const STACK: usize = 256 << 10;
 
-/// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and which
-/// owner copies meet where the program has taken memory away ([`crate::host::guarded`]).
+/// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and
+/// which owner copies meet where the program has taken memory away ([`crate::host::guarded`]).
 pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     let held = SignalsHeld::begin();
     let (ready, started) = std::sync::mpsc::channel();
     let spawned = std::thread::Builder::new().name("vervain".into()).stack_size(STACK).spawn(move || {
         vervain_scheduler::shorten_slice();
-        // Who sleeps until an owner has done what it was asked for is woken by this thread's look, due in 20 µs.
+        // A thread that sleeps until an owner has done its request is woken by this thread's look, due in 20 µs.
         vervain_scheduler::keep_time();
         process.switches.each().for_each(hold_alive_mutex);
         process.progress_thread.store(crate::host::tid::tid(), Ordering::Relaxed);
@@ -40,8 +40,8 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     Ok(())
 }
 
-/// Takes the robust mutex in a switch. The kernel marks it when this thread dies, and this thread dies only with the process
-/// image (`man pthread_mutexattr_setrobust`).
+/// Takes the robust mutex in a switch. The kernel marks it when this thread dies, and this thread dies only with the
+/// process image (`man pthread_mutexattr_setrobust`).
 fn hold_alive_mutex(switch: &Switch) {
     let mutex = switch.alive.as_ptr().cast_mut().cast::<libc::pthread_mutex_t>();
     const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= 48);
@@ -115,7 +115,7 @@ fn deadline(process: &Process) -> Option<u64> {
     process.handlers().filter_map(EventHandler::deadline).min()
 }
 
-/// Whether that time has come.
+/// Returns true if that time has come.
 fn is_due(process: &Process) -> bool {
     deadline(process).is_some_and(|at| at == 0 || at <= now_ns())
 }
@@ -162,7 +162,7 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
         let until = match w.work.advance_for_progress() {
             Some(Progress::More) => 0,
             Some(Progress::Wait(until)) => until.saturating_sub(now_ns()).max(20_000),
-            // Whoever lets it go has this thread look again.
+            // A call that lets it go on has this thread look again.
             Some(Progress::Stopped) => return true,
             // Done, or another thread is at it.
             Some(Progress::Idle) | None => FIRST_TICK_NS,
@@ -179,11 +179,11 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
     Some(next.map_or(*tick, |n| n.min(*tick)))
 }
 
-/// What the thread sleeps for: the descriptor by which peers wake it, those by which the rendezvous and the pollers have news,
-/// and those of packets that are to be watched this time.
+/// The descriptors that the thread sleeps on: the one by which peers wake it, those of news of the rendezvous and the
+/// pollers, and those of packets that are watched this time.
 struct Watch {
     fds: Vec<libc::pollfd>,
-    /// How many are always there.
+    /// The number of those that are always there.
     fixed: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The rendezvous of the processes of one host: how a process finds the owner of a QP, maps its arena, asks it for lanes,
-//! channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-link`.
+//! The rendezvous of the processes of one host: how a process finds the owner of a QP, maps its arena, asks it for
+//! lanes, channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-link`.
 
 use crate::error::{Error, Result};
 use crate::process::Process;
@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use vervain_iba::Gid;
 
-/// Where a peer process stands.
+/// The state of the connection with a peer process.
 #[derive(Clone)]
 pub enum Peer {
     /// Mapped.
@@ -19,7 +19,7 @@ pub enum Peer {
     Connecting,
     /// No process answers under that number.
     Absent,
-    /// It has ended after it was saved, and may be restored: whoever wants something of it waits.
+    /// It has ended after it was saved, and may be restored: operations that need it wait.
     Suspended,
 }
 
@@ -30,22 +30,22 @@ pub struct Acquaintance {
     pub slots: Vec<u32>,
     /// Which process image it was.
     pub incarnation: [u64; 2],
-    /// What its secret is known by.
+    /// The proof of its secret.
     pub proof: [u64; 2],
 }
 
-/// What a process shows its peers to be taken for one that was saved.
+/// The evidence that a process gives its peers to be accepted in the place of a saved one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// Random, told to nobody while the process lives.
+    /// Random; never sent while the process lives.
     pub secret: [u64; 4],
     /// Which save it was; not 0.
     pub save: u64,
-    /// How long peers wait for it, in seconds.
+    /// Seconds for which peers wait for it.
     pub suspense: u32,
 }
 
-/// What a lane is for.
+/// The purpose of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaneRequest {
     /// The initiating QP.
@@ -67,7 +67,7 @@ pub enum LaneReply {
     Refused,
 }
 
-/// Who makes lanes into the QPs of a process and takes them back: the table of its QPs.
+/// The maker of lanes into the QPs of a process, which also takes them back: the table of its QPs.
 pub trait LaneOwner: Send + Sync {
     /// Makes the lane that an initiator asks for, or finds the one that it has; its offset.
     fn make_lane(&self, request: &LaneRequest) -> Option<u64>;
@@ -75,8 +75,8 @@ pub trait LaneOwner: Send + Sync {
     /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process.
     fn drop_lanes_of(&self, initiator: u32);
 
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. What they had begun and not ended is
-    /// `lost`, or begun anew by one that is restored.
+    /// The processes of `slots`, which had initiators here, have ended: takes back all that they held. Requests that
+    /// they had begun and not ended are `lost`, or begun anew by a process that is restored.
     fn reap(&self, slots: &[u32], lost: bool);
 }
 
@@ -91,8 +91,8 @@ pub trait Rendezvous: Send + Sync {
     /// Takes back that a slot was claimed, in which nothing has a number yet.
     fn give_slot_back(&self, _slot: u32) {}
 
-    /// Claims `slot`, one of the `slots` of a saved process, whose peers may keep it for who can show them what `of` it they know.
-    /// EADDRINUSE, with who has it.
+    /// Claims `slot`, one of the `slots` of a saved process, which its peers may keep for a process that can prove `of`
+    /// to them. EADDRINUSE, with its holder.
     fn claim_slot_again(&self, slot: u32, _slots: &[u32], _of: &Credentials) -> Result<()> {
         Err(Error::unsupported(format!("slot {slot} cannot be claimed")))
     }
@@ -102,7 +102,8 @@ pub trait Rendezvous: Send + Sync {
         Vec::new()
     }
 
-    /// Tells the peers that this process, which stands, was saved, so that they wait for it when it ends. What it will show them.
+    /// Announces to the peers that this process, which stands still, was saved, so that they wait for it when it ends.
+    /// Returns the evidence that it will give them.
     fn tell_saved(&self, suspense: u32) -> Result<Credentials> {
         Ok(Credentials { secret: [0; 4], save: 1, suspense })
     }
@@ -110,14 +111,14 @@ pub trait Rendezvous: Send + Sync {
     /// Tells the peers that this process goes on: what was saved of it is void.
     fn tell_save_is_over(&self) {}
 
-    /// Whether what the process `incarnation` of `slot` had may still be restored. Asked again and again by whoever waits for it, which
-    /// is how the time is counted that it is waited for.
+    /// Returns true if the process `incarnation` of `slot` may still be restored. Every waiter calls this again and
+    /// again, and its waiting time is counted by these calls.
     fn may_be_restored(&self, _slot: u32, _incarnation: [u64; 2]) -> bool {
         false
     }
 
-    /// Shows the processes that a saved one knew that this one is in its place. ESTALE if one of them says that it is not, or not any
-    /// more; those that are not there are waited for like one that was saved.
+    /// Shows the processes that a saved one knew that this one is in its place. ESTALE if one of them says that it is
+    /// not, or not any more; those that are not there are waited for like one that was saved.
     fn take_the_place(
         &self,
         _process: &'static Process,
@@ -137,13 +138,13 @@ pub trait Rendezvous: Send + Sync {
     /// The process that owns `slot`. Never waits.
     fn peer(&self, process: &'static Process, slot: u32) -> Peer;
 
-    /// Whether the process of `slot`, whose answer to a handshake is waited for, is slow: it lives and is not stopped, but has had
-    /// no CPU to answer. False where that cannot be told.
+    /// Returns true if the process of `slot`, whose answer to a handshake is waited for, is slow: it lives and is not
+    /// stopped, but has had no CPU to answer. False if that is unknown.
     fn is_slow(&self, _slot: u32) -> bool {
         false
     }
 
-    /// Whether the process of `slot`, which has initiators here, still runs.
+    /// Returns true if the process of `slot`, which has initiators here, still runs.
     fn initiator_lives(&self, slot: u32) -> bool;
 
     /// A lane in a peer, for an initiator that has none of its own there. Never waits.
@@ -152,11 +153,12 @@ pub trait Rendezvous: Send + Sync {
     /// Forgets the answer to one request, so that it is asked again.
     fn forget_lane(&self, request: &LaneRequest);
 
-    /// Forgets the answers given to `initiator`, whose QP is reset or gone, and tells the peers.
+    /// Forgets the answers given to `initiator`, whose QP is reset or gone, and notifies the peers.
     fn forget_lanes(&self, initiator: u32);
 
-    /// Asks the process of `slot` for the pipe of its completion channel `channel`; whether that is under way. The answer goes
-    /// to [`crate::process::peer_channels::PeerChannels::learn`]. Who cannot pass descriptors leaves it at this.
+    /// Asks the process of `slot` for the pipe of its completion channel `channel`; returns true if the request is on
+    /// its way. The answer goes to [`crate::process::peer_channels::PeerChannels::learn`]. False from a rendezvous that
+    /// cannot pass descriptors.
     fn ask_channel(&self, _slot: u32, _channel: u32) -> bool {
         false
     }
@@ -167,8 +169,8 @@ pub trait Rendezvous: Send + Sync {
     /// Tells peers that have it that an object of this process is withdrawn.
     fn object_withdrawn(&self, number: u32, generation: u32);
 
-    /// Asks the owner of `peer` for an object of shared memory; the answer ends in [`PeerProcess::map_object`]. Never waits;
-    /// false when it cannot be asked now.
+    /// Asks the owner of `peer` for an object of shared memory; the answer ends in [`PeerProcess::map_object`]. Never
+    /// waits; false when it cannot be asked now.
     fn ask_for_object(&self, peer: &PeerProcess, wanted: &Wanted) -> bool;
 
     /// Enters QP `qpn` into a multicast group; when this returns, senders of this host know.

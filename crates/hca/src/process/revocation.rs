@@ -1,7 +1,8 @@
-//! Revocation (DESIGN decision 3): who takes a right away, a key or the state of a QP, waits until nobody is in flight who
-//! may have seen it. Initiators that have ended are not waited for. One that stands still, because it was stopped or waits for a page of
-//! its own, is waited for [`PATIENCE_NS`] and then cut off: its lane is shut for ever, what it does from then on does not
-//! count, and the program's memory is parted from the pages that it may still write to.
+//! Revocation (DESIGN decision 3): a thread that takes a right away, a key or the state of a QP, waits until no
+//! initiator is in flight that may have seen it. Initiators that have ended are not waited for. One that stands still,
+//! because it was stopped or waits for a page of its own, is waited for [`PATIENCE_NS`] and then cut off: its lane is
+//! shut for ever, what it does from then on does not count, and the program's memory is parted from the pages that it
+//! may still write to.
 
 use crate::arena::Block;
 use crate::arena::layout::BY_PACKETS;
@@ -21,18 +22,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use vervain_share::sys::page;
 
-/// How long an initiator may stand still that somebody waits for.
+/// Nanoseconds for which an initiator may stand still while a revocation waits for it.
 pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
-/// Looks in a row, some 50 µs apart, that have to find it so besides: a job that was stopped as a whole goes on together.
+/// Looks in a row, some 50 µs apart, that have to find it so besides: a job that was stopped as a whole goes on
+/// together.
 const LOOKS: u32 = 100;
 /// A look that comes so late began anew: this thread stood still itself.
 const LATE_NS: u64 = 50_000_000;
-/// How long a fork waits for one. It takes nothing away: a child that sees a message half written sees what it would have
-/// seen with an adapter that was in the middle of it.
+/// Nanoseconds for which a fork waits for one. The fork takes nothing away: a child that sees a message half written
+/// sees the same as with an adapter in the middle of it.
 const FORK_PATIENCE_NS: u64 = 50_000_000;
 
-/// Initiators that were cut off, and the memory that they may still touch when they go on. It is not used again until they
-/// have left or ended.
+/// Initiators that were cut off, and the memory that they may still touch when they go on. It is not used again until
+/// they have left or ended.
 #[derive(Default)]
 pub(crate) struct Revocation {
     suspects: OwnerLock<Suspects>,
@@ -65,13 +67,14 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Process {
-    /// Makes `key` invalid and waits for whoever is in flight there.
+    /// Makes `key` invalid and waits for initiators that are in flight with it.
     pub(crate) fn revoke_key(&self, key: u32) {
         self.keys.entry(key).key.store(0, Ordering::SeqCst);
         self.drain(key);
     }
 
-    /// [`Process::revoke_key`] of a region, which receives may name. What has arrived lies in the memory afterwards.
+    /// [`Process::revoke_key`] for a region, which receives may name. Messages that have arrived are in the memory
+    /// afterwards.
     pub(crate) fn revoke_region(&self, key: u32) {
         self.revoke_key(key);
         self.scatter_waiting(key);
@@ -85,8 +88,8 @@ impl Process {
         self.wait_for_own();
     }
 
-    /// Keeps everybody from the memory and the queues of this process: when this returns no peer and no thread of this
-    /// process is in flight, and whoever begins waits for [`Process::resume`]. Pauses add up.
+    /// Closes the memory and the queues of this process: when this returns no peer and no thread of this process is in
+    /// flight, and new operations wait for [`Process::resume`]. Pauses add up.
     pub fn pause(&self) {
         self.pause_where(|_| true);
     }
@@ -100,7 +103,7 @@ impl Process {
         self.wait_for_packets();
     }
 
-    /// [`Process::pause`] before a fork, which cuts nobody off.
+    /// [`Process::pause`] before a fork, which cuts no initiator off.
     pub(crate) fn pause_for_fork(&self) {
         self.switches.close();
         drop(self.those_stuck(self.gates.inside(|_| true), FORK_PATIENCE_NS));
@@ -151,8 +154,8 @@ impl Process {
         }
     }
 
-    /// Waits until each of the initiators has left or ended, or has stood still for `patience` nanoseconds; those that have,
-    /// and those that were cut off before.
+    /// Waits until each of the initiators has left or ended, or has stood still for `patience` nanoseconds; those that
+    /// have, and those that were cut off before.
     fn those_stuck(&self, lanes: Vec<Arc<LaneGate>>, patience: u64) -> Vec<Standing> {
         let mut moving = gate::standing(lanes);
         let mut stuck = Vec::new();
@@ -168,7 +171,7 @@ impl Process {
                 continue;
             }
             if spins == 2000 {
-                // From now on time counts for all that stand still, so that the next one who waits does not begin anew.
+                // From now on time counts for all that stand still, so that the next wait does not begin anew.
                 for gate in self.gates.which(in_flight) {
                     gate.in_flight_since(gate.mark());
                 }
@@ -180,7 +183,8 @@ impl Process {
             looks = if now - last > LATE_NS { 0 } else { looks + 1 };
             last = now;
             let over = |(gate, mark): &mut Standing| {
-                // A thread of this process is waited for as in all its send work: it knows the memory by other addresses.
+                // A thread of this process is waited for as in all its send work: it knows the memory by other
+                // addresses.
                 let time_is_over = looks > LOOKS && now.saturating_sub(gate.in_flight_since(*mark)) > patience;
                 gate.is_cut_off() || (time_is_over && !self.is_own_initiator(gate.lane))
             };
@@ -189,14 +193,15 @@ impl Process {
         }
     }
 
-    /// Whether a QP of this process is the initiator, by memory.
+    /// Returns true if a QP of this process is the initiator, by memory.
     fn is_own_initiator(&self, lane: &Lane) -> bool {
         let qpn = lane.initiator.load(Ordering::Acquire) as u32;
         qpn & BY_PACKETS == 0 && self.owns_slot(layout::slot_of(qpn))
     }
 
-    /// Cuts off initiators that stand still. Where the program goes on using memory that one of them may be writing to, in the
-    /// shared heap, its pages are replaced by private copies, and the keys of other regions there lead peers to the copies.
+    /// Cuts off initiators that stand still. Where the program goes on using memory that one of them may be writing to,
+    /// in the shared heap, its pages are replaced by private copies, and the keys of other regions there lead peers to
+    /// the copies.
     #[cold]
     fn cut_off(&self, mut stuck: Vec<Standing>) {
         // Those that another thread has cut off are waited for here, until it has parted their memory too.
@@ -223,8 +228,8 @@ impl Process {
             if pages.is_empty() {
                 break;
             }
-            // Others may be writing there rightfully, by the way that ends now. What they have begun is finished, or they are
-            // cut off too, for it would be lost.
+            // Other initiators may be writing there rightfully, by the mapping that ends now. They finish, or are cut
+            // off too, for their writes would be lost.
             self.keys.unshare(|host, len, _| pages.iter().any(|p| overlap(p, &(host..host.saturating_add(len)))));
             let there = |lane: &Lane| {
                 let touched = self.keys.touched(lane);
@@ -242,9 +247,9 @@ impl Process {
         }
     }
 
-    /// Takes back what peers were granted of the keys and by the QPs that `which` is true of; what was stored before keeps new grants
-    /// away. Nothing more comes by them afterwards, but from peers that do not answer within `patience` nanoseconds: the program's
-    /// memory is parted from what these may still write.
+    /// Takes back what peers were granted of the keys and by the QPs that `which` is true of; what was stored before
+    /// keeps new grants away. Nothing more comes by them afterwards, but from peers that do not answer within
+    /// `patience` nanoseconds: the program's memory is parted from what these may still write.
     pub(crate) fn take_back_grants(&self, which: impl Fn(u32, u32) -> bool, patience: u64) {
         let mut silent = self.grants.take_back(|grant| which(grant.key, grant.qpn), patience);
         if silent.is_empty() {
@@ -256,7 +261,7 @@ impl Process {
         while !silent.is_empty() {
             let pages: Vec<_> = silent.iter().map(|silent| whole_pages(silent.memory.clone())).collect();
             self.revocation.suspects.lock().silent.extend(silent);
-            // What others put there rightfully is to come by the ring.
+            // Data that other peers put there rightfully must come by the ring.
             let is_there = |grant: &Grant| pages.iter().any(|pages| overlap(pages, &grant.memory));
             silent = self.grants.take_back(is_there, patience);
             parted.extend(pages);
@@ -270,8 +275,8 @@ impl Process {
         self.revocation.partings.load(Ordering::SeqCst)
     }
 
-    /// Makes `key` good. If memory was parted since `partings` was asked, peers do not map what it leads to, for that may no
-    /// longer be what the program sees.
+    /// Makes `key` good. If memory was parted since `partings` was asked, peers do not map what it leads to, for that
+    /// may no longer be what the program sees.
     pub(crate) fn publish_key(&self, key: u32, mut named: Named, partings: u64) {
         let _not_cutting = self.revocation.cutting.lock();
         if self.partings() != partings && named.at >> OFFSET_BITS == u64::from(HEAP) {
@@ -280,7 +285,7 @@ impl Process {
         self.keys.write(key, &named);
     }
 
-    /// Whether somebody who was cut off may still store where it was when it stopped.
+    /// Returns true if an initiator that was cut off may still store to the place at which it stopped.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.revocation.suspects.lock().is_empty(self)
     }

@@ -1,14 +1,14 @@
-//! The send work of a QP, as its process and its CQ see it: who pauses or revokes waits for it, and who polls or sleeps goes
-//! on with it.
+//! The send work of a QP, as its process and its CQ see it: a pause or a revocation waits for it, and threads that poll
+//! or sleep go on with it.
 
 use crate::arena::layout::Switch;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What is left to do after a look at send work.
+/// The work that is left after a look at send work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing.
+    /// No work.
     Idle,
     /// More, at once.
     More,
@@ -18,22 +18,22 @@ pub enum Progress {
     Stopped,
 }
 
-/// What is left of a stopped QP with others.
+/// Requests of a stopped QP that others still work at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// Nothing.
+    /// None.
     Yes,
     /// An owner is at its request, or a thread of this process has the send queue.
     NotYet,
 }
 
-/// Whether both are the send work of the same QP. Its number does not tell, for the next QP may have it while a thread still
-/// looks after one that was destroyed.
+/// Returns true if both are the send work of the same QP. Its number does not tell, for the next QP may have it while a
+/// thread still looks after one that was destroyed.
 pub(crate) fn is_same(a: &dyn SendWork, b: &dyn SendWork) -> bool {
     std::ptr::addr_eq(a, b)
 }
 
-/// What others see of the send work of a QP, in one line.
+/// Facts about the send work of a QP for other threads, in one line.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Marks {
@@ -54,19 +54,20 @@ pub(crate) struct Mark {
 unsafe impl Send for Mark {}
 
 impl Mark {
-    /// That of the QP behind `me`, of which `marks` are a part.
+    /// The mark of the QP behind `me`, of which `marks` are a part.
     pub(crate) fn new<Q: SendWork + 'static>(me: &Arc<Q>, marks: impl FnOnce(&Q) -> &Marks) -> Mark {
         let work: Weak<dyn SendWork> = Arc::downgrade(me) as _;
         Mark { marks: marks(me), work }
     }
 
-    /// Where the marks are.
+    /// Address of the marks.
     pub(crate) fn place(&self) -> *const Marks {
         self.marks
     }
 
     fn marks(&self) -> &Marks {
-        // SAFETY: the weak reference keeps the memory of the QP, if not the QP; and the end of a QP leaves integers as they are.
+        // SAFETY: the weak reference keeps the memory of the QP, if not the QP; and the end of a QP leaves integers as
+        // they are.
         unsafe { &*self.marks }
     }
 
@@ -91,7 +92,7 @@ pub(crate) trait SendWork: Send + Sync {
     /// The QP.
     fn qpn(&self) -> u32;
 
-    /// What stops it.
+    /// The switch that stops it.
     fn switch(&self) -> &'static Switch;
 
     /// Its mark: odd while a thread is carrying out a piece of it.
@@ -100,7 +101,7 @@ pub(crate) trait SendWork: Send + Sync {
     /// Takes back what it has asked an owner for, which would go on although the QP is stopped, or takes the answer.
     fn settle(&self) -> Settled;
 
-    /// Whether a thread is carrying out a piece of it now.
+    /// Returns true if a thread is carrying out a piece of it now.
     fn is_executing(&self) -> bool {
         self.mark() & 1 == 1
     }
@@ -108,14 +109,14 @@ pub(crate) trait SendWork: Send + Sync {
     /// Waits until the piece in hand is over; a thread that ended inside is not waited for.
     fn wait_executing(&self);
 
-    /// Whether the thread that carries it out has ended in the middle of it.
+    /// Returns true if the thread that carries it out has ended in the middle of it.
     fn thread_is_gone(&self) -> bool;
 
-    /// Whether any waits.
+    /// Returns true if any waits.
     fn has_pending(&self) -> bool;
 
-    /// Whether it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for a moment at most; false if the calling
-    /// thread, which a signal may have interrupted, has the send queue.
+    /// Returns true if it leaves soon, if it goes on (`SendQueue::is_leaving`). Waits for a moment at most; false if
+    /// the calling thread, which a signal may have interrupted, has the send queue.
     fn is_leaving(&self) -> bool;
 
     /// How often the program has looked.
@@ -124,7 +125,7 @@ pub(crate) trait SendWork: Send + Sync {
     /// Goes on with it, in a thread that polls.
     fn advance_if_free(&self);
 
-    /// Goes on with it, in the progress thread. None when another thread is at it.
+    /// Goes on with it, in the progress thread. None if another thread does so at this time.
     fn advance_for_progress(&self) -> Option<Progress>;
 
     /// Leaves the CQ's list unless work came meanwhile. The caller holds the list.

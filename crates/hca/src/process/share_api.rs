@@ -1,5 +1,6 @@
-//! The seam to whoever serves this process's memory from shared objects: the preload under `vervain run`
-//! (`vervain-share`, found by `dlsym`), or a test. It answers where a range lies and keeps it there while it is registered.
+//! The seam to the allocator that serves this process's memory from shared objects: the preload under `vervain run`
+//! (`vervain-share`, found by `dlsym`), or a test. It finds the place of a range and keeps it there while it is
+//! registered.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use vervain_config::{Config, Share};
 use vervain_share::api::{self, Place, ShareApi};
 
-/// What [`offer`] was given.
+/// The table that [`offer`] was given.
 static OFFERED: AtomicPtr<ShareApi> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Names the source of shared memory in place of the preload, before the first device is opened: for tests and for
@@ -41,17 +42,17 @@ impl Source {
         Some(Source(table))
     }
 
-    /// Where a range lies now.
+    /// The present place of a range.
     pub(crate) fn find_range(&self, addr: u64, len: u64) -> Option<Place> {
         let mut place = Place::default();
         // SAFETY: the function looks the range up in its own tables and fills the struct on this stack.
         (unsafe { (self.0.find)(addr as usize, len as usize, &raw mut place) } == 0).then_some(place)
     }
 
-    /// Where a range lies until [`Source::unpin`].
+    /// The place of a range until [`Source::unpin`].
     pub(crate) fn pin(&self, addr: u64, len: u64) -> Option<Place> {
         let mut place = Place::default();
-        // SAFETY: as above; what is pinned is unpinned once, by whoever holds the place.
+        // SAFETY: as above; the holder of the place unpins it, once.
         (unsafe { (self.0.pin)(addr as usize, len as usize, &raw mut place) } == 0).then_some(place)
     }
 
@@ -63,7 +64,8 @@ impl Source {
 
     /// Parts the program's memory in a pinned range from what peers can reach; its contents stay.
     pub(crate) fn part(&self, addr: u64, len: u64) {
-        // SAFETY: peers that are waited for are led elsewhere; the others store where nobody looks from now on.
+        // SAFETY: peers that are waited for are led elsewhere; the stores of others go to memory that is not used from
+        // now on.
         unsafe { (self.0.part)(addr as usize, len as usize) };
     }
 

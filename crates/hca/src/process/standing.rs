@@ -1,7 +1,8 @@
-//! Standing still: a context, or the process as a whole, is stopped by one store to its switch, and goes on by another. When
-//! [`Process::stop`] returns, nobody is in flight into its QPs, none of its threads carries out send work, and nothing of its own
-//! lies with an owner: nothing moves, and nothing is between two processes. Unlike a revocation it takes nothing away, so it cuts
-//! nobody off: where somebody stands inside for longer than the patience, all goes on as if nothing had been.
+//! Standing still: a context, or the process as a whole, is stopped by one store to its switch, and goes on by another.
+//! When [`Process::stop`] returns, nobody is in flight into its QPs, none of its threads carries out send work, and
+//! nothing of its own lies with an owner: nothing moves, and nothing is between two processes. Unlike a revocation it
+//! takes nothing away, so it cuts nobody off: where somebody stands inside for longer than the patience, all goes on as
+//! if nothing had been.
 
 use crate::arena::layout::{Lane, QpShared, Switch};
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a stop waits for who is inside, unless it is told.
+/// Nanoseconds for which a stop waits for threads and peers inside, unless the caller sets another time.
 pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 /// Looks, some 70 µs apart, that find it so besides: a job that was stopped as a whole goes on together.
 const LOOKS: u32 = 100;
@@ -32,7 +33,7 @@ const NAMED: usize = 4;
 pub struct SavedProcess {
     /// Its slots, which are the upper parts of its QP numbers.
     pub slots: Vec<u32>,
-    /// What it will show its peers.
+    /// The evidence that it will give its peers.
     pub credentials: Credentials,
     /// Its peers.
     pub known: Vec<Acquaintance>,
@@ -69,8 +70,8 @@ impl Wait {
 }
 
 impl Process {
-    /// Stops what has switch `number`: a context, or by [`OF_PROCESS`] all contexts. EALREADY if that was done before, ETIMEDOUT if
-    /// somebody is still inside after `patience` nanoseconds; then nothing is stopped.
+    /// Stops what has switch `number`: a context, or by [`OF_PROCESS`] all contexts. EALREADY if that was done before,
+    /// ETIMEDOUT if somebody is still inside after `patience` nanoseconds; then nothing is stopped.
     pub(crate) fn stop(&self, number: usize, patience: u64) -> Result<()> {
         let _one_at_a_time = self.stops.one_at_a_time.lock();
         if !self.switches.stop(number) {
@@ -99,7 +100,7 @@ impl Process {
         Ok(())
     }
 
-    /// Has everybody go on who waited for it, here and in peers.
+    /// Lets all operations go on that waited for it, here and in peers.
     fn went(&self) {
         for number in std::mem::take(&mut *self.stops.requests.lock()) {
             self.own.raise(number);
@@ -109,8 +110,8 @@ impl Process {
         self.wake_for_packets();
     }
 
-    /// Notes that what has switch `number`, which stands still, was saved, and tells the peers, who wait for it for `suspense` seconds when
-    /// it ends, for 600 if that is 0.
+    /// Notes that the context of switch `number`, which stands still, or the process, was saved. Notifies the peers,
+    /// which wait for it for `suspense` seconds when it ends, for 600 if that is 0.
     pub(crate) fn mark_saved(&self, number: usize, suspense: u32) -> Result<SavedProcess> {
         let _one_at_a_time = self.stops.one_at_a_time.lock();
         if !gate::is_stopped(self.switches.get(number)) {
@@ -130,19 +131,19 @@ impl Process {
         }
     }
 
-    /// Has what has switch `number`, which stands still and was restored, take the place of what was saved of `saved`. ESTALE if a peer
-    /// says that it is not.
+    /// Has what has switch `number`, which stands still and was restored, take the place of what was saved of `saved`.
+    /// ESTALE if a peer says that it is not.
     pub(crate) fn take_the_place(&'static self, number: usize, saved: &SavedProcess) -> Result<()> {
         // Until it goes on, peers wait for it.
         self.switches.mark_saved(number);
         self.rendezvous.take_the_place(self, &saved.slots, &saved.credentials, &saved.known)
     }
 
-    /// Waits until nobody moves whom the closed switch has kept from moving on.
+    /// Waits until no thread moves that the closed switch has kept from moving on.
     fn come_to_rest(&self, number: usize, patience: u64) -> Result<()> {
         let mut wait = Wait::new(patience);
-        // Packets in hand are handled whole, and whoever handles them looks at the switch before each. After this nobody enters who has not
-        // seen it.
+        // Packets in hand are handled completely, and the handler looks at the switch before each. After this no thread
+        // enters that has not seen it.
         self.wait_for_packets();
         let there = |lane: &Lane| self.is_stopped_by(number, lane.qp.load(Ordering::Relaxed));
         let mut inside = gate::standing(self.gates.inside(there));
@@ -192,7 +193,8 @@ impl Process {
         })
     }
 
-    /// Waits until the progress thread has done what peers have called for before: a QP that one of them has failed is flushed.
+    /// Waits until the progress thread has done what peers have called for before: a QP that one of them has failed is
+    /// flushed.
     fn wait_for_attention(&self, wait: &mut Wait) -> Result<()> {
         // It says that it is at it before it takes what was called for.
         let is_done = || !self.own.wants_attention() && self.attending.load(Ordering::SeqCst).is_multiple_of(2);
@@ -200,7 +202,7 @@ impl Process {
         done.then_some(()).ok_or_else(|| late("the progress thread is busy".into()))
     }
 
-    /// Whether the QP at `offset` has the switch `number`, or is in the process that is meant as a whole.
+    /// Returns true if the QP at `offset` has the switch `number`, or is in the process that is meant as a whole.
     fn is_stopped_by(&self, number: usize, offset: u64) -> bool {
         number == OF_PROCESS || self.own.view.get::<QpShared>(offset).is_none_or(|qp| self.has_switch(number, qp))
     }
@@ -215,13 +217,13 @@ impl Process {
         self.stop_unless_parked(patience.unwrap_or(PATIENCE_NS))
     }
 
-    /// The end of [`Process::stop_all`]. What was stopped by its context besides stays stopped.
+    /// The end of [`Process::stop_all`]. Contexts that were stopped by themselves stay stopped.
     pub fn go_all(&self) -> Result<()> {
         self.check()?;
         self.go_unless_parked()
     }
 
-    /// Whether the process as a whole is stopped.
+    /// Returns true if the process as a whole is stopped.
     pub fn is_stopped(&self) -> bool {
         gate::is_stopped(self.switches.of_process())
     }
@@ -229,7 +231,7 @@ impl Process {
     /// The request of the lane with this attention number waits until its QP goes on, whose switch is `switch`.
     pub(crate) fn keep_request(&self, number: u32, switch: &Switch) {
         self.stops.requests.lock().push(number);
-        // Who lets it go may have looked at the list before.
+        // The call that lets it go on may have looked at the list before.
         if !gate::is_stopped(switch) {
             self.own.raise(number);
         }

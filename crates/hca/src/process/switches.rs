@@ -1,6 +1,6 @@
-//! The switches of a process ([`layout::Switch`]): its own, which stands in the header of the arena, and one for each context. An
-//! initiator that is in flight into a QP looks at that of the QP's context, where the kernel marks the end of the process too.
-//! Whoever closes the process closes all of them; there are as many as contexts, most often one.
+//! The switches of a process ([`layout::Switch`]): its own, which stands in the header of the arena, and one for each
+//! context. An initiator that is in flight into a QP looks at that of the QP's context, where the kernel marks the end
+//! of the process too. A close of the process closes all of them; there are as many as contexts, most often one.
 
 use crate::arena::layout::{Header, SWITCHES, Switch, closed};
 use crate::arena::{Arena, ArenaRef};
@@ -18,7 +18,7 @@ pub(crate) const OF_PROCESS: usize = 0;
 pub(crate) struct Switches {
     header: ArenaRef<Header>,
     more: ArenaRef<[Switch]>,
-    /// Where those lie in the arena.
+    /// Offset of those in the arena.
     offset: u64,
     /// Numbers that contexts have.
     taken: OwnerLock<Vec<usize>>,
@@ -57,7 +57,7 @@ impl Switches {
         if number == OF_PROCESS { &self.header.switch } else { &self.more[number - 1] }
     }
 
-    /// Where it lies in the arena.
+    /// Offset of switch `number` in the arena.
     pub(crate) fn offset(&self, number: usize) -> u64 {
         match number {
             OF_PROCESS => offset_of!(Header, switch) as u64,
@@ -112,7 +112,7 @@ impl Switches {
             if switch.closed.load(Ordering::Relaxed) & closed::STOPPED == bit {
                 switch.closed.fetch_and(!closed::SAVED, Ordering::SeqCst);
             }
-            // Told before anybody looks at the time again.
+            // Stored before the time is looked at again.
             if switch.closed.load(Ordering::Relaxed) & closed::STOPPED == bit {
                 // Restored on another host, the clock may have gone back: what counts is its distance to this.
                 let stood = now.wrapping_sub(self.since[number].load(Ordering::Relaxed));
@@ -133,7 +133,7 @@ impl Switches {
         self.of(number, |number| _ = self.get(number).closed.fetch_and(!closed::SAVED, Ordering::SeqCst));
     }
 
-    /// Whether any that is in use is marked so.
+    /// Returns true if any that is in use is marked so.
     pub(crate) fn is_any_saved(&self) -> bool {
         let taken = self.taken.lock();
         taken.iter().chain([&OF_PROCESS]).any(|number| gate::is_saved(self.get(*number)))
@@ -157,7 +157,7 @@ impl Switches {
     }
 }
 
-/// What a stop keeps account of.
+/// The account that stops keep.
 #[derive(Default)]
 pub(crate) struct Stops {
     /// Held while one begins or ends.
@@ -166,7 +166,7 @@ pub(crate) struct Stops {
     pub(crate) requests: OwnerLock<Vec<u32>>,
 }
 
-/// How far the process is parked.
+/// The stage of parking of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
     #[default]
@@ -220,7 +220,7 @@ mod tests {
         numbers.dedup();
         assert_eq!((numbers.len(), numbers[0]), (SWITCHES, 1));
         for number in 0..=SWITCHES {
-            // Where a peer finds it by the offset is where the owner has it.
+            // The owner and a peer, which uses the offset, must find it at the same place.
             let found = arena.view().get::<Switch>(switches.offset(number)).unwrap();
             assert!(std::ptr::eq(found, switches.get(number)), "{number}");
         }

@@ -1,6 +1,7 @@
-//! The receive queue of a connected QP. One initiator at a time takes from it, in order, so a receive is a cache line that
-//! goes back and forth: the owner posts by writing its turn, the initiator takes it, fills the buffer and writes the
-//! completion into the same line, and the owner polls that line. Nothing else of the queue moves between the two CPUs.
+//! The receive queue of a connected QP. One initiator at a time takes from it, in order, so a receive is a cache line
+//! that goes back and forth: the owner posts by writing its turn, the initiator takes it, fills the buffer and writes
+//! the completion into the same line, and the owner polls that line. Nothing else of the queue moves between the two
+//! CPUs.
 
 use crate::arena::layout::RecvWqe;
 use crate::error::Result;
@@ -38,8 +39,8 @@ impl RqView {
         wqe.turn.store(turn | 1, Ordering::Release);
     }
 
-    /// Puts `wqe` back, which was claimed last and not completed: the message that it was for is dropped. Only the holder of
-    /// the QP's lane calls it.
+    /// Puts `wqe` back, which was claimed last and not completed: the message that it was for is dropped. Only the
+    /// holder of the QP's lane calls it.
     #[cold]
     pub(crate) fn unclaim_exclusive(&self, wqe: u32) {
         let last = self.shared.head.load(Ordering::Relaxed).wrapping_sub(1);
@@ -66,7 +67,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Whether the oldest receive is completed.
+    /// Returns true if the oldest receive is completed.
     #[inline]
     pub(crate) fn is_completed(&self) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);

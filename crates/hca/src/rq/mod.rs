@@ -1,10 +1,11 @@
-//! Receive queues, a QP's own and shared ones: one mechanism for both. The owner posts WQEs into a ring; initiators claim
-//! them with one compare-and-swap on the ring entry, which names the claimer, so that a claimant that died is known.
+//! Receive queues, a QP's own and shared ones: one mechanism for both. The owner posts WQEs into a ring; initiators
+//! claim them with one compare-and-swap on the ring entry, which names the claimer, so that a claimant that died is
+//! known.
 //!
 //! The queue of a connected QP has one claimer at a time and is simpler: see `exclusive`.
 //!
-//! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in any
-//! order, so entries name them by index and the owner keeps the list of free ones.
+//! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in
+//! any order, so entries name them by index and the owner keeps the list of free ones.
 
 pub(crate) mod exclusive;
 pub mod saved;
@@ -85,12 +86,12 @@ impl RqView {
         })
     }
 
-    /// Whether a WQE was ever posted. Positions start after one lap.
+    /// Returns true if a WQE was ever posted. Positions start after one lap.
     pub fn has_had_any(&self) -> bool {
         self.shared.tail.load(Ordering::Acquire) > self.mask + 1
     }
 
-    /// WQEs that nobody has claimed, as far as known.
+    /// WQEs that are not claimed, as far as known.
     pub fn waiting(&self) -> u64 {
         self.shared.tail.load(Ordering::Acquire).saturating_sub(self.shared.head.load(Ordering::Acquire))
     }
@@ -124,7 +125,7 @@ impl RqView {
             }
             if slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 help(&self.shared.head, head);
-                // The entry says who has it; the owner notes that in the WQE before it needs to know.
+                // The entry names its claimer;
                 return Some(entry_wqe(e)).filter(|wqe| *wqe < self.count);
             }
         }
@@ -140,9 +141,9 @@ impl RqView {
             && slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Fetches the line of a receive that comes soon, so that its message need not wait for it. Others may take it. Of a shared
-    /// queue that is the one after the next, and the next one is returned: its line was fetched by the message before. There
-    /// the line is mostly only read.
+    /// Prefetches the line of a receive that comes soon, so that its message need not wait for it. Another claimer may
+    /// take that receive. In a shared queue it is the one after the next, and the next one is returned: its line was
+    /// fetched by the message before. There the line is mostly only read.
     #[inline(always)]
     pub(crate) fn fetch_next(&self) -> Option<u32> {
         let head = self.shared.head.load(Ordering::Relaxed);
@@ -155,7 +156,7 @@ impl RqView {
         self.posted_at(head)
     }
 
-    /// Where WQE number `index` lies.
+    /// Address of WQE number `index`.
     #[inline]
     fn line(&self, index: u32) -> Option<*const i8> {
         self.wqe(index).map(|wqe| std::ptr::from_ref(wqe).cast())
@@ -198,12 +199,12 @@ impl RqView {
     }
 }
 
-/// Advances `counter` from `from` by one, whoever does it first.
+/// Advances `counter` from `from` by one, unless another thread has done so.
 fn help(counter: &AtomicU64, from: u64) {
     let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// What a claimant writes into a WQE before it publishes it.
+/// The fields that a claimant writes into a WQE before it publishes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Receipt {
     /// [`Status`](vervain_iba::Status) as a number: what is read from a peer may be any byte.
@@ -236,7 +237,7 @@ impl Receipt {
         to.slid_sl.store(u32::from(self.slid) | u32::from(self.sl) << 16, Ordering::Relaxed);
     }
 
-    /// What stands there.
+    /// Reads the fields there.
     #[inline]
     pub(crate) fn read(from: &Completed) -> Receipt {
         let status_opcode = from.status_opcode.load(Ordering::Relaxed);
@@ -263,12 +264,13 @@ impl Receipt {
     }
 }
 
-/// What the program has posted in a WQE, on a line that nobody else writes to.
+/// The program's part of a WQE, on a line that only the owner writes to.
 #[derive(Default)]
 pub(crate) struct Posted {
     /// The program's cookie.
     pub(crate) wr_id: AtomicU64,
-    /// In a queue with several claimers the first SGE: its address, 0 for none, and its length and key as in a [`WqeSge`].
+    /// In a queue with several claimers the first SGE: its address, 0 for none, and its length and key as in a
+    /// [`WqeSge`].
     addr: AtomicU64,
     len_key: AtomicU64,
 }
@@ -282,7 +284,7 @@ pub struct RecvQueue {
     pub view: RqView,
     blocks: Vec<Block>,
     pub(crate) state: OwnerLock<State>,
-    /// What the program has posted in each WQE.
+    /// The program's part of each WQE.
     pub(crate) posted: Box<[Posted]>,
     /// Position of the oldest receive not polled, of the queue of a connected QP. Changed under the CQ's lock.
     pub(crate) taken: AtomicU64,
@@ -294,9 +296,10 @@ pub struct RecvQueue {
 #[derive(Default)]
 pub(crate) struct State {
     free: Vec<u16>,
-    /// Given up while whoever had claimed them was cut off, and may still write into them until it has left.
+    /// WQEs that were given up after their claimers had been cut off; those may still write into them until they have
+    /// left.
     retired: Vec<u16>,
-    /// What takes their place.
+    /// WQEs that take their place.
     spare: Vec<u16>,
     in_use: Vec<bool>,
     /// The position at which each WQE was posted last: an entry of another position is an old one.
@@ -316,11 +319,12 @@ impl State {
 }
 
 impl RecvQueue {
-    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `exclusive` when at most one initiator
-    /// takes from it.
+    /// Makes a queue of `max_wr` receives (at least 1) with up to `max_sge` pieces each; `exclusive` when at most one
+    /// initiator takes from it.
     pub fn create(process: &'static Process, pd: u32, max_wr: u32, max_sge: u32, exclusive: bool) -> Result<RecvQueue> {
-        // Where there is one claimer, WQEs stand in the order of posting. Else there are more entries than receives, so that in a
-        // full queue what is posted and what is claimed are not neighbours: claimers and owner would wait for each other's lines.
+        // With one claimer, WQEs stand in the order of posting. Else there are more entries than receives, so that in a
+        // full queue posted and claimed entries are not neighbours: claimers and owner would wait for each other's
+        // lines.
         let slots = u64::from(max_wr.max(1).next_power_of_two()) << u32::from(!exclusive);
         let count = if exclusive { slots as u32 } else { max_wr.max(1) + SPARE as u32 };
         let stride =
@@ -451,8 +455,8 @@ impl RecvQueue {
         let ring = &*self.view.ring;
         let tail = state.tail;
         let slot = &ring[tail as usize & (ring.len() - 1)];
-        // What stood here one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its claimer
-        // may have been stopped right after its claim: note for it whose WQE that is, and move the head past it.
+        // The entry of one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its claimer
+        // may have been stopped right after its claim: note the claimer in the WQE, and move the head past it.
         let old = slot.load(Ordering::Acquire);
         // The WQE in hand is posted anew, so an old entry of its own says nothing about it.
         state.posted_at[index as usize] = tail;
@@ -469,7 +473,7 @@ impl RecvQueue {
         self.view.shared.tail.store(tail + 1, Ordering::Release);
     }
 
-    /// What a claimant has written into WQE `index` so far.
+    /// The fields that a claimant has written into WQE `index` so far.
     pub fn receipt(&self, index: u32) -> Receipt {
         self.view.wqe(index).map_or_else(Receipt::default, |wqe| Receipt::read(&wqe.completed))
     }
@@ -487,8 +491,8 @@ impl RecvQueue {
         self.free(index).then_some(completion)
     }
 
-    /// Takes receive `index` off the queue with a `receipt` that is known from elsewhere, where the time is not asked for. The
-    /// program will look at its message next, which lies in the cache of whoever sent it.
+    /// Takes receive `index` off the queue with a `receipt` that is known from elsewhere; for queues without
+    /// timestamps. The program will look at its message next, which lies in the sender's cache.
     #[inline]
     pub(crate) fn take_with(&self, index: u32, receipt: &Receipt, qp_num: u32) -> Option<Completion> {
         if let Some(posted) = self.posted.get(index as usize) {
@@ -507,14 +511,15 @@ impl RecvQueue {
         Some(Sge { addr, length: len_key as u32, lkey: (len_key >> 32) as u32 })
     }
 
-    /// That of a receive that is outstanding: the memory of others is the program's, whatever a peer says.
+    /// The first SGE of a receive that is outstanding; None else: other memory is the program's, and a peer's word does
+    /// not change that.
     pub(crate) fn outstanding_sge(&self, index: u32) -> Option<Sge> {
         let state = self.state.lock();
         if state.in_use.get(index as usize) == Some(&true) { self.first_sge(index) } else { None }
     }
 
-    /// Puts the beginning of `message`, which came in a completion, into `memory`, which a receive has; false if its key does not
-    /// allow that, or it is not there.
+    /// Puts the beginning of `message`, which came in a completion, into `memory`, which a receive has; false if its
+    /// key does not allow that, or it is not there.
     #[inline]
     pub(crate) fn scatter(&self, memory: &Sge, message: &Inline, is_revoked: bool) -> bool {
         self.process.scatter(memory, self.pd, message, is_revoked)
@@ -543,7 +548,7 @@ impl RecvQueue {
         Completion { timestamp, ..self.completion_of(&Receipt::read(&wqe.completed), index, qp_num) }
     }
 
-    /// The completion that `receipt` tells of, but for the time.
+    /// The completion for `receipt`, but for the time.
     #[inline]
     fn completion_of(&self, receipt: &Receipt, index: u32, qp_num: u32) -> Completion {
         Completion {
@@ -637,8 +642,8 @@ impl RecvQueue {
         theirs.into_iter().filter_map(|i| self.give_up(&mut state, i)).collect()
     }
 
-    /// Puts the WQEs that the dead initiator `qpn` had claimed and not published back to the end of the queue: for datagrams,
-    /// where nobody is told.
+    /// Puts the WQEs that the dead initiator `qpn` had claimed and not published back to the end of the queue: for
+    /// datagrams, whose loss is not reported.
     pub fn reap_and_repost(&self, qpn: u32) {
         let mut state = self.state.lock();
         self.note_claims(&state);
@@ -651,7 +656,7 @@ impl RecvQueue {
         }
     }
 
-    /// Who has claimed receive `index`, which is outstanding: its QPN, 0 for nobody.
+    /// The claimer of receive `index`, which is outstanding: its QPN, 0 for none.
     pub(crate) fn claimer(&self, index: u32) -> Option<u32> {
         let state = self.state.lock();
         let position = *state.posted_at.get(index as usize)?;
@@ -660,7 +665,7 @@ impl RecvQueue {
         Some(self.view.wqe(index)?.claimer.load(Ordering::Acquire))
     }
 
-    /// Writes into all WQEs who has claimed them, as the entries of the ring say.
+    /// Writes its claimer into each WQE, from the entries of the ring.
     fn note_claims(&self, state: &State) {
         for slot in &*self.view.ring {
             self.note_claim(state, slot.load(Ordering::Acquire));

@@ -16,8 +16,8 @@ pub struct SavedReceive {
 }
 
 impl RecvQueue {
-    /// All that are outstanding, the oldest first, claimed for a message or not: one by memory begins anew. Nobody is in flight on the
-    /// queue, and what was completed has been taken.
+    /// All that are outstanding, the oldest first, claimed for a message or not: one by memory begins anew. Nobody is
+    /// in flight on the queue, and what was completed has been taken.
     pub(crate) fn outstanding_receives(&self) -> Vec<SavedReceive> {
         self.outstanding_indices().into_iter().filter_map(|index| self.outstanding_receive(index)).collect()
     }
@@ -38,8 +38,8 @@ impl RecvQueue {
         self.outstanding_indices().iter().position(|i| *i == index).map(|place| place as u32)
     }
 
-    /// Claims the receive at `place` for the initiator `me`, whose message had it when it was saved: its index and its room. None if it is
-    /// claimed already, or not there.
+    /// Claims the receive at `place` for the initiator `me`, whose message had it when it was saved. Returns its index
+    /// and its room. None if it is claimed already, or not there.
     pub(crate) fn claim_place(&self, place: u32, me: u32) -> Option<(u32, u64)> {
         let index = *self.outstanding_indices().get(place as usize)?;
         let room = self.view.sges(index)?.iter().map(|sge| u64::from(RqView::sge(sge).length)).sum();

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_iba::{Sge, event};
 
-/// What an SRQ is made of.
+/// The parameters of a new SRQ.
 pub struct SrqInit<'a> {
     /// Receives that may be outstanding.
     pub max_wr: u32,
@@ -204,7 +204,7 @@ impl Srq {
 }
 
 impl Attend for Srq {
-    /// What peers have done: taken the queue below its limit.
+    /// Handles the news of peers: they have taken the queue below its limit.
     fn attend(&self, by: Looker) -> Looked {
         if by == Looker::Poll {
             return Looked::NotHere;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What an SRQ holds.
+/// The contents of an SRQ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedSrq {
     /// Its number; 0 for one that is not XRC.
@@ -21,12 +21,13 @@ pub struct SavedSrq {
     pub max_sge: u32,
     /// The limit that is armed, 0 for none.
     pub srq_limit: u32,
-    /// What is outstanding, the oldest first.
+    /// Outstanding receives, the oldest first.
     pub receives: Vec<SavedReceive>,
 }
 
 impl Srq {
-    /// What another SRQ needs to take its place. Its CQs were saved before, for what is completed is not outstanding any more.
+    /// The state that another SRQ needs to take its place. Its CQs were saved before, for completed receives are not
+    /// outstanding any more.
     pub fn save(&self) -> SavedSrq {
         let (max_wr, max_sge, srq_limit) = self.query();
         SavedSrq { number: self.number, max_wr, max_sge, srq_limit, receives: self.rq.outstanding_receives() }
@@ -37,7 +38,7 @@ impl Srq {
         self.xrc.as_ref().map(|(xrcd, cq)| (xrcd, cq))
     }
 
-    /// The SRQ that `saved` tells of; `xrc` as in [`SrqInit`]. EEXIST if its number is in use.
+    /// Makes the SRQ of `saved`; `xrc` as in [`SrqInit`]. EEXIST if its number is in use.
     pub fn restore(
         context: &Arc<Context>,
         pd: &Arc<Pd>,

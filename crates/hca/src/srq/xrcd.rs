@@ -46,7 +46,7 @@ impl Xrcd {
         Self::with_id(id, oflags)
     }
 
-    /// What makes it the domain that it is: the file, or nothing else of this host.
+    /// The identity of the domain: the file's, or one that no other domain of this host has.
     pub fn id(&self) -> u64 {
         self.id
     }

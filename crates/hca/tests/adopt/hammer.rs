@@ -1,5 +1,5 @@
-//! Threads and another process count in words of the range, each word one writer's, while it is adopted and reverted 10,000
-//! times. A counter that does not hold what its writer stored last is a lost write.
+//! Threads and another process count in words of the range, each word one writer's, while it is adopted and reverted
+//! 10,000 times. A counter that does not hold what its writer stored last is a lost write.
 
 use crate::{Memory, PAGE, adoption, fork, wait};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -137,7 +137,8 @@ fn vm_count(pid: i32, at: usize, expected: u64) -> bool {
     unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) == 8 }
 }
 
-/// The peer: behind the gate, by process_vm calls into some words, and into others through the mapping when there is one.
+/// The peer: behind the gate, by process_vm calls into some words, and into others through the mapping when there is
+/// one.
 fn peer(gate: &Gate, parent: i32, memory: &Memory, object: usize) -> bool {
     let mut n = 0;
     loop {

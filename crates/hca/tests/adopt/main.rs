@@ -1,5 +1,5 @@
-//! Adoption under load and at its edges: `hammer` (no write of any kind is lost in 10,000 exchanges), `pages` (which pages
-//! can be adopted, and what becomes of them). Without userfaultfd for kernel faults (root, CAP_SYS_PTRACE or
+//! Adoption under load and at its edges: `hammer` (no write of any kind is lost in 10,000 exchanges), `pages` (which
+//! pages can be adopted, and what becomes of them). Without userfaultfd for kernel faults (root, CAP_SYS_PTRACE or
 //! vm.unprivileged_userfaultfd=1) the tests say so and end.
 
 mod hammer;
@@ -77,7 +77,7 @@ fn fork(f: impl FnOnce() -> bool) -> i32 {
     }
 }
 
-/// Whether the child ended well.
+/// Returns true if the child ended well.
 fn wait(pid: i32) -> bool {
     let mut status = 0;
     // SAFETY: waits for a child of this process.

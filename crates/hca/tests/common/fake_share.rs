@@ -1,5 +1,5 @@
 //! A stand-in for the preload: memory in memfds or System V segments that a test makes, offered to the device as
-//! `ShareApi`. What is pinned is counted, and stays as long as the test keeps the object.
+//! `ShareApi`. Pins are counted, and pinned memory stays as long as the test keeps the object.
 #![allow(dead_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -40,7 +40,7 @@ static API: ShareApi = ShareApi {
 
 unsafe extern "C" fn set_reaper(_called: Option<unsafe extern "C" fn()>) {}
 
-/// Nothing is kept.
+/// There is no freed memory to give back.
 unsafe extern "C" fn reap() -> u64 {
     u64::MAX
 }
@@ -97,12 +97,12 @@ unsafe extern "C" fn set_fork_gate(before: Gate, after: Gate) {
     }
 }
 
-/// Whether the device has given its fork gate, which was opened and closed once.
+/// Returns true if the device has given its fork gate, which was opened and closed once.
 pub fn fork_gate() -> bool {
     GATED.load(Ordering::Relaxed)
 }
 
-/// What a program does that closes descriptors by number and opens something else.
+/// The effect of a program that closes descriptors by number and opens something else.
 pub fn replace_descriptor(addr: usize) {
     let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
     let object = objects.iter().find(|o| o.addr == addr).expect("an object at this address");

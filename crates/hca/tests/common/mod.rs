@@ -23,11 +23,11 @@ use vervain_hca::{
 
 /// Slot of initiators that exist only in the tests.
 pub const FOREIGN_SLOT: u32 = 900;
-/// What [`Rendezvous::initiator_lives`] answers.
+/// The answer of [`Rendezvous::initiator_lives`].
 pub static INITIATORS_LIVE: AtomicBool = AtomicBool::new(true);
 /// Slot of a process whose handshake is under way for ever.
 pub const SLOW_SLOT: u32 = 901;
-/// What [`Rendezvous::is_slow`] answers of it.
+/// The answer of [`Rendezvous::is_slow`] about it.
 pub static IS_SLOW: AtomicBool = AtomicBool::new(true);
 /// The arena's memfd.
 pub static ARENA_FD: AtomicI32 = AtomicI32::new(-1);

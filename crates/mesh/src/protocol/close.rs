@@ -10,8 +10,8 @@ use crate::address::Door;
 use crate::table::key;
 
 impl<F: Fabric> Pool<F> {
-    /// Closes connections, those that were unused for longest, until as many places are or will be free as are waited for, and a few
-    /// more. Says whether one could be free at once.
+    /// Closes connections, those that were unused for longest, until as many places are or will be free as are waited
+    /// for, and a few more. Says whether one could be free at once.
     pub(super) fn evict(&mut self, now: Instant) -> bool {
         let reserve = self.config.connections / 64;
         let needed = self.wants.located().count() + self.knocks.len() + reserve;
@@ -33,7 +33,7 @@ impl<F: Fabric> Pool<F> {
         idle.min_by_key(|(place, _)| place.stamp).map(|(_, index)| index)
     }
 
-    /// Nobody finds it any more.
+    /// Takes the connection out of all searches.
     fn shut(&mut self, index: u32) {
         let peer = &self.peers[index as usize];
         self.open.remove(key(peer.rank, peer.color));
@@ -72,7 +72,7 @@ impl<F: Fabric> Pool<F> {
         self.say(port, &door, message);
     }
 
-    /// Whether nothing is outstanding, at either end.
+    /// Returns true if nothing is outstanding, at either end.
     fn is_drained(&self, index: u32) -> bool {
         let (place, peer) = (&self.places[index as usize], &self.peers[index as usize]);
         let sent = if self.is_loop(index) { Some(place.sent) } else { peer.farewell.heard };
@@ -101,7 +101,7 @@ impl<F: Fabric> Pool<F> {
             farewell.round += 1;
             farewell.heard = None;
         }
-        // What the owner has sent since, or a new round of the peer.
+        // The owner has sent more since, or the peer has begun a new round.
         let is_news = farewell.said.is_some_and(|said| said != (place.sent, farewell.peers_round));
         let is_owed = farewell.owed;
         if self.is_drained(index) {

@@ -183,9 +183,9 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// Those for whom no place will be free soon must not wait for one, since they hold a place meanwhile: else ranks could wait
-    /// for each other in a circle. Only for a lower rank a place is taken from an attempt of the own, so that of all who ask at
-    /// once the lowest gets on.
+    /// Those for whom no place will be free soon must not wait for one, since they hold a place meanwhile: else ranks
+    /// could wait for each other in a circle. Only for a lower rank a place is taken from an attempt of the own, so
+    /// that of all who ask at once the lowest gets on.
     pub(super) fn turn_away(&mut self, now: Instant) {
         let wants = self.wants.located().count();
         for knock in self.knocks.without_hope(self.closing, wants) {

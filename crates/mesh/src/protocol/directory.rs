@@ -1,4 +1,4 @@
-//! Where is a rank? The leader of its block knows.
+//! The directory of ranks: the leader of a rank's block knows its address.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ pub fn leader_of(rank: u32, block: u32) -> u32 {
     rank / block * block
 }
 
-/// What a leader holds: the addresses of the ranks of its block, as they come.
+/// The directory of a leader: the addresses of the ranks of its block, as they come.
 pub struct Directory {
     first: u32,
     block: u32,
@@ -29,7 +29,8 @@ impl Directory {
         BLOCK as usize * size_of::<(u32, Doors)>() * 3 / 2
     }
 
-    /// Enters a rank; whether it is there now with this address. None if it is not of this block.
+    /// Enters a rank; true if it is there now with this address, false if with another one. None if it is not of this
+    /// block.
     pub fn register(&mut self, rank: u32, doors: Doors) -> Option<bool> {
         (leader_of(rank, self.block) == self.first).then(|| *self.ranks.entry(rank).or_insert(doors) == doors)
     }
@@ -39,13 +40,14 @@ impl Directory {
     }
 }
 
-/// Leaders whose addresses are kept, those of 2^21 ranks; of more, some are fetched again. That is to be rare: each fetch costs two
-/// changes of threads, and libpmix 4.2 keeps more than 100 bytes for good of each, also of a value that it has.
+/// Leaders whose addresses are kept, those of 2^21 ranks; of more, some are fetched again. That is to be rare: each
+/// fetch costs two changes of threads, and libpmix 4.2 keeps more than 100 bytes for good of each, also of a value that
+/// it has.
 const LEADERS: usize = 2048;
 
-/// What a rank has learned of others: of ranks a cache of fixed size, since they may be many; of leaders all.
+/// Addresses that a rank has learned: of ranks in a cache of fixed size, since they may be many; of all leaders.
 pub struct Known {
-    /// The own leader, which tells the others: it is never forgotten.
+    /// The own leader, which knows the others: it is never forgotten.
     home: Option<(u32, Doors)>,
     leaders: BTreeMap<u32, Doors>,
     /// Leaders that the owner is to fetch, and has not taken up yet.
@@ -109,7 +111,7 @@ impl Known {
         self.wanted.pop_front()
     }
 
-    /// As [`wanted_leader`](Known::wanted_leader), of those that `is` says.
+    /// As [`wanted_leader`](Known::wanted_leader), among those for which `is` is true.
     pub fn take_wanted(&mut self, is: impl Fn(u32) -> bool) -> Option<u32> {
         let at = self.wanted.iter().position(|leader| is(*leader))?;
         self.wanted.remove(at)

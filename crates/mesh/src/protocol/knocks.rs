@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::message::Id;
 use crate::address::{Door, Lanes};
 
-/// How many may wait.
+/// The most that may wait.
 const MOST: usize = 64;
 
 /// A peer that asks for a connection.
@@ -66,8 +66,8 @@ impl Knocks {
         self.queue.front().map(|first| first.id.color)
     }
 
-    /// Takes those out that will not have one of `places` places that are going to be free, of which `wants` others want some:
-    /// both are served in turn.
+    /// Takes those out that will not have one of `places` places that are going to be free, of which `wants` others
+    /// want some: both are served in turn.
     pub fn without_hope(&mut self, places: usize, wants: usize) -> Vec<Knock> {
         let served_before = |at: usize| (at + usize::from(!self.are_next)).min(wants);
         let hopeful = (0..self.queue.len()).take_while(|at| at + 1 + served_before(*at) <= places).count();

@@ -1,5 +1,6 @@
-//! Where other leaders are: a rank asks its own leader, a leader asks another one of its group, and one of each group asks the job's
-//! store. Launchers' libraries keep memory for good of each process whose values were fetched (libpmix 4.2: 2 KiB): for few by few.
+//! The search for other leaders: a rank asks its own leader, a leader asks another one of its group, and one of each
+//! group asks the job's store. Launchers' libraries keep memory for good for each process whose values were fetched
+//! (libpmix 4.2: 2 KiB), so few ranks fetch values, and each of them few.
 
 use std::time::Instant;
 
@@ -30,8 +31,9 @@ fn group(index: u32, leaders: u32) -> (u32, u32) {
     (first, if group == last { leaders - first } else { GROUP })
 }
 
-/// The leader that tells leader `own` where `leader` is; `own`: it fetches that itself. A leader fetches the addresses of its group, and
-/// for the group a share of all others. `size` are the ranks of the job, `block` those of a block.
+/// The leader that knows the address of `leader` for leader `own`; `own`: it fetches that itself. A leader fetches the
+/// addresses of its group, and for the group a share of all others. `size` are the ranks of the job, `block` those of a
+/// block.
 pub fn teller(own: u32, leader: u32, size: u32, block: u32) -> u32 {
     let leaders = size.div_ceil(block);
     let ((first, count), index) = (group(own / block, leaders), leader / block);
@@ -50,7 +52,7 @@ pub fn fetched(leaders: u32) -> u32 {
 /// Leaders that are looked for.
 #[derive(Default)]
 pub struct Seeking {
-    /// By this rank, from the one that tells it.
+    /// Leaders that this rank looks for, by the one that knows them.
     asked: Vec<(u32, Repeat)>,
     /// By ranks of this leader's block: which one, and where the answer goes.
     askers: Vec<(u32, usize, Door)>,
@@ -74,13 +76,14 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// The one that tells this rank where a leader is.
+    /// The rank that knows the address of a leader for this one.
     fn teller(&self, leader: u32) -> u32 {
         let Config { rank, job_rank, size, block, .. } = self.config;
         if self.directory.is_some() { teller(job_rank, leader, size, block) } else { leader_of(rank, block) }
     }
 
-    /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group is fetched first.
+    /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group
+    /// is fetched first.
     fn say_seek(&mut self, leader: u32) {
         let teller = self.teller(leader);
         if let Some(doors) = self.known.leader(teller) {
@@ -88,7 +91,7 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// Asks `teller`, whose address is known by now, for those that it tells.
+    /// Asks `teller`, whose address is known by now, for the leaders that it knows.
     pub(super) fn ask_teller(&mut self, teller: u32) {
         let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
         let asked: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();
@@ -116,7 +119,7 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// The owner could not fetch the address of `teller`: those that it tells are not found either.
+    /// The owner could not fetch the address of `teller`: the leaders that it knows are not found either.
     pub(super) fn lose_teller(&mut self, teller: u32, error: &Error) {
         let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
         let lost: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();
@@ -146,7 +149,8 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// Answers those who have asked for a leader whose address the owner has fetched, or could not fetch: they ask again.
+    /// Answers those who have asked for a leader whose address the owner has fetched, or could not fetch: they ask
+    /// again.
     pub(super) fn answer_askers(&mut self, leader: u32, doors: Option<Doors>) {
         let all = std::mem::take(&mut self.seeking.askers);
         let (these, others) = all.into_iter().partition(|(wanted, _, _)| *wanted == leader);

@@ -10,7 +10,7 @@ use super::{Fabric, Pool};
 use crate::address::{Door, Doors};
 use crate::error::{Error, Result};
 
-/// How far the registration is.
+/// The stage of the registration.
 pub enum Registration {
     /// The leader is not known yet.
     Not,
@@ -62,7 +62,7 @@ impl<F: Fabric> Pool<F> {
         self.settle(now);
     }
 
-    /// Whether this rank is in the directory.
+    /// Returns true if this rank is in the directory.
     pub fn registered(&self) -> bool {
         matches!(self.registration, Registration::Done)
     }

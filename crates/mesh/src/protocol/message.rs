@@ -11,7 +11,7 @@ pub const MAX_DATAGRAM: usize = 256;
 /// The version of header and messages, and of what is in the job's store; all ranks of a job have the same.
 pub const VERSION: u16 = 3;
 
-/// What the job's datagrams are told from others by: random, known to its ranks only.
+/// The key that distinguishes the job's datagrams from others: random, known to its ranks only.
 pub type Key = [u8; 16];
 
 const MAGIC: [u8; 4] = *b"VvMs";
@@ -28,7 +28,7 @@ pub struct Id {
     pub nonce: u64,
 }
 
-/// What ranks say to each other.
+/// A message between ranks.
 #[allow(missing_docs, reason = "each message says what is in it")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message<'a> {
@@ -42,8 +42,8 @@ pub enum Message<'a> {
     Lookup { rank: u32 },
     /// The answer.
     Found { rank: u32, doors: Doors },
-    /// To the leader of the own block: where is the process with this job rank, a leader too? It fetches the answer where it does not
-    /// know it.
+    /// To the leader of the own block: where is the process with this job rank, a leader too? It fetches the answer
+    /// where it does not know it.
     SeekLeader { leader: u32 },
     /// The answer.
     LeaderFound { leader: u32, doors: Doors },
@@ -55,36 +55,36 @@ pub enum Message<'a> {
     Ready { id: Id },
     /// No place for the Connect, and none that will be free soon.
     Busy { id: Id },
-    /// The Connect or Disconnect is not forgotten. For the latter: nothing is under way any more from this side for the `round`-th
-    /// time, and counts from before are not valid.
+    /// The Connect or Disconnect is not forgotten. For the latter: nothing is under way any more from this side for the
+    /// `round`-th time, and counts from before are not valid.
     Wait { id: Id, round: u32 },
     /// There is no attempt that this Accept belongs to.
     Stale { id: Id },
-    /// Closes the connection: nothing is under way any more from this side, which has sent so many messages that take a receive. It
-    /// has heard of this round of the peer.
+    /// Closes the connection: nothing is under way any more from this side, which has sent so many messages that take a
+    /// receive. It has heard of this round of the peer.
     Disconnect { id: Id, sent: u32, round: u32 },
     /// It is closed; this side had sent so many.
     Disconnected { id: Id, sent: u32 },
 }
 
-/// Who says it, and where the answer goes.
+/// The sender of a message, and the door for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope<'a> {
     /// The sender's rank.
     pub from: u32,
     /// The door that it was sent from.
     pub door: Door,
-    /// What it says.
+    /// Its message.
     #[serde(borrow)]
     pub message: Message<'a>,
 }
 
-/// What a datagram turned out to be.
+/// The result of decoding a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// Of this job and epoch.
+    /// A datagram of this job and epoch.
     Ours(Envelope<'a>),
-    /// Of this job, by another version of this crate.
+    /// A datagram of this job, by another version of this crate.
     OtherVersion(u16),
     /// Anything else.
     Foreign,
@@ -117,7 +117,7 @@ pub fn decode<'b>(bytes: &'b [u8], key: &Key, epoch: u32) -> Decoded<'b> {
     }
 }
 
-/// Whether numbers are in the ranges that verbs gives them.
+/// Returns true if numbers are in the ranges that verbs gives them.
 fn is_possible(envelope: &Envelope<'_>) -> bool {
     envelope.door.is_possible()
         && match envelope.message {

@@ -1,5 +1,6 @@
-//! The protocol of the doors, without I/O, clock and verbs: a pool of connections, the handshakes that open and close them, and the
-//! directory. The mesh drives it over a device, `tests/simulation` over a network that loses, repeats and reorders.
+//! The protocol of the doors, without I/O, clock and verbs: a pool of connections, the handshakes that open and close
+//! them, and the directory. The mesh drives it over a device, `tests/simulation` over a network that loses, repeats and
+//! reorders.
 
 mod close;
 mod connect;
@@ -31,11 +32,11 @@ use locate::Registration;
 use place::{Closed, Peer, Place, State};
 use wants::{Stage, Wants};
 
-/// What the protocol needs of the devices. A place has two QPs at each port, made when they are first needed.
+/// The devices, as the protocol needs them. A place has two QPs at each port, made when they are first needed.
 pub trait Fabric {
     /// Sends a datagram from the door of `port`; it may be lost.
     fn send(&mut self, port: usize, to: &Door, datagram: &[u8]);
-    /// Whether the place has QPs at this port already.
+    /// Returns true if the place has QPs at this port already.
     fn is_made(&self, place: u32, port: usize) -> bool;
     /// Takes the place's QPs to INIT, with the receives of the data lane posted.
     ///
@@ -54,7 +55,7 @@ pub trait Fabric {
     fn reset(&mut self, place: u32, port: usize) -> Result<()>;
 }
 
-/// Who this is, and how much it may use.
+/// The identity of this rank, and its limits.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// This process's number.
@@ -71,11 +72,11 @@ pub struct Config {
     pub connections: usize,
     /// Its doors.
     pub doors: Doors,
-    /// How many these are.
+    /// The number of colors.
     pub colors: u32,
-    /// What peers get with each connection.
+    /// The hello that peers get with each connection.
     pub hello: Vec<u8>,
-    /// How long a peer may be silent that was asked something.
+    /// Time for which a peer may leave a request unanswered.
     pub give_up: Duration,
     /// For jitter.
     pub seed: u64,
@@ -88,7 +89,8 @@ pub struct Pool<F> {
     key: Option<Key>,
     places: Box<[Place]>,
     peers: Box<[Peer]>,
-    /// Places that are open, by rank and color, of which the owner has heard: it may have to learn something of the peer first.
+    /// Places that are open, by rank and color, of which the owner has heard: it may have to learn something of the
+    /// peer first.
     open: Table<Link>,
     /// Places that are not free.
     used: Table<u32>,
@@ -114,7 +116,7 @@ pub struct Pool<F> {
     deadline: Option<Instant>,
 }
 
-/// What a pool with so many places holds, in a job with so many leaders, in bytes.
+/// Bytes that a pool of this size holds, in a job with this number of leaders.
 pub(crate) struct PoolBytes {
     /// Places, their peers, and who finds them.
     pub places: usize,
@@ -175,7 +177,7 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// Who this is.
+    /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -201,27 +203,27 @@ impl<F: Fabric> Pool<F> {
         self.open.get(key(rank, color))
     }
 
-    /// Whether the place is in this life, and open.
+    /// Returns true if the place is in this life, and open.
     #[inline]
     pub fn is_open(&self, link: Link) -> bool {
         let place = &self.places[link.index as usize];
         place.life == link.life && place.state == State::Open
     }
 
-    /// Whether the place is in this life.
+    /// Returns true if the place is in this life.
     #[inline]
     pub fn is_alive(&self, link: Link) -> bool {
         self.places.get(link.index as usize).is_some_and(|place| place.life == link.life)
     }
 
-    /// The life that the place is in; None where it is free.
+    /// The life that the place is in; None if it is free.
     #[inline]
     pub fn link(&self, index: u32) -> Option<Link> {
         let place = self.places.get(index as usize)?;
         (place.state != State::Free).then_some(Link { index, life: place.life })
     }
 
-    /// Whether the connection is held.
+    /// Returns true if the connection is held.
     pub fn is_held(&self, link: Link) -> bool {
         let place = &self.places[link.index as usize];
         place.life == link.life && place.holds > 0
@@ -282,17 +284,17 @@ impl<F: Fabric> Pool<F> {
         reached.map(|(place, index)| Link { index, life: place.life })
     }
 
-    /// Whether a connection is closing.
+    /// Returns true if a connection is closing.
     pub fn is_draining(&self) -> bool {
         self.closing > 0
     }
 
-    /// What peers get with each connection from now on.
+    /// Sets the hello that peers get with each connection from now on.
     pub fn set_hello(&mut self, hello: Vec<u8>) {
         self.config.hello = hello;
     }
 
-    /// What the peer has passed as its hello.
+    /// The hello that the peer has passed.
     pub fn hello(&self, link: Link) -> &[u8] {
         &self.peers[link.index as usize].hello
     }
@@ -312,7 +314,7 @@ impl<F: Fabric> Pool<F> {
     pub fn next_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         if let Some(Event::Opened(link)) = event {
-            // What the owner has not seen is not closed, so that it is that life.
+            // A connection whose event the owner has not taken is not closed, so it is that life.
             self.places[link.index as usize].unseen = false;
             let (rank, color) = self.peer(link);
             self.open.insert(key(rank, color), link);
@@ -321,12 +323,13 @@ impl<F: Fabric> Pool<F> {
         event
     }
 
-    /// Whether the owner has something to do at once: [`progress`](Pool::progress), an event to take, a leader to fetch.
+    /// Returns true if the owner has something to do at once: [`progress`](Pool::progress), an event to take, a leader
+    /// to fetch.
     pub fn needs_owner(&self) -> bool {
         self.due || !self.events.is_empty() || self.known.has_wanted()
     }
 
-    /// Whether [`progress`](Pool::progress) has something to do at once.
+    /// Returns true if [`progress`](Pool::progress) has something to do at once.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.due
@@ -357,7 +360,7 @@ impl<F: Fabric> Pool<F> {
         };
         let (from, door) = (envelope.from, envelope.door);
         let is_registering = matches!(envelope.message, Message::Register { .. } | Message::Refused);
-        // A second process with this process's rank is told so; anything else of it is not heard.
+        // A second process with this process's rank gets an answer to its registration; its other messages are ignored.
         if from >= self.config.size || from == self.config.rank && !is_registering {
             return;
         }
@@ -401,12 +404,13 @@ impl<F: Fabric> Pool<F> {
         self.events.push_back(Event::Failed { rank, color, error });
     }
 
-    /// What follows from any change: places that have become free go to those who wait, and others are freed for the rest.
+    /// Carries out the consequences of any change: free places go to the ranks that wait, and others are freed for the
+    /// rest.
     fn settle(&mut self, now: Instant) {
         self.due = false;
         loop {
             self.finish_closings();
-            // What was wanted while it closed is among them.
+            // Requests that came while it closed are among them.
             self.locate(now);
             self.seek_leaders(now);
             self.serve(now);
@@ -463,7 +467,7 @@ impl<F: Fabric> Pool<F> {
         self.events.push_back(Event::Opened(link));
     }
 
-    /// Ends the life of a place that is not open any more, or never was. What was wanted of it is wanted again.
+    /// Ends the life of a place that is not open any more, or never was. Its pending request is made again.
     fn vacate(&mut self, index: u32) {
         let place = &mut self.places[index as usize];
         if place.state == State::Closing {

@@ -7,10 +7,10 @@ use super::repeat::Repeat;
 use super::wants::Want;
 use crate::address::{Door, Lanes, Site};
 
-/// What a place is used for.
+/// The state of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Nothing.
+    /// Not used.
     Free,
     /// The peer was asked. It posts nothing before it has heard that this end is open.
     Connecting,
@@ -18,11 +18,11 @@ pub enum State {
     Accepted,
     /// Both may post.
     Open,
-    /// What is under way is finished, nothing new begins.
+    /// Requests in progress are finished, none begins.
     Closing,
 }
 
-/// What is counted at each request; 32 bytes, so that two share a cache line.
+/// The counts for each request; 32 bytes, so that two share a cache line.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub state: State,
@@ -44,16 +44,17 @@ impl Place {
         Place { state: State::Free, unseen: false, let_go: false, life: 0, holds: 0, sent: 0, received: 0, stamp: 0 };
 }
 
-/// How far the closing is.
+/// The stage of closing.
 ///
-/// An end that closes may still be held, for answers of the peer's, and the peer may have told its count before it sent them. Messages
-/// of two lanes overtake each other, so that as many as were told may have come, and be others. So a count is valid only if the peer
-/// told it after it had heard that this end is held no more: each time that this becomes so is a round.
+/// An end that closes may still be held, for answers of the peer's, and the peer may have sent its count before it sent
+/// those. Messages of two lanes overtake each other, so that as many as counted may have come, and be others. So a
+/// count is valid only if the peer sent it after it had learned that this end is held no more. Each time that the holds
+/// end begins a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Farewell {
-    /// What this end has said that it had sent, and in which round of the peer.
+    /// The count of sent messages that this end has announced, and the round of the peer in which it did.
     pub said: Option<(u32, u32)>,
-    /// What the peer has said that it had sent, in this round of this end.
+    /// The count of sent messages that the peer has announced in this round of this end.
     pub heard: Option<u32>,
     /// The peer has closed its end: its count is the last.
     pub is_last: bool,
@@ -82,14 +83,14 @@ pub struct Peer {
     pub port: usize,
     pub door: Door,
     pub id: Id,
-    /// What this end has told of itself.
+    /// The lanes of this end, once the peer was sent them.
     pub lanes: Option<Lanes>,
-    /// What the peer has told of itself, where this end has asked.
+    /// The lanes of the peer, once they have come, if this end has asked.
     pub theirs: Option<Lanes>,
     pub hello: Vec<u8>,
     pub repeat: Option<Repeat>,
     pub farewell: Farewell,
-    /// What the owner wants as soon as the place is open, or if it gets free before.
+    /// A request of the owner for when the place is open, or gets free before.
     pub wanted: Option<Want>,
 }
 
@@ -115,7 +116,8 @@ pub struct Closed {
     order: VecDeque<Id>,
 }
 
-/// How many are remembered: at ten thousand closings a second some hundreds of milliseconds, in which a peer asks several times.
+/// The number of them that are remembered: at ten thousand closings a second they last some hundreds of milliseconds,
+/// in which a peer asks several times.
 const REMEMBERED: usize = 2048;
 
 impl Closed {
@@ -123,7 +125,8 @@ impl Closed {
         Self { sent: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Bytes of as many as are remembered: a table at most seven eighths full with a byte more for each of its places, and the order.
+    /// Bytes of as many as are remembered: a table at most seven eighths full with a byte more for each of its places,
+    /// and the order.
     pub fn bytes() -> usize {
         let buckets = (REMEMBERED * 8 / 7).next_power_of_two();
         buckets * (size_of::<(Id, u32)>() + 1) + (REMEMBERED + 1).next_power_of_two() * size_of::<Id>()
@@ -139,7 +142,7 @@ impl Closed {
         self.sent.insert(id, sent);
     }
 
-    /// What this end had sent by the connection.
+    /// The number of messages that this end had sent by the connection.
     pub fn sent(&self, id: &Id) -> Option<u32> {
         self.sent.get(id).copied()
     }

@@ -25,7 +25,7 @@ impl Repeat {
         self.next
     }
 
-    /// Whether it is time to ask again; then the next time is later.
+    /// Returns true if it is time to ask again; then the next time is later.
     pub fn is_due(&mut self, now: Instant, rng: &mut fastrand::Rng) -> bool {
         if now < self.next {
             return false;
@@ -50,7 +50,7 @@ fn jitter(interval: Duration, rng: &mut fastrand::Rng) -> Duration {
     interval.mul_f64(0.75 + 0.5 * rng.f64())
 }
 
-/// How long to rest after the peer had no place for the `rounds`-th time.
+/// Time to rest after the peer had no place for the `rounds`-th time.
 pub fn rest(rounds: u32, rng: &mut fastrand::Rng) -> Duration {
     let longest = (FIRST * 2u32.pow(rounds.min(5))).min(LONGEST);
     longest.mul_f64(0.1 + 0.9 * rng.f64())

@@ -7,13 +7,13 @@ use super::repeat::Repeat;
 use crate::address::Doors;
 use crate::table::key;
 
-/// How many of them, the oldest, are worked on at once.
+/// The number of them, the oldest, that are in progress at once.
 pub const WINDOW: usize = 64;
 
-/// How far one is.
+/// The stage of one.
 #[derive(Debug, Clone, Copy)]
 pub enum Stage {
-    /// Nobody has been asked for the address.
+    /// The address has not been asked for.
     New,
     /// The leader was asked.
     Locating(Repeat),

@@ -152,13 +152,14 @@ fn a_peer_that_holds_what_is_to_be_closed_is_not_taken_for_dead() {
     assert!(few.found(1, 2).is_some() && !few.pools[1].is_alive(link));
 }
 
-/// What was received is as much as the peer has said, but not the same.
+/// As many messages were received as the peer's count, but not the same ones.
 #[test]
 fn a_count_from_before_an_answer_is_not_valid() {
     let mut few = Few::new(4);
     let link = few.open(1, 0);
     let there = few.pools[0].find(1, 0).expect("open");
-    // Rank 0 has asked by this connection, and holds it. Rank 1 has sent a command, whose completion nobody polls for a while.
+    // Rank 0 has asked by this connection, and holds it. Rank 1 has sent a command, whose completion nobody polls for a
+    // while.
     few.pools[0].hold(there);
     few.pools[1].sent(link);
     few.open(1, 1);
@@ -363,8 +364,8 @@ fn only_leaders_ask_the_store_for_leaders() {
     assert_eq!(few.pools[0].wanted_leader(), None);
 }
 
-/// Three of 128 leaders, each of a block of one rank: machines 0 and 1, ranks 0 and 5, are of one group, and of the addresses of all
-/// others rank 5 fetches that of machine 2, rank 37, for it.
+/// Three of 128 leaders, each of a block of one rank: machines 0 and 1, ranks 0 and 5, are of one group, and of the
+/// addresses of all others rank 5 fetches that of machine 2, rank 37, for it.
 fn three_leaders() -> Few {
     let of =
         |(rank, machine)| pool(rank, machine, |config| (config.job_rank, config.block, config.size) = (rank, 1, 128));
@@ -433,7 +434,7 @@ fn a_question_for_a_leader_that_is_lost_is_asked_again() {
     few.pass(Duration::from_millis(10));
     few.exchange();
     assert!(few.found(1, 5).is_some());
-    // One that its leader never tells of.
+    // A rank whose address its leader never sends.
     few.pools[2].want(few.now, 9, 0);
     few.exchange_but(|message| matches!(message, Message::SeekLeader { .. }));
     few.pass(Duration::from_secs(31));

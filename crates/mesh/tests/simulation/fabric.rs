@@ -32,7 +32,7 @@ impl Fake {
         Self { machine, rng, qps: HashMap::new(), sent: Vec::new(), reset: Vec::new() }
     }
 
-    /// What the place is connected to, and as what.
+    /// The two ends of the connection of the place.
     pub fn connection(&self, place: u32) -> Option<(End, End)> {
         let found = |port| match self.qps.get(&(place, port)) {
             Some((own, State::Connected(peer))) => Some((*own, *peer)),
@@ -47,7 +47,7 @@ pub fn door(machine: u32, port: u32) -> Door {
     Door { site: Site::Lid(u16::try_from(machine).expect("few") + 1), qpn: machine << 4 | port, qkey: machine }
 }
 
-/// Whose door it is.
+/// The machine and port of a door.
 pub fn behind(door: &Door) -> (usize, usize) {
     ((door.qpn >> 4) as usize, (door.qpn & 0xf) as usize)
 }

@@ -38,7 +38,7 @@ pub fn pool(rank: u32, machine: u32, change: impl FnOnce(&mut Config)) -> Pool<F
 }
 
 impl Few {
-    /// As many machines, of the same ranks, that are registered.
+    /// Makes this number of machines, of the same ranks, all registered.
     pub fn new(machines: u32) -> Few {
         let pools = (0..machines).map(|machine| pool(machine, machine, |_| ())).collect();
         let mut few = Few { now: Instant::now(), pools };
@@ -51,7 +51,7 @@ impl Few {
         few
     }
 
-    /// What a machine has sent.
+    /// The datagrams that a machine has sent.
     pub fn sent(&mut self, machine: usize) -> Vec<(Door, Vec<u8>)> {
         let sent = std::mem::take(&mut self.pools[machine].fabric_mut().sent);
         sent.into_iter().map(|(_, door, bytes)| (door, bytes)).collect()

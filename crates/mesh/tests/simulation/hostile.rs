@@ -58,7 +58,7 @@ fn hostile_datagrams_change_nothing() {
                 let mut bytes = encoded(&KEY, EPOCH, 0, Message::Registered);
                 bytes.truncate(26);
                 bytes.extend((0..rng.usize(0..=MAX_DATAGRAM - 26)).map(|_| rng.u8(..) >> rng.u32(0..8)));
-                // What it might say by chance is not of a rank of this job.
+                // A message that it might send by chance must not be of a rank of this job.
                 if let Decoded::Ours(envelope) = decode(&bytes, &KEY, EPOCH)
                     && envelope.from < 16
                 {
@@ -92,7 +92,7 @@ fn a_flood_of_connects_does_not_take_what_is_held() {
         few.pools[1].datagram(few.now, 0, &encoded(&KEY, EPOCH, from, connect));
     }
     assert!(few.pools[1].is_open(held) && few.pools[1].links().count() <= 2);
-    // Nobody of them answers the Accept.
+    // None of them answers the Accept.
     few.sent(1);
     few.pass(Duration::from_secs(1));
     assert!(few.sent(1).len() < 200);

@@ -1,6 +1,6 @@
-//! A deterministic simulation of the protocol: machines with small pools, a network between their doors that loses, repeats, delays
-//! and reorders, and owners that want connections, hold them, and send by them. One seed decides all of it; VERVAIN_SEED runs that
-//! seed alone and prints what happens.
+//! A deterministic simulation of the protocol: machines with small pools, a network between their doors that loses,
+//! repeats, delays and reorders, and owners that want connections, hold them, and send by them. One seed decides all of
+//! it; VERVAIN_SEED runs that seed alone and prints what happens.
 
 mod directed;
 mod fabric;

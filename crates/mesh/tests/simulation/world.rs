@@ -1,4 +1,5 @@
-//! Machines, the network between their doors, and what RC carries by open connections. Time is virtual, in microseconds.
+//! Machines, the network between their doors, and what RC carries by open connections. Time is virtual, in
+//! microseconds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -20,7 +21,7 @@ pub struct Setting {
     pub colors: u32,
     pub block: u32,
     pub connections: usize,
-    /// Of 100 datagrams.
+    /// Of 100 datagrams, those that are lost.
     pub lost: u32,
     pub repeated: u32,
     /// Of 100 datagrams, those that take much longer than others.
@@ -34,7 +35,7 @@ pub struct Setting {
     pub verbose: bool,
 }
 
-/// What a machine does by a connection.
+/// The action of a machine by a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// RDMA: the peer's software does not see it.
@@ -43,7 +44,7 @@ enum Kind {
     Command,
     /// A message that is answered by one, for which the sender holds the connection.
     Question,
-    /// That answer.
+    /// An answer to it.
     Answer,
 }
 
@@ -94,7 +95,7 @@ pub struct World {
     pub machines: Vec<Machine>,
     /// Job rank of each rank.
     places_of_ranks: Vec<usize>,
-    /// What an end has outstanding: requests, messages to it, completions that nobody has polled.
+    /// Outstanding work of an end: requests, messages to it, completions that were not polled.
     outstanding: HashMap<End, u32>,
     pub datagrams: u64,
     pub closed: u64,
@@ -301,7 +302,7 @@ impl World {
         self.after(delay, Action::Job(machine));
     }
 
-    /// What an owner does after each call.
+    /// The owner's work after each call.
     fn attend(&mut self, machine: usize) {
         let now = self.instant();
         let mut rounds = 0;
@@ -371,7 +372,7 @@ impl World {
         }
     }
 
-    /// What must hold at each moment.
+    /// The invariants of each moment.
     fn check(&mut self, machine: usize) {
         for end in std::mem::take(&mut self.machines[machine].pool.fabric_mut().reset) {
             let left = self.outstanding.remove(&end).unwrap_or(0);

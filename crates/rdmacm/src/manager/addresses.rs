@@ -17,7 +17,7 @@ use crate::reports::{Report, What};
 
 /// Ports for those who ask for none in particular (Linux's net.ipv4.ip_local_port_range, by default).
 pub(super) const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
-/// How many of them are tried.
+/// The number of them that are tried.
 const TRIES: u32 = 4096;
 /// Bytes of the stack of a thread that asks whether a host answers.
 const RESOLVE_STACK: usize = 256 << 10;
@@ -29,7 +29,7 @@ pub(super) struct Place {
     pub address: [u8; 16],
 }
 
-/// That an identifier has claimed one, and how.
+/// The claim of an identifier on a place, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub place: Place,
@@ -43,7 +43,7 @@ impl Claim {
         self.place.service
     }
 
-    /// Whether no request is for both: one takes those over IPv4 only, the other those over IPv6.
+    /// Returns true if no request is for both: one takes those over IPv4 only, the other those over IPv6.
     pub fn is_apart_from(&self, other: &Claim) -> bool {
         self.place != other.place || self.is_of_another_family(other)
     }
@@ -53,7 +53,7 @@ impl Claim {
         self.is_ipv4 && is_only_ipv6(other) || other.is_ipv4 && is_only_ipv6(self)
     }
 
-    /// Whether a request may be for both.
+    /// Returns true if a request may be for both.
     fn overlaps(&self, other: &Claim) -> bool {
         let (one, another) = (&self.place, &other.place);
         let same = one.address == another.address || [one.address, another.address].contains(&ANY);
@@ -61,13 +61,13 @@ impl Claim {
     }
 }
 
-/// What identifiers of this process have claimed.
+/// The claims of identifiers of this process.
 #[derive(Default)]
 pub(super) struct Claims(HashMap<Place, Vec<Claim>>);
 
 impl Claims {
-    /// Whether this one may be there besides: EADDRNOTAVAIL where one of two is for any address, and EADDRINUSE for the very same one
-    /// (cma_check_port of the kernel).
+    /// Checks that this claim may stand beside the others: EADDRNOTAVAIL if one of two is for any address, and
+    /// EADDRINUSE for the very same one (cma_check_port of the kernel).
     fn check(&self, claim: &Claim) -> Result<(), c_int> {
         let others = self.0.values().flatten().filter(|other| claim.overlaps(other));
         let mut others = others.filter(|other| !(claim.reuses_address && other.reuses_address));
@@ -79,7 +79,7 @@ impl Claims {
     }
 }
 
-/// What a program sets of an identifier.
+/// A setting of an identifier by the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Setting {
     TrafficClass(u8),
@@ -157,8 +157,8 @@ impl Manager {
             (ident.phase == Phase::Idle).then_some((ident.space, how)).ok_or(libc::EINVAL)
         })?;
         let (claim, port) = self.claim(space, &address, how)?;
-        // The loopback's address stands for no device, as the kernel has it: libfabric, which binds to it to learn that, would tell it to the
-        // peers of other hosts. Unless devices have no other.
+        // The loopback's address stands for no device, as the kernel has it: libfabric, which binds to it to learn
+        // that, would tell it to the peers of other hosts. Unless devices have no other.
         let sources = sources(self.verbs, &self.devices);
         let is_of_none = address.ip().is_unspecified() || is_any(address.ip()) && !are_of_the_loopback(&sources);
         let found = if is_of_none { None } else { source_of(&sources, &address) };
@@ -189,7 +189,8 @@ impl Manager {
         bound
     }
 
-    /// `rdma_resolve_addr(3)`: errors that the kernel knows at once are returned, others are events. A host may take this long to answer.
+    /// `rdma_resolve_addr(3)`: errors that the kernel knows at once are returned, others are events. A host may take
+    /// this long to answer.
     pub fn resolve_address(
         &'static self,
         id: Handle,
@@ -291,7 +292,7 @@ impl Manager {
                     ident.route.iter_mut().for_each(|route| route.traffic_class = class);
                 }
                 Setting::AckTimeout(exponent) if exponent < 32 => ident.ack_timeout = exponent,
-                // As rdma_set_reuseaddr of the kernel has it.
+                // The rule of rdma_set_reuseaddr in the kernel.
                 Setting::ReusesAddress(yes) if ident.phase == Phase::Idle || yes && ident.phase != Phase::Listening => {
                     ident.reuses_address = yes;
                 }
@@ -310,7 +311,7 @@ impl Manager {
         self.with(id, |_, ident, _| Ok(ident.peer_ece))
     }
 
-    /// `rdma_join_multicast(3)`: what to attach the QP to is told by the event.
+    /// `rdma_join_multicast(3)`: the event names the group to attach the QP to.
     pub fn join(&self, id: Handle, group: IpAddr, context: usize) -> Result<(), c_int> {
         self.with(id, |_, ident, _| {
             let route = ident.route.ok_or(libc::EINVAL)?;

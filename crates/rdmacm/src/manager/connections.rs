@@ -24,18 +24,19 @@ fn room<const N: usize>(parts: &[&[u8]]) -> Result<[u8; N], c_int> {
     Ok(room)
 }
 
-/// How long it is asked for a service that nobody has, and after which pauses again, each twice as long. Programs tell each other by
-/// other means when to connect, some before they listen: with the kernel and an adapter, who connects takes longer to get there.
+/// Time for which a request for a service without a listener is repeated, and the pauses in between, each twice as
+/// long. Programs tell each other by other means when to connect, some before they listen: with the kernel and an
+/// adapter, the connecting side takes longer to get there.
 const PATIENCE_NS: u64 = 1_000_000_000;
 const FIRST_PAUSE_NS: u64 = 1_000_000;
 const LONGEST_PAUSE_NS: u64 = 64_000_000;
 
-/// What `rdma_connect` asks for.
+/// The request of `rdma_connect`.
 #[derive(Clone, Copy)]
 pub(super) struct Attempt {
     path: Path,
     ask: Ask,
-    /// For how long it is asked again where nobody listens, and after which pause.
+    /// Time at which the request for a service without a listener is given up, and the pause before the next one.
     until: u64,
     pause: u64,
 }
@@ -263,12 +264,14 @@ impl Manager {
         })
     }
 
-    /// What the QP of an identifier is to be moved to `to` with, and the mask of that. EINVAL where it is not that far.
+    /// The attributes, and their mask, with which the QP of an identifier is moved to `to`. EINVAL if it is too early
+    /// for that.
     pub fn qp_attr(&self, id: Handle, to: ibv_qp_state) -> Result<(ibv_qp_attr, c_int), c_int> {
         self.with(id, |_, ident, _| {
             let route = ident.route.ok_or(libc::EINVAL)?;
             let mut attr = ibv_qp_attr { qp_state: to, ..ibv_qp_attr::default() };
-            // A QP of RC asks and answers, an end of XRC does one of it, one of UC neither, and has attributes of that only (ibv_modify_qp(3)).
+            // A QP of RC asks and answers, an end of XRC does one of it, one of UC neither, and has attributes of that
+            // only (ibv_modify_qp(3)).
             let asks = matches!(ident.qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND);
             let answers = matches!(ident.qp_type, IBV_QPT_RC | IBV_QPT_XRC_RECV);
             let mask = match to {

@@ -1,4 +1,4 @@
-//! What is known of an identifier.
+//! The state of an identifier.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +17,11 @@ use crate::manager::Handle;
 use crate::queue::{Outstanding, Queue, Queued};
 use crate::reports::Report;
 
-/// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us, twice.
+/// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us,
+/// twice.
 const ACK_TIMEOUT: u8 = 19;
 
-/// Where an identifier stands.
+/// The phase of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Idle,
@@ -37,12 +38,12 @@ pub(super) enum Phase {
     Listening,
 }
 
-/// What is known of an identifier.
+/// The state of an identifier.
 pub(super) struct Ident {
     pub queue: Arc<Queue>,
     /// Events of it that the program has and has not acknowledged.
     pub outstanding: Arc<Outstanding>,
-    /// What the program has of it; none of a request that it has not seen.
+    /// The program's object for it; None for a request that it has not seen.
     pub object: Option<Object>,
     pub space: u32,
     pub qp_type: ibv_qp_type,
@@ -52,12 +53,12 @@ pub(super) struct Ident {
     pub claim: Option<Claim>,
     pub route: Option<Route>,
     pub conn: Option<CommId>,
-    /// What it asks for, until that is answered.
+    /// Its request, until that is answered.
     pub attempt: Option<Attempt>,
-    /// How many requests may wait, and which do: those that the program has not seen.
+    /// The number of requests that may wait, and those that do: the program has not seen them.
     pub backlog: usize,
     pub waiting: Vec<Handle>,
-    /// Who it was that listened.
+    /// The listener that it came from.
     pub listener: Option<Handle>,
     pub own_psn: u32,
     pub peer_psn: u32,
@@ -80,7 +81,7 @@ pub(super) struct Ident {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object(pub *mut Id);
 
-// SAFETY: an address; whoever follows it says why it may.
+// SAFETY: an address; each use of it has a reason of its own.
 unsafe impl Send for Object {}
 
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +90,7 @@ pub(super) struct Group {
     pub address: IpAddr,
 }
 
-/// What `rdma_connect` and `rdma_accept` take.
+/// Parameters of `rdma_connect` and `rdma_accept`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnParam {
     pub private_data: Vec<u8>,
@@ -100,11 +101,11 @@ pub(crate) struct ConnParam {
     pub rnr_retry_count: u8,
     pub srq: bool,
     pub qpn: u32,
-    /// Of a UD QP that answers.
+    /// Q_Key, for a UD QP that answers.
     pub qkey: u32,
 }
 
-/// What of an identifier `struct rdma_cm_id` shows.
+/// The part of an identifier that `struct rdma_cm_id` shows.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     pub from: Option<SocketAddr>,

@@ -1,4 +1,4 @@
-//! What comes of other ends, and what is told of it.
+//! Datagrams of other ends, and the events that follow from them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::address::gid_of;
 use crate::device::{Route, Source, is_link_local, sources};
 use crate::reports::{Report, Says, What};
 
-/// How long a request may take to be accepted, for who asks again: 4.096 us x 2^24 is 68 s, as the kernel's rdma_cm says.
+/// Time for which a request may wait to be accepted, for a peer that asks again: 4.096 us x 2^24 is 68 s, the value of
+/// the kernel's rdma_cm.
 const MRA_TIMEOUT: u8 = 24;
 
 impl Manager {
@@ -32,7 +33,7 @@ impl Manager {
                 // A target's number stands where that of an end-to-end context would (IBA annex A14).
                 let qpn = if ident.service() == Service::Xrc { rep.local_eecn } else { rep.local_qpn };
                 ident.peer_qpn = qpn;
-                // What one takes, the other may have under way (IBA 12.6.8).
+                // The number that one end takes is the number that the other may have outstanding (IBA 12.6.8).
                 ident.own_resources = rep.initiator_depth;
                 ident.own_depth = rep.responder_resources;
                 ident.rnr_retry_count = rep.rnr_retry_count;
@@ -55,8 +56,9 @@ impl Manager {
                 ident.tell(id, Report::plain(RDMA_CM_EVENT_ESTABLISHED, 0));
             }),
             Event::Rejected { conn, reason, private_data, .. } => state.of(conn, |id, ident| {
-                // Of a request that the program has not accepted nothing is told: accepting it will fail (ucma_event_handler of the kernel). Its
-                // context is still that of who listens, so the program would take the event for another's.
+                // A request that the program has not accepted causes no event: accepting it will fail
+                // (ucma_event_handler of the kernel). Its context is still the listener's, so the program would take
+                // the event for another one's.
                 if std::mem::replace(&mut ident.phase, Phase::Disconnected) == Phase::Requested {
                     return;
                 }
@@ -148,9 +150,9 @@ impl Manager {
             ident.rnr_retry_count = req.rnr_retry_count;
             ident.ack_timeout = req.primary_local_ack_timeout;
             ident.peer_ece = ece(req.ece_vendor, req.ece_options);
-            // Who asks again is told to be patient.
+            // A peer that asks again gets an MRA.
             let _ = state.machine.prepare_mra(now(), conn, MRA_TIMEOUT, &[]);
-            // What one takes, the other may have under way (IBA 12.6.5).
+            // The number that one end takes is the number that the other may have outstanding (IBA 12.6.5).
             ident.own_resources = req.initiator_depth;
             ident.own_depth = req.responder_resources;
             says.responder_resources = req.initiator_depth;
@@ -172,7 +174,7 @@ impl Manager {
     }
 }
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy)]
 #[allow(clippy::large_enum_variant, reason = "both are of the size of a MAD")]
 enum Asked {
@@ -203,7 +205,7 @@ impl Asked {
         }
     }
 
-    /// Nobody listens, or who does is busy.
+    /// Refuses a request for which there is no listener, or a busy one.
     fn refuse(&self, machine: &mut Machine, conn: CommId, is_busy: bool) {
         if let Asked::Connection(_) = self {
             let reason = if is_busy { reason::CONSUMER_DEFINED } else { reason::INVALID_SERVICE_ID };
@@ -226,7 +228,7 @@ fn path_source(sources: &[Source], path: &Path) -> Option<Source> {
     sources.iter().filter(on).find(|s| s.index == path.sgid_index).or_else(|| sources.iter().find(on)).copied()
 }
 
-/// Whether an event is the answer that nobody has what was asked for.
+/// Returns true if an event is the answer that nobody has what was asked for.
 fn is_of_nobody(event: &Event) -> bool {
     match event {
         Event::Rejected { reason, .. } => *reason == reason::INVALID_SERVICE_ID,
@@ -244,7 +246,7 @@ impl State {
         }
     }
 
-    /// Who listens for a request: at the very address, or at any.
+    /// The listener for a request: at the very address, or at any.
     fn listener(&self, service: u64, path: &Path, header: &IpHeader, is_datagram: bool) -> Option<Handle> {
         let takes = |id: &Handle, wanted: &[u8; 16]| {
             let Some(ident) = self.ids.get(id) else { return false };

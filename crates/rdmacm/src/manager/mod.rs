@@ -1,5 +1,6 @@
-//! The connection manager of the process, as the kernel's rdma_cm is for others: what identifiers are bound to, where they are on their way to a
-//! connection, and what is told of them. It knows no struct of C's; events go to queues, and MADs to QP 1.
+//! The connection manager of the process, as the kernel's rdma_cm is for others: the addresses that identifiers are
+//! bound to, their phases on the way to a connection, and their events. It knows no struct of C's; events go to queues,
+//! and MADs to QP 1.
 
 mod addresses;
 mod connections;
@@ -30,7 +31,7 @@ use crate::verbs::{Verbs, verbs};
 /// An identifier, for as long as the process lives.
 pub(crate) type Handle = u64;
 
-/// How long the end of a process waits for what goes on, in ns, and between two looks.
+/// Nanoseconds for which the end of a process waits for calls in progress, and the time between two looks.
 const LOCKED_AT_THE_END: u64 = 200_000_000;
 const NAP: Duration = Duration::from_micros(100);
 
@@ -48,7 +49,7 @@ struct State {
     by_conn: HashMap<CommId, Handle>,
     /// By service ID.
     listeners: HashMap<u64, Vec<Handle>>,
-    /// Who asks again, and when.
+    /// Identifiers that ask again, and the times.
     again: Vec<(u64, Handle)>,
     last: Handle,
     /// When the progress thread looks at the clock next.
@@ -70,21 +71,22 @@ fn service(space: u32, port: u16) -> u64 {
     service_id(space as u16, port)
 }
 
-/// That of a process, by its number: a child has its parent's memory, and none of what the parent was given.
+/// The manager of a process, by the process's number: a child has its parent's memory, but none of the
+/// resources that the parent was given.
 static CURRENT: Mutex<Option<(u32, &'static Manager)>> = Mutex::new(None);
 
 impl Manager {
-    /// That of this process, if it has asked for it before.
+    /// The manager of this process, if it has been made.
     fn known() -> Option<&'static Manager> {
         let current = CURRENT.try_lock().ok()?;
         current.filter(|(of, _)| *of == std::process::id()).map(|(_, manager)| manager)
     }
 
-    /// That of this process. ENODEV where libibverbs is not Vervain's or has no device.
+    /// The manager of this process. ENODEV if libibverbs is not Vervain's or has no device.
     pub fn get() -> Result<&'static Manager, c_int> {
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
-        // What a child has inherited is its parent's.
+        // An inherited manager is the parent's.
         if let Some((_, manager)) = current.filter(|(of, _)| *of == process) {
             return Ok(manager);
         }
@@ -165,7 +167,7 @@ impl Manager {
         true
     }
 
-    /// What the program has for it.
+    /// The program's object for it.
     pub fn object(&self, id: Handle) -> Option<*mut Id> {
         self.state().ids.get(&id).and_then(|ident| ident.object).map(|object| object.0)
     }
@@ -180,7 +182,8 @@ impl Manager {
         self.state().ids.get(&id).map(|ident| ident.qp_type)
     }
 
-    /// Ends an identifier, and whatever goes on with it. What the program holds of its events is then to be waited for.
+    /// Ends an identifier, and all that is in progress with it. The caller then waits for events that the program
+    /// holds.
     pub fn destroy(&self, id: Handle) {
         let mut state = self.state();
         let Some(mut ident) = state.ids.remove(&id) else { return };
@@ -207,7 +210,7 @@ impl Manager {
         self.unclaim(ident.claim.take());
     }
 
-    /// What is shown of an identifier.
+    /// The part of an identifier that is shown.
     pub fn shown(&self, id: Handle) -> Option<Shown> {
         let state = self.state();
         let ident = state.ids.get(&id)?;
@@ -240,7 +243,8 @@ impl Manager {
         })
     }
 
-    /// Tells what is to be told, lets others in, and sends what is to be sent: a system call for each is long enough for them to be wanted.
+    /// Tells what is to be told, lets others in, and sends what is to be sent: a system call for each is long enough
+    /// for them to be wanted.
     fn go_on<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         loop {
             let mut sends = Vec::new();
@@ -287,7 +291,8 @@ impl Manager {
 
     /// Ends all connections, as the kernel does for a process that ends.
     pub fn end_all(&self) {
-        // The progress thread may take a MAD in at this moment; a thread that ends the process in the midst of a call waits for itself.
+        // The progress thread may take a MAD in at this moment; a thread that ends the process in the midst of a call
+        // waits for itself.
         let until = now() + LOCKED_AT_THE_END;
         let mut state = loop {
             match self.state.try_lock() {
@@ -357,7 +362,7 @@ unsafe extern "C" fn tick(user: *mut c_void, at: u64) -> u64 {
     let at = at.max(now());
     state.machine.tick(at);
     state.ask_again(at);
-    // What follows may have an earlier one, which is no reason to be woken.
+    // The calls below may set an earlier time, which is no reason to wake a thread.
     state.armed = 0;
     manager.go_on(state);
     let mut state = manager.state();

@@ -17,7 +17,7 @@ const UDP_V6: usize = 28;
 const QP_V4: usize = 8;
 const QP_V6: usize = 24;
 
-/// What a datagram over UDP is.
+/// The kind of a datagram over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It has the program's data behind its header.
@@ -32,7 +32,7 @@ const KIND_CONTROL: u8 = 7;
 /// The header of a datagram over UDP (struct ds_udp_header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpHeader {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The sender's UD QP, 24 bits.
     pub qp_number: u32,
@@ -75,7 +75,8 @@ impl UdpHeader {
         Encoded { bytes, length }
     }
 
-    /// The header and what is behind it; None of what is not of this protocol, or not of the family of the address that it came from.
+    /// The header and the payload; None if the datagram is not of this protocol, or not of the family of the address
+    /// that it came from.
     pub fn decode<'a>(datagram: &'a [u8], from: &SocketAddr) -> Option<(UdpHeader, &'a [u8])> {
         let (version, length) = if from.is_ipv4() { (4, UDP_V4) } else { (6, UDP_V6) };
         let (header, payload) = datagram.split_at_checked(length)?;
@@ -113,7 +114,7 @@ pub fn encode_source(from: &SocketAddr) -> Encoded {
     Encoded { bytes, length }
 }
 
-/// The sender's address and what is behind it; None of what is not of this protocol.
+/// The sender's address and the payload; None if the datagram is not of this protocol.
 pub fn decode_source(datagram: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let short = |at: usize| Some([*datagram.get(at)?, *datagram.get(at + 1)?]);
     let port = u16::from_be_bytes(short(2)?);

@@ -1,12 +1,14 @@
-//! One end of a stream: what it may send next, and what has come.
+//! One end of a stream: the next messages that it may send, and the data that has arrived.
 //!
-//! The receive buffer has two halves. The peer is told of the first when the stream begins, and of each half again, by a Write to its
-//! target SGL, when as many bytes have been read; it fills one before it begins the other. Beside bytes a message needs a credit, which is a
-//! posted receive of the peer; the count of messages up to which the peer has credit is said anew after half of them. What a peer says that
-//! cannot be is a [`Violation`]: so what it makes this end do is bounded, whatever it writes.
+//! The receive buffer has two halves. The peer learns of the first half when the stream begins. Each half is offered
+//! again, by a Write to the peer's target SGL, when as many bytes have been read; it fills one before it begins the
+//! other. Beside bytes a message needs a credit, which is a posted receive of the peer; the count of messages up to
+//! which the peer has credit is sent anew after half of them. An impossible message of the peer's is a [`Violation`],
+//! so the work that a peer can cause here is bounded.
 //!
-//! Nothing here touches memory of a stream but the arrays that the peer writes to ([`Arrays`]): data is spoken of by places in the send ring
-//! and in the receive buffer. The caller posts what [`Stream`] gives out in the order in which it was given.
+//! Nothing here touches memory of a stream but the arrays that the peer writes to ([`Arrays`]): data is spoken of by
+//! places in the send ring and in the receive buffer. The caller posts what [`Stream`] gives out in the order in which
+//! it was given.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -63,14 +65,14 @@ impl Sizes {
     }
 }
 
-/// Where this end's memory is, for the peer.
+/// The addresses of this end's memory, for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Of the target SGL.
+    /// Address of the target SGL.
     pub arrays: u64,
     /// Its rkey.
     pub arrays_key: u32,
-    /// Of the receive buffer.
+    /// Address of the receive buffer.
     pub buffer: u64,
     /// Its rkey.
     pub buffer_key: u32,
@@ -78,7 +80,8 @@ pub struct Places {
 
 /// The arrays that the peer writes to, at any time.
 pub trait Arrays {
-    /// Reads entry `index` of the target SGL, below [`TARGET_ENTRIES`]: the later half first, as the writer writes it last.
+    /// Reads entry `index` of the target SGL, below [`TARGET_ENTRIES`]: the later half first, as the writer writes it
+    /// last.
     fn target(&self, index: u32) -> [u8; SGE_BYTES];
     /// Zeroes it.
     fn clear_target(&self, index: u32);
@@ -86,7 +89,7 @@ pub trait Arrays {
     fn io_map(&self, index: u16) -> [u8; IO_MAP_BYTES];
 }
 
-/// What a peer has done that the protocol does not allow. The stream is broken.
+/// A breach of the protocol by the peer. The stream is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// It says that more bytes have come than it had room for.
@@ -110,7 +113,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a request's completion gives back; travels in its identifier.
+/// The resource that a request's completion gives back; travels in its identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     /// A request, and this many bytes of the ring.
@@ -122,7 +125,7 @@ pub enum Tag {
 }
 
 impl Tag {
-    /// As an identifier, below 2^34.
+    /// Its identifier, below 2^34.
     pub fn to_id(self) -> u64 {
         match self {
             Tag::Data(bytes) => u64::from(bytes),
@@ -142,7 +145,7 @@ impl Tag {
     }
 }
 
-/// Where the bytes of a Write come from.
+/// The source of the bytes of a Write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// From the caller, into the request.
@@ -156,15 +159,15 @@ pub enum Source {
 pub struct Write {
     /// Bytes.
     pub length: u32,
-    /// Where they come from.
+    /// Their source.
     pub source: Source,
-    /// Where they go.
+    /// Their destination.
     pub address: u64,
-    /// By which key.
+    /// The key of the destination.
     pub key: u32,
-    /// What is said with it; None: nothing.
+    /// The immediate data; None: a Write without.
     pub word: Option<u32>,
-    /// Of its completion. With [`Sizes::separate`] the message's own has `Tag::Data(0)`.
+    /// The tag of its completion. With [`Sizes::separate`] the message's own has `Tag::Data(0)`.
     pub tag: Tag,
 }
 
@@ -175,13 +178,13 @@ pub struct Control {
     pub entry: Option<([u8; SGE_BYTES], u64, u32)>,
     /// A place of [`SGE_BYTES`] bytes in the send memory that the entry can be written from.
     pub place: u32,
-    /// What is said.
+    /// The immediate data.
     pub word: u32,
-    /// Of each of its completions.
+    /// The tag of each of its completions.
     pub tag: Tag,
 }
 
-/// What has become of the stream.
+/// The state of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It is open, at least one way.
@@ -229,20 +232,20 @@ pub struct Stream {
     sending: bool,
     /// The peer may send, and this end has not said that it reads no more.
     receiving: bool,
-    /// The last that was said about the end of the stream.
+    /// The last message sent about the end of the stream.
     said: Option<Message>,
-    /// What is still to be said about it.
+    /// The message about the end of the stream that is still to be sent.
     to_say: Option<Message>,
 
     requests: u16,
     controls: u16,
-    /// Of entries that were written.
+    /// Places in the send memory of entries that were written.
     places_used: u32,
     ring: Ring,
     /// Messages that were sent, and the count at which credit ends; modulo 2^16.
     sent: u16,
     credit: u16,
-    /// Where the peer takes data now, and which entry that was.
+    /// The half that the peer takes data into now, and the index of its entry.
     target: Sge,
     target_index: u32,
     /// Entries that have come, by index.
@@ -257,7 +260,7 @@ pub struct Stream {
     offered: u32,
     /// Bytes that were read since a half was last offered.
     read: u32,
-    /// Where the half is that is offered next, and in which entry of the peer's.
+    /// The half that is offered next, 0 or 1, and the index of the peer's entry for it.
     next_half: u32,
     next_entry: u32,
     /// Messages that were read, and the count at which credit is granted anew; modulo 2^16.
@@ -309,7 +312,7 @@ impl Stream {
         }
     }
 
-    /// What is said to the peer first.
+    /// The greeting to the peer.
     pub fn hello(&self) -> Hello {
         let Places { arrays, arrays_key, buffer, buffer_key } = self.places;
         Hello {
@@ -334,13 +337,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether it has. What a message means is not known before: which half is filled first, and from what credit is counted. The peer may send
-    /// all the same, as the end that was asked is connected first, so messages wait in the receive queue until then.
+    /// Returns true if the peer's greeting has come. Messages have no meaning before: it decides the half that is
+    /// filled first, and the number from which credit is counted. The peer may send earlier, as the end that was asked
+    /// is connected first, so messages wait in the receive queue until then.
     pub fn is_greeted(&self) -> bool {
         self.greeted
     }
 
-    /// Both ends are connected: from now on something can be sent. What is sent to an end that is not finds no QP that takes it.
+    /// Both ends are connected, and this one may send from now on. Earlier the peer has no QP that receives.
     pub fn begin(&mut self) {
         self.begun = true;
     }
@@ -355,7 +359,7 @@ impl Stream {
         &self.sizes
     }
 
-    /// What has become of it.
+    /// The state of the stream.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -481,33 +485,33 @@ impl Stream {
         }
     }
 
-    /// Whether nothing that was given out is still to be completed or said, or it never will be.
+    /// Returns true if nothing that was given out is still to be completed or said, or it never will be.
     pub fn is_done(&self) -> bool {
         let requests = self.sizes.send_requests - CONTROLS;
         self.phase != Phase::Open || (self.to_say.is_none() && self.requests == requests && self.controls == CONTROLS)
     }
 
-    /// Whether a send would do something at once: it sends, or fails.
+    /// Returns true if a send would do something at once: it sends, or fails.
     pub fn is_writable(&self) -> bool {
         !self.sending || self.can_write(true)
     }
 
-    /// As [`Stream::is_writable`], of a Write into a buffer of the peer's, or of an entry of its iomap.
+    /// As [`Stream::is_writable`], for a Write into a buffer of the peer's, or of an entry of its iomap.
     pub fn is_io_writable(&self) -> bool {
         !self.sending || self.can_write(false)
     }
 
-    /// Whether this end may send.
+    /// Returns true if this end may send.
     pub fn is_sending(&self) -> bool {
         self.sending
     }
 
-    /// Whether a receive would do something at once: there is data, or there will be none.
+    /// Returns true if a receive would do something at once: there is data, or there will be none.
     pub fn is_readable(&self) -> bool {
         self.unread > 0 || !self.receiving
     }
 
-    /// Whether the peer may send more.
+    /// Returns true if the peer may send more.
     pub fn is_receiving(&self) -> bool {
         self.receiving
     }
@@ -526,7 +530,8 @@ impl Stream {
             && (!to_target || self.target.length > 0)
     }
 
-    /// The next Write of a send that has `left` bytes to send and has sent `before`; None if there is no room now, or this end may not send.
+    /// The next Write of a send that has `left` bytes to send and has sent `before`; None if there is no room now, or
+    /// this end may not send.
     pub fn next_write(&mut self, left: usize, before: usize) -> Option<Write> {
         if left == 0 || !self.can_write(true) {
             return None;
@@ -539,7 +544,7 @@ impl Stream {
         Some(self.write(length, address, key, Some(Message::Data(length))))
     }
 
-    /// As much as fits: little at first, and up to [`MAX_WRITE`] then.
+    /// As many bytes as fit: few at first, and up to [`MAX_WRITE`] later.
     fn write_length(&self, left: usize, before: usize, room: u32) -> u32 {
         let most = FIRST_WRITE.max(before.min(MAX_WRITE as usize) as u32).min(room);
         let length = left.min(most as usize) as u32;
@@ -582,7 +587,8 @@ impl Stream {
         self.peer.io_maps
     }
 
-    /// The Write of an entry of the peer's target iomap, and its bytes; None if there is no room now, or this end may not send.
+    /// The Write of an entry of the peer's target iomap, and its bytes; None if there is no room now, or this end may
+    /// not send.
     pub fn next_io_map(&mut self, index: u16, map: &IoMap) -> Option<(Write, [u8; IO_MAP_BYTES])> {
         if index >= self.peer.io_maps || !self.can_write(false) {
             return None;
@@ -615,7 +621,7 @@ impl Stream {
         let offer = self.read >= half;
         let is_due = offer || (self.received.wrapping_sub(self.next_grant) as i16) >= 0;
         let needed = if offer { self.per_message() } else { 1 };
-        // Who reads no more, or has been told that nothing more comes, needs to say nothing.
+        // An end that reads no more, or has learned that nothing more comes, has nothing to grant.
         if !is_due || !self.receiving || self.controls < needed {
             return None;
         }
@@ -652,7 +658,7 @@ impl Stream {
         self.unread as usize
     }
 
-    /// Where the next bytes are in the receive buffer, `length` of them at most.
+    /// The places of the next bytes in the receive buffer, `length` of them at most.
     pub fn parts(&self, length: usize) -> [Range<u32>; 2] {
         self.buffer.parts(length.min(self.unread as usize) as u32)
     }

@@ -1,4 +1,4 @@
-//! What stands in private data, in the arrays that peers write to, and in immediate data.
+//! The formats of private data, of the arrays that peers write to, and of immediate data.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// That of this host.
+    /// The byte order of this host.
     pub const HOST: Order = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
 
     fn u32(self, bytes: [u8; 4]) -> u32 {
@@ -60,7 +60,7 @@ pub const SGE_BYTES: usize = 16;
 /// Memory of a peer: an entry of a target SGL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Where it begins.
+    /// Address of its first byte.
     pub address: u64,
     /// Its rkey.
     pub key: u32,
@@ -69,7 +69,7 @@ pub struct Sge {
 }
 
 impl Sge {
-    /// As it stands in the memory of a host.
+    /// Its bytes in the memory of a host.
     pub fn encode(&self, order: Order) -> [u8; SGE_BYTES] {
         let mut bytes = [0; SGE_BYTES];
         bytes[..8].copy_from_slice(&order.bytes8(self.address));
@@ -85,7 +85,7 @@ impl Sge {
         Sge { address: order.u64(address), key: order.u32(c), length: order.u32(d) }
     }
 
-    /// Whether the addresses of all its bytes are addresses.
+    /// Returns true if the addresses of all its bytes are addresses.
     fn is_sound(&self) -> bool {
         self.address.checked_add(u64::from(self.length)).is_some()
     }
@@ -104,12 +104,12 @@ pub const IO_MAP_BYTES: usize = 24;
 pub struct IoMap {
     /// The offset of its first byte.
     pub offset: u64,
-    /// Where it is.
+    /// Its memory.
     pub memory: Sge,
 }
 
 impl IoMap {
-    /// As it stands in the memory of a host.
+    /// Its bytes in the memory of a host.
     pub fn encode(&self, order: Order) -> [u8; IO_MAP_BYTES] {
         let mut bytes = [0; IO_MAP_BYTES];
         bytes[..8].copy_from_slice(&order.bytes8(self.offset));
@@ -117,7 +117,7 @@ impl IoMap {
         bytes
     }
 
-    /// From the memory of a host; None of one whose end is beyond all offsets or addresses.
+    /// Reads it from the memory of a host; None if its end is beyond all offsets or addresses.
     pub fn decode(bytes: &[u8; IO_MAP_BYTES], order: Order) -> Option<IoMap> {
         let (offset, memory) = bytes.split_first_chunk().expect("8 bytes");
         let memory = Sge::decode(memory.try_into().expect("16 bytes"), order);
@@ -143,7 +143,7 @@ const VERSION: u8 = 1;
 const FLAG_BIG_ENDIAN: u8 = 1 << 0;
 const FLAG_IO_MAPS: u8 = 1 << 1;
 
-/// What an end says of itself in the private data of the request or the reply: struct rs_conn_data.
+/// The greeting of an end in the private data of the request or the reply: struct rs_conn_data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Its order of bytes.
@@ -158,7 +158,7 @@ pub struct Hello {
     pub buffer: Sge,
 }
 
-/// Why a peer's [`Hello`] is none.
+/// The reason why a peer's [`Hello`] is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// It is too short.
@@ -180,7 +180,7 @@ impl fmt::Display for Malformed {
 }
 
 impl Hello {
-    /// As private data, in network order.
+    /// Its private data, in network order.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = VERSION;
@@ -216,12 +216,12 @@ impl Hello {
         sound.then_some(hello).ok_or(Malformed::Memory)
     }
 
-    /// Where entry `index` of its target SGL is.
+    /// Address of entry `index` of its target SGL.
     pub(super) fn target_entry(&self, index: u32) -> u64 {
         self.target.address + u64::from(index) * SGE_BYTES as u64
     }
 
-    /// Where entry `index` of its target iomap is.
+    /// Address of entry `index` of its target iomap.
     pub(super) fn io_map_entry(&self, index: u16) -> u64 {
         self.target_entry(self.target.length) + u64::from(index) * IO_MAP_BYTES as u64
     }
@@ -230,18 +230,19 @@ impl Hello {
 /// The largest number in a [`Message`].
 pub const MAX_DATA: u32 = (1 << 29) - 1;
 
-/// What 32 bits say: the kind in the upper 3, a number below them.
+/// A message of 32 bits: the kind in the upper 3, a number below them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes were written into the receive buffer.
+    /// Bytes that were written into the receive buffer.
     Data(u32),
-    /// Messages with data may be sent until the count of them, modulo 2^16, is this; an entry of the target SGL may be new.
+    /// Messages with data may be sent until the count of them, modulo 2^16, is this; an entry of the target SGL may be
+    /// new.
     Credit(u16),
     /// This entry of the target iomap is new.
     IoMap(u32),
     /// The peer neither sends nor takes anything any more.
     Disconnect,
-    /// Nothing.
+    /// No content.
     KeepAlive,
     /// The peer sends no more.
     Shutdown,
@@ -255,7 +256,7 @@ const IO_MAP: u32 = 6;
 const CONTROL: u32 = 7;
 
 impl Message {
-    /// As 32 bits, which go onto the network in network order.
+    /// The message as 32 bits, which go onto the network in network order.
     pub fn to_word(self) -> u32 {
         let (kind, data) = match self {
             Message::Data(length) => (DATA, length),
@@ -270,7 +271,7 @@ impl Message {
         kind << 29 | data
     }
 
-    /// What 32 bits say. A peer may grant credit by more bits than count.
+    /// The message of 32 bits. A peer may grant credit by more bits than are used.
     pub fn from_word(word: u32) -> Message {
         let data = word & MAX_DATA;
         match (word >> 29, data) {

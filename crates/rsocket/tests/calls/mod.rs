@@ -37,7 +37,7 @@ pub fn set(socket: c_int, level: c_int, name: c_int, value: c_int) -> c_int {
     set_to(socket, level, name, &value)
 }
 
-/// How many bytes of an option have been written to `room`.
+/// Gets an option; returns the number of bytes written to `room`.
 pub fn get_bytes(socket: c_int, level: c_int, name: c_int, room: &mut [u8]) -> usize {
     let mut length = room.len() as socklen_t;
     // SAFETY: as many bytes are written at most as there is room for.
@@ -58,7 +58,7 @@ pub fn bind(socket: c_int, to: &sockaddr_in) -> c_int {
 
 pub type Ask = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 
-/// What `ask` answers, and the address that it writes.
+/// The result of `ask`, and the address that it writes.
 pub fn address_by(ask: Ask, socket: c_int) -> (c_int, sockaddr_in) {
     let (mut address, mut length) = (at(0), LENGTH);
     // SAFETY: room for an address of that length.

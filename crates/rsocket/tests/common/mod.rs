@@ -90,7 +90,7 @@ impl End {
         }
     }
 
-    /// Whatever was said, what this end does next stays inside of its own memory and numbers.
+    /// After any message, the next steps of this end stay inside of its own memory and numbers.
     #[allow(dead_code, reason = "of one of the tests")]
     pub fn check(&mut self, length: usize) {
         let sizes = *self.stream.sizes();

@@ -1,4 +1,5 @@
-//! A network inside of the process: identifiers, queues and memory that obey what verbs and rdma_cm promise, and no more.
+//! A network inside of the process: identifiers, queues and memory that obey what verbs and rdma_cm promise, and no
+//! more.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -134,7 +135,7 @@ impl Network {
         }
     }
 
-    /// Nobody says where datagrams to this port go.
+    /// Requests for the way of datagrams to this port get no answer.
     pub fn silence(&self, port: u16) {
         lock(&self.0).silent.push(port);
     }
@@ -256,7 +257,7 @@ impl Id for FakeId {
     }
 
     fn accept(&self, private: &[u8]) -> Result<()> {
-        // That the peer is gone is an event; the call only says that it comes too late, as rdma_accept(3).
+        // The end of the peer is an event; the call only reports that it comes too late, as rdma_accept(3) does.
         let peer = lock(&self.0.peer).upgrade().ok_or(Errno(libc::EINVAL))?;
         let (own, other) = (lock(&self.0.pair).clone(), lock(&peer.pair).clone());
         *lock(&own.upgrade().unwrap().peer) = other.clone();
@@ -528,7 +529,7 @@ impl Queues for FakeQueues {
                 lock(&self.0.state).outstanding += 1;
                 if let Some(to) = world.queue_pairs.get(&number).and_then(Weak::upgrade) {
                     let receive = lock(&to.state).receives.pop_front();
-                    // Nobody waits for a datagram.
+                    // No receive waits for the datagram.
                     if let Some((receive, parts)) = receive {
                         assert!(parts[0].length as usize >= 40 + bytes.len());
                         // SAFETY: a receive's part, which its owner keeps until it has completed.

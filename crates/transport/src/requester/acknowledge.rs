@@ -1,4 +1,5 @@
-//! What answers do (IBA 9.7.5, 9.7.6): they acknowledge all before them, bring data, refuse, and grant credits.
+//! The effects of answers (IBA 9.7.5, 9.7.6): they acknowledge all requests before them, bring data, refuse, and grant
+//! credits.
 
 use vervain_iba::{Opcode, Status};
 use vervain_wire::aeth::{self, NakCode, Syndrome};
@@ -11,11 +12,11 @@ use crate::window::Window;
 use super::flight::{Flight, is_answered, takes_receive};
 use super::{Cursor, Requester};
 
-/// What answers a request, beyond an acknowledgement.
+/// The contents of an answer, beyond an acknowledgement.
 enum Answer<'a, D: ?Sized> {
     /// A READ response, which has no bytes for a FLUSH or ATOMIC WRITE.
     Data(&'a D),
-    /// What an atomic has found.
+    /// The word that an atomic has found.
     Word(u64),
 }
 
@@ -37,7 +38,8 @@ impl Requester {
             return;
         }
         if ahead >= psn::distance(self.unacknowledged, self.highest) {
-            // The answer before the oldest that is missing may come again with new credits; all else is a ghost (IBA 9.7.5.1).
+            // The answer before the oldest that is missing may come again with new credits; all else is a ghost (IBA
+            // 9.7.5.1).
             if let (psn::MASK, Some(aeth)) = (ahead, headers.aeth)
                 && let Some(Syndrome::Ack(code)) = Syndrome::decode(aeth.syndrome)
             {
@@ -118,8 +120,8 @@ impl Requester {
         let offset = u64::from(psn::distance(oldest.first_psn, psn)) * u64::from(self.config.mtu);
         let mut packets = 1;
         let delivered = match (operation, answer) {
-            // The opcode is not held against the place in the message: rxe answers a READ that is asked for again from the
-            // middle with MIDDLE and LAST packets. PSN and length say the same.
+            // The opcode is not held against the place in the message: rxe answers a READ that is asked for again from
+            // the middle with MIDDLE and LAST packets. PSN and length say the same.
             (Opcode::Read | Opcode::Flush | Opcode::AtomicWrite, Answer::Data(data)) => {
                 let mtu = u64::from(self.config.mtu);
                 if data.has_landed() {
@@ -158,7 +160,8 @@ impl Requester {
         }
     }
 
-    /// Takes everything before `to` as arrived. False when that passes an answer that is missing: then everything up to it.
+    /// Takes everything before `to` as arrived. False when that passes an answer that is missing: then everything up to
+    /// it.
     #[inline]
     fn advance(&mut self, now: Nanos, to: u32, window: &mut Window, host: &mut impl RequesterHost) -> bool {
         if self.unacknowledged == to {
@@ -182,7 +185,8 @@ impl Requester {
         whole
     }
 
-    /// Moves `unacknowledged` on by `packets` of the oldest request, and ends that if it is done. What they counted for.
+    /// Moves `unacknowledged` on by `packets` of the oldest request, and ends that if it is done. Returns the bytes
+    /// that they counted for.
     #[inline(always)]
     fn move_up(&mut self, packets: u32, host: &mut impl RequesterHost) -> u64 {
         let oldest = &self.flights[0];
@@ -204,11 +208,11 @@ impl Requester {
         cost
     }
 
-    /// After `unacknowledged` has moved past packets that counted for `cost`: nothing before it is to be sent, and the timers
-    /// begin anew.
+    /// After `unacknowledged` has moved past packets that counted for `cost`: nothing before it is to be sent, and the
+    /// timers begin anew.
     #[inline]
     fn settle(&mut self, now: Nanos, cost: u64, window: &mut Window) {
-        // What was given up as lost is not counted as under way.
+        // Packets that were given up as lost are not counted as outstanding.
         let cost = cost.min(self.in_flight);
         self.in_flight -= cost;
         window.acknowledged(cost);
@@ -230,8 +234,8 @@ impl Requester {
         self.counters.implied_naks += u64::from(self.missing(now, window));
     }
 
-    /// Credits that come with everything before `unacknowledged` (IBA 9.7.7.2). The count is of receives that are left behind
-    /// those messages, so that messages which take none need no credit.
+    /// Credits that come with everything before `unacknowledged` (IBA 9.7.7.2). The count is of receives that are left
+    /// behind those messages, so that messages which take none need no credit.
     #[inline]
     fn grant(&mut self, code: u8) {
         self.receives_granted = aeth::credits(code).map(|receives| self.receives_taken().wrapping_add(receives));

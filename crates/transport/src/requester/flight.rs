@@ -21,8 +21,8 @@ pub(super) struct Flight {
     pub receives: u32,
 }
 
-/// A READ request or atomic as it went out. A long READ is sent as several (IBA 9.7.5.1 lets a requester ask for any part anew;
-/// parting it from the start keeps a response within the window).
+/// A READ request or atomic as it went out. A long READ is sent as several (IBA 9.7.5.1 lets a requester ask for any
+/// part anew; parting it from the start keeps a response within the window).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WireRead {
     /// PSN behind its last answer.
@@ -35,7 +35,7 @@ impl Flight {
         length.div_ceil(u64::from(mtu)).max(1) as u32
     }
 
-    /// Whether the message takes a receive.
+    /// Returns true if the message takes a receive.
     pub fn takes_receive(&self) -> bool {
         takes_receive(self.request.opcode)
     }
@@ -45,7 +45,7 @@ impl Flight {
         psn::add(self.first_psn, self.packets)
     }
 
-    /// What packets `from` to `to` count for in the window.
+    /// Bytes that packets `from` to `to` count for in the window.
     #[inline]
     pub fn cost(&self, from: u32, to: u32, mtu: u32) -> u64 {
         let bytes_before = |packet: u32| (u64::from(packet) * u64::from(mtu)).min(self.request.length);
@@ -53,21 +53,21 @@ impl Flight {
     }
 }
 
-/// Whether the responder answers with more than an acknowledgement.
+/// Returns true if the responder answers with more than an acknowledgement.
 #[inline]
 pub(super) fn is_answered(operation: Opcode) -> bool {
     use Opcode::*;
     matches!(operation, Read | CompareSwap | FetchAdd | Flush | AtomicWrite)
 }
 
-/// Whether the message takes a receive.
+/// Returns true if the message takes a receive.
 #[inline]
 pub(super) fn takes_receive(operation: Opcode) -> bool {
     use Opcode::*;
     matches!(operation, Send | SendImm | SendInv | WriteImm)
 }
 
-/// Why a request cannot be sent at all, as the local link says it.
+/// The status of a request that cannot be sent at all, as by the local link; None: it can be sent.
 pub(super) fn unsendable(request: &Request, service: Service, max_rd_atomic: u8) -> Option<Status> {
     use Opcode::*;
     if request.length > LONGEST {

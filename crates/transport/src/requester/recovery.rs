@@ -1,5 +1,5 @@
-//! When an answer is missing: the ACK timeout of IBA 9.7.6.1.3, which takes a retry; the probe after a few round trip times,
-//! which does not; the wait that an RNR NAK asks for; and going back.
+//! When an answer is missing: the ACK timeout of IBA 9.7.6.1.3, which takes a retry; the probe after a few round trip
+//! times, which does not; the wait that an RNR NAK asks for; and going back.
 
 use vervain_iba::Status;
 
@@ -24,7 +24,7 @@ pub(super) struct Timers {
     /// The ACK timeout; 0 for never.
     timeout: Nanos,
     retry_at: Nanos,
-    /// The end of an ACK timeout that was prolonged because nobody had looked.
+    /// The end of an ACK timeout that was prolonged because this end had not looked.
     excused: Nanos,
     retries_left: u8,
     probe_at: Nanos,
@@ -40,7 +40,7 @@ pub(super) struct Timers {
     /// The last answer-driven step back: when, and to which PSN. An answer to what was sent before it says nothing new.
     went_back: Option<(Nanos, u32)>,
     timed: Option<Timed>,
-    /// Answers in a row from which no round trip time could be told.
+    /// Answers in a row that gave no round trip time.
     untold: u32,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Timers {
 struct Timed {
     psn: u32,
     sent: Nanos,
-    /// It may have been sent again: which transmission is answered cannot be told (Karn, RFC 6298, 3).
+    /// It may have been sent again: the answered transmission is unknown (Karn, RFC 6298, 3).
     again: bool,
 }
 
@@ -89,13 +89,13 @@ impl Timers {
         self.not_ready_left = config.rnr_retry.min(not_ready);
     }
 
-    /// Whether an RNR NAK forbids sending now.
+    /// Returns true if an RNR NAK forbids sending now.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         self.not_ready_until.is_some()
     }
 
-    /// Whether an ACK timeout has passed since the last answer, or more than the probes that resend one packet.
+    /// Returns true if an ACK timeout has passed since the last answer, or more than the probes that resend one packet.
     pub fn is_in_vain(&self, config: &RequesterConfig) -> bool {
         self.retries_left < config.retry_cnt || self.probes > GENTLE_PROBES
     }
@@ -111,7 +111,8 @@ impl Timers {
         }
     }
 
-    /// The oldest packet goes out. What is sent again because of a probe has the rest of its ACK timeout only.
+    /// Starts the timers as the oldest packet leaves. A packet that is sent again because of a probe has only the rest
+    /// of its ACK timeout.
     #[inline]
     fn arm(&mut self, now: Nanos, window: &Window) {
         self.arm_retry(now);
@@ -135,14 +136,16 @@ impl Timers {
         self.probe_at = now + window.rtt().probe_delay(self.probes).min(self.longest_probe);
     }
 
-    /// The next deadline has passed by `late` when somebody looks: this end did nothing meanwhile. What was to be sent may have
-    /// left only now, and what the peer has to say may lie anywhere; silence in that time is not the peer's.
+    /// Moves the ACK timeout by `late`, the time by which this end has missed its last deadline. It did nothing
+    /// meanwhile: its packets may have left only now, and answers of the peer may be waiting; so the peer is not to
+    /// blame for silence in that time.
     fn excuse(&mut self, late: Nanos) {
         self.retry_at = self.retry_at.saturating_add(late);
     }
 
-    /// The same where nobody looks before the ACK timeout is over, for there are no probes: whether it is longer over than a probe
-    /// would have waited. What the peer has to say may have waited for room here meanwhile. It has so long to say it, once.
+    /// The same for channels without probes, where this end may look only after the ACK timeout: true if it looks later
+    /// than a probe would have waited. Answers of the peer may have waited for room here meanwhile, so it gets as much
+    /// time again, once.
     fn is_excused(&mut self, now: Nanos) -> bool {
         let late = now.saturating_sub(self.retry_at);
         if late <= self.longest_probe || self.retry_at == self.excused {
@@ -167,15 +170,15 @@ impl Timers {
         }
     }
 
-    /// What is being measured may be sent again.
+    /// Marks the packet that is being measured as one that may be sent again.
     fn spoil(&mut self) {
         if let Some(timed) = &mut self.timed {
             timed.again = true;
         }
     }
 
-    /// An answer to what is being measured has come. The time since it was sent first is too long if the first transmission
-    /// was lost; it counts where the path is so slow that nothing is answered before it is probed for.
+    /// An answer to what is being measured has come. The time since it was sent first is too long if the first
+    /// transmission was lost; it counts where the path is so slow that nothing is answered before it is probed for.
     fn measure(&mut self, now: Nanos, timed: Timed, window: &mut Window) {
         self.timed = None;
         self.untold = if timed.again { self.untold + 1 } else { 0 };
@@ -218,7 +221,8 @@ impl Requester {
         self.timers.spoil();
     }
 
-    /// The peer says, or lets see, that the packet `unacknowledged` is missing. Whether that was news.
+    /// Handles a packet `unacknowledged` that is missing, by a NAK or a gap in the answers. Returns true if that was
+    /// not known before.
     pub(super) fn missing(&mut self, now: Nanos, window: &mut Window) -> bool {
         if self.next == self.unacknowledged {
             // It is about to be sent, or waits for the receiver to be ready.
@@ -244,13 +248,14 @@ impl Requester {
         true
     }
 
-    /// Whether the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not been acknowledged since.
+    /// Returns true if the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not
+    /// been acknowledged since.
     pub fn waits_for_receive(&self) -> bool {
         !self.is_idle() && self.timers.not_ready_psn == Some(self.unacknowledged)
     }
 
-    /// RNR NAK for the packet `unacknowledged` (IBA 9.7.5.2.8). The NAKs "sequence error" that rxe sends for the packets behind
-    /// it are not heeded while the requester waits.
+    /// RNR NAK for the packet `unacknowledged` (IBA 9.7.5.2.8). The NAKs "sequence error" that rxe sends for the
+    /// packets behind it are not heeded while the requester waits.
     pub(super) fn not_ready(&mut self, now: Nanos, delay: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
         if self.next == self.unacknowledged {
             return;
@@ -277,7 +282,8 @@ impl Requester {
         }
     }
 
-    /// The oldest packet goes into a lossless channel. If it had to wait for room, the peer has the whole ACK timeout to answer.
+    /// The oldest packet goes into a lossless channel. If it had to wait for room, the peer has the whole ACK timeout
+    /// to answer.
     #[inline(never)]
     fn arm_lossless(&mut self, now: Nanos) {
         match std::mem::take(&mut self.refused) {
@@ -286,8 +292,8 @@ impl Requester {
         }
     }
 
-    /// The host has no room for the next packet. Over a lossless channel the ACK timer then runs as it does for packets under
-    /// way, so that a peer that is absent, or takes nothing, is noticed as a silent one is.
+    /// The host has no room for the next packet. Over a lossless channel the ACK timer then runs as it does for packets
+    /// under way, so that a peer that is absent, or takes nothing, is noticed as a silent one is.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_room(&mut self, now: Nanos, window: &Window) {
@@ -332,14 +338,15 @@ impl Requester {
         }
     }
 
-    /// An answer is late by the measured round trip time. First the last packet is sent again: if an earlier one was lost, the
-    /// responder now says so (the idea of RFC 8985, 7). Then the oldest, for a responder says so once only. Then everything.
+    /// An answer is late by the measured round trip time. First the last packet is sent again: if an earlier one was
+    /// lost, the responder now says so (the idea of RFC 8985, 7). Then the oldest, for a responder says so once only.
+    /// Then everything.
     fn probe(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
         self.counters.probes += 1;
         let probes = self.timers.probes;
         self.timers.probes += 1;
         self.timers.spoil();
-        // Whatever comes now is news.
+        // An answer after the probe is new.
         self.timers.went_back = None;
         self.timers.arm_probe(now, window);
         if probes >= GENTLE_PROBES {

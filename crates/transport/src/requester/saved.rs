@@ -1,5 +1,5 @@
-//! The requester of a QP that stands still, as a record from which another one goes on in its place, in another process say: what the
-//! peer has acknowledged is not sent again, and all else is, as after a step back.
+//! The requester of a QP that stands still, as a record from which another one goes on in its place, in another process
+//! say: what the peer has acknowledged is not sent again, and all else is, as after a step back.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use crate::saved::Unusable;
 use super::flight::{Flight, WireRead, is_answered};
 use super::{Cursor, Requester};
 
-/// What a requester knows that its posted requests do not say. PSNs are those of its packets. What it waited for, counted and measured
-/// begins anew with another one.
+/// The state of a requester beyond its posted requests. PSNs are those of its packets. Timers, counters and
+/// measurements are not part of it: another requester begins them anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRequester {
     /// PSN of the first packet of the oldest request that has not ended; that of the next request if there is none.
@@ -26,17 +26,17 @@ pub struct SavedRequester {
     pub begun: u32,
     /// PSNs behind the READs and atomics on the wire that are not fully answered, in PSN order.
     pub reads: Vec<u32>,
-    /// Messages begun that take a receive, by the time the oldest request was begun, and how many there may be by the peer's credits
-    /// (IBA 9.7.7.2). Both are counted modulo 2^32.
+    /// Messages begun that take a receive, by the time the oldest request was begun, and how many there may be by the
+    /// peer's credits (IBA 9.7.7.2). Both are counted modulo 2^32.
     pub receives_used: u32,
-    /// See there.
+    /// The limit of that number by the peer's credits; None: no limit.
     pub receives_granted: Option<u32>,
-    /// Nothing has been acknowledged yet, and packets say who sends them.
+    /// True until the first acknowledgement: packets carry Vervain's mark.
     pub introduces: bool,
 }
 
 impl Requester {
-    /// What another requester needs to go on. None where this one has ended.
+    /// The state that another requester needs to go on; None if this one has ended.
     pub fn save(&self) -> Option<SavedRequester> {
         if self.ended {
             return None;
@@ -54,8 +54,8 @@ impl Requester {
         })
     }
 
-    /// A requester in the place of one that was saved. `config` is as for [`Requester::new`], whose `first_psn` and `introduces` are not
-    /// looked at; its `first_request` is the oldest request that has not ended.
+    /// A requester in the place of one that was saved. `config` is as for [`Requester::new`], whose `first_psn` and
+    /// `introduces` are not looked at; its `first_request` is the oldest request that has not ended.
     ///
     /// # Errors
     /// No requester with these requests has been in such a state.
@@ -92,7 +92,7 @@ impl Requester {
         Ok(resumed)
     }
 
-    /// Whether what was sent and acknowledged lies within the requests.
+    /// Checks that the packets sent and acknowledged lie within the requests.
     fn check_progress(&self, first_psn: u32) -> Result<(), Unusable> {
         let (Some(oldest), Some(newest)) = (self.flights.front(), self.flights.back()) else {
             let is_idle = self.unacknowledged == self.highest && self.highest == first_psn;
@@ -114,14 +114,14 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether the READs on the wire are those that were sent, each whole, of the requests that are answered.
+    /// Checks that the READs on the wire are whole READs of the requests that are answered.
     fn check_reads(&self) -> Result<(), Unusable> {
         let wrong = Err(Unusable("the READs under way are not those of the requests"));
         let mut reads: VecDeque<u32> = self.reads.iter().map(|read| read.end).collect();
         for flight in self.flights.iter().filter(|flight| is_answered(flight.request.opcode)) {
             let offset = |at: u32| psn::distance(flight.first_psn, at);
             let sent = offset(self.highest).min(flight.packets);
-            // What lies before was answered.
+            // All before it was answered.
             let mut answered = match offset(self.unacknowledged) {
                 offset if offset < flight.packets => offset,
                 _ => 0,

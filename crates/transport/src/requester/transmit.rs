@@ -1,5 +1,5 @@
-//! Which packets go out, and when (IBA 9.7.3): messages cut to the path MTU, READs cut to the window, and the limits: window,
-//! READs and atomics outstanding, fences, credits.
+//! Which packets go out, and when (IBA 9.7.3): messages cut to the path MTU, READs cut to the window, and the limits:
+//! window, READs and atomics outstanding, fences, credits.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use super::{Cursor, Requester, Sent};
 
 /// An acknowledgement is asked for after this part of the window at the latest.
 const REQUESTS_PER_WINDOW: u64 = 4;
-/// Response packets that a READ asks for at once where several may be outstanding: what is lost of them is asked for anew
-/// with all that follows.
+/// Response packets that a READ asks for at once where several may be outstanding: what is lost of them is asked for
+/// anew with all that follows.
 const LONGEST_PIECE: u64 = 64;
 
 impl Requester {
@@ -127,8 +127,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether an acknowledgement is asked for by what has gone. It may not be if that was sent again, or before others had filled
-    /// the window or the credit was known. Then a packet more goes that asks; where packets are lost, a probe does.
+    /// Returns true if an acknowledgement is asked for by what has gone. It may not be if that was sent again, or
+    /// before others had filled the window or the credit was known. Then a packet more goes that asks; where packets
+    /// are lost, a probe does.
     #[cold]
     fn has_asked(&self, window: &Window) -> bool {
         self.since_request == 0 || !window.is_lossless()
@@ -196,8 +197,9 @@ impl Requester {
             }
             let again = self.next != self.highest;
             let packet = self.cursor.packet;
-            // What is asked for anew is the rest of a former request, never less: else more requests than the responder has
-            // resources for could be under way, and rxe does not answer what reaches further back than the last one did.
+            // A READ that is sent again asks for the rest of a former one, never for less: else more requests than the
+            // responder has resources for could be outstanding, and rxe does not answer one that reaches further back
+            // than its last.
             let packets = match self.reads.get(self.reads_sent) {
                 Some(read) if again && window.admits(self.in_flight, PACKET_OVERHEAD) => {
                     psn::distance(self.next, read.end)
@@ -232,9 +234,10 @@ impl Requester {
         Ok(())
     }
 
-    /// How many of `left` response packets to ask for at once. At most half a window, so that the next piece is on its way before
-    /// this one has come; less where little is free, but not so little that the requests outnumber the data. Never less over a lossless
-    /// channel, where answers are soon there, and short ones are not worth putting where they belong.
+    /// The number of response packets, of `left`, to ask for at once. At most half a window, so that the next piece is
+    /// on its way before this one has come; less if little is free, but not so little that the requests outnumber the
+    /// data. Never less over a lossless channel: answers come soon there, and short ones are not worth putting in
+    /// place.
     fn read_packets(&self, left: u32, window: &Window) -> Option<u32> {
         let packet = u64::from(self.config.mtu) + PACKET_OVERHEAD;
         let fits = window.size() / packet;
@@ -353,8 +356,9 @@ impl Requester {
         }
     }
 
-    /// Whether the peer has a receive for the message (IBA 9.7.7.2). Beyond its credits one message may begin, with a packet that
-    /// asks for an acknowledgement: either that brings credits, or an RNR NAK says when to try again.
+    /// Compares the message with the peer's credits, which count its receives (IBA 9.7.7.2). Beyond them one message
+    /// may begin, with a packet that asks for an acknowledgement: either that brings credits, or an RNR NAK names the
+    /// time to try again.
     #[inline]
     fn credit(&self, flight: &Flight, is_last: bool) -> Credit {
         let Some(granted) = self.receives_granted else { return Credit::Enough };
@@ -374,7 +378,7 @@ impl Requester {
         }
     }
 
-    /// Sends everything that is posted: nobody answers over UC, and nothing is sent twice (IBA 9.8.2).
+    /// Sends everything that is posted: there are no answers over UC, and nothing is sent twice (IBA 9.8.2).
     pub(super) fn transmit_unreliable(&mut self, host: &mut impl RequesterHost) -> Sent {
         loop {
             if self.flights.is_empty() && !self.begin(host) {
@@ -422,13 +426,13 @@ impl Requester {
     }
 }
 
-/// How many packets of a message go as one from `packet` on.
+/// The number of packets of a message, from `packet` on, that are sent as one.
 #[inline(always)]
 fn at_once(packet: u32, flight: &Flight, host: &impl RequesterHost) -> u32 {
     if flight.packets == 1 { 1 } else { host.landing(flight.packets - packet) }
 }
 
-/// Whether a message may be sent by the credits.
+/// A message's state by the peer's credits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Credit {
     /// There is a receive for it, or it needs none.

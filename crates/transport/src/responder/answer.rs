@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What answers a request.
+/// The contents of an answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// A READ response with this memory, read when it is sent.
@@ -36,7 +36,7 @@ pub struct Answer {
     pub psn: u32,
     /// Packets left.
     pub packets: u32,
-    /// What is left of it.
+    /// The part of it that is still to be sent.
     pub body: Body,
     /// MSN to be sent with it.
     pub msn: u32,

@@ -1,5 +1,5 @@
-//! Requests that have been executed before (IBA 9.7.5.1): SENDs and WRITEs are acknowledged again, READs read again, atomics
-//! answered with what they found the first time.
+//! Requests that have been executed before (IBA 9.7.5.1): SENDs and WRITEs are acknowledged again, READs read again,
+//! atomics answered with what they found the first time.
 
 use vervain_iba::{Nak, Right};
 use vervain_wire::aeth::{NakCode, Syndrome};
@@ -18,7 +18,8 @@ impl Responder {
         let code = headers.bth.opcode;
         if opcode::is_send(code) || opcode::is_write(code) {
             self.acknowledge_again(headers.bth.psn);
-            // What goes as one may have been cut otherwise before, and only its first packets have been executed.
+            // Packets that come as one may have been cut in another way the first time, and only the first of them have
+            // been executed.
             let last = psn::add(headers.bth.psn, self.packets(packet) - 1);
             if !psn::is_before(last, self.expected) {
                 self.out_of_sequence(last);
@@ -47,9 +48,9 @@ impl Responder {
         }
     }
 
-    /// A SEND or WRITE packet has come again. One acknowledgement stands for all up to the next READ or atomic and does not name
-    /// that: its requester may still miss the answer, and take an acknowledgement with its PSN for it, as rxe does. What lies
-    /// behind is acknowledged when it comes again too.
+    /// Acknowledges a SEND or WRITE packet that has come again. One acknowledgement stands for all requests before the
+    /// next READ or atomic and does not have the PSN of that: its requester may still miss the answer, and take an
+    /// acknowledgement with its PSN for it, as rxe does. Requests behind it are acknowledged when they come again too.
     fn acknowledge_again(&mut self, psn: u32) {
         let executed = psn::distance(psn, self.expected);
         let next = self.resources.iter().find(|resource| psn::distance(psn, resource.first_psn) < executed);
@@ -60,7 +61,7 @@ impl Responder {
         let last = psn::add(next.first_psn, psn::MASK);
         let (body, msn) = (Body::Acknowledgement, next.msn.wrapping_sub(1));
         let answer = Answer { psn: last, packets: 1, body, msn, begun: false, again: true };
-        // What is to be sent with that PSN anyway acknowledges it.
+        // An answer with that PSN is due anyway, and acknowledges it.
         if !self.answers.iter().any(|other| overlap(other, &answer)) {
             self.place(answer);
         }
@@ -96,15 +97,15 @@ impl Responder {
         })
     }
 
-    /// The memory of a READ that is asked for again has gone. The requester is told, but the QP goes on: the requester may have
-    /// all it needs, and this be a ghost, which it then takes the NAK for too.
+    /// The memory of a READ that is asked for again has gone. The requester gets a NAK, but the QP goes on: the request
+    /// may be an old copy of one that was answered, for which the requester then takes the NAK, too.
     pub(super) fn refuse_again(&mut self, psn: u32, code: NakCode) {
         let syndrome = Syndrome::Nak(code);
         self.refusal.get_or_insert(Refusal { psn, syndrome, then: Then::Nothing });
     }
 
-    /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it; what an
-    /// impatient requester asks for too often is dropped.
+    /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it;
+    /// what an impatient requester asks for too often is dropped.
     fn insert(&mut self, answer: Answer) {
         // One that is yet to be sent whole needs no second.
         if self
@@ -117,7 +118,7 @@ impl Responder {
         let waiting = self.answers.len();
         self.answers.retain(|other| !overlap(other, &answer));
         let responses = self.answers.iter().filter(|other| other.body != Body::Acknowledgement).count();
-        // What has given way to it makes room for it, or an answer that nobody has had would be lost.
+        // If answers have given way to it there is room; without it an answer that was never sent would be lost.
         if self.answers.len() == waiting && responses > 2 * usize::from(self.config.max_dest_rd_atomic) {
             self.counters.dropped += 1;
             return;
@@ -131,7 +132,7 @@ impl Responder {
     }
 }
 
-/// Whether both answers have a PSN in common.
+/// Returns true if both answers have a PSN in common.
 fn overlap(a: &Answer, b: &Answer) -> bool {
     psn::is_before(a.psn, psn::add(b.psn, b.packets)) && psn::is_before(b.psn, psn::add(a.psn, a.packets))
 }

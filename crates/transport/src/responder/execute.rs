@@ -1,4 +1,5 @@
-//! Executes a request packet that comes in sequence (IBA 9.7.4.1): opcode sequence, lengths, keys, receives, in that order.
+//! Executes a request packet that comes in sequence (IBA 9.7.4.1): opcode sequence, lengths, keys, receives, in that
+//! order.
 
 use serde::{Deserialize, Serialize};
 use vervain_iba::{Nak, Right, Status};
@@ -22,7 +23,7 @@ pub struct Message {
     pub srqn: u32,
     /// Bytes that have come.
     pub done: u64,
-    /// Where they go.
+    /// Their destination.
     pub target: Target,
 }
 
@@ -66,7 +67,7 @@ impl Responder {
         }
     }
 
-    /// How many packets of a message this one stands for.
+    /// The number of packets of a message that this one stands for.
     #[inline]
     pub(super) fn packets<D: Data + ?Sized>(&self, packet: &Packet<'_, D>) -> u32 {
         if packet.payload.has_landed() {
@@ -91,9 +92,10 @@ impl Responder {
         }
     }
 
-    /// A message of `length` bytes, the headers of whose first packet are these, comes next: where it belongs, so that its sender can
-    /// be told before it sends. For a SEND a receive is taken, which is that of the message then. None where the message cannot be
-    /// taken now; if it comes all the same, it is refused for the reason that there is then.
+    /// Claims the place of the message that comes next, of `length` bytes, `headers` being those of its first packet,
+    /// so that its sender can learn the place before it sends. For a SEND a receive is taken, and the message then uses
+    /// that one. None if the message cannot be taken now; if it comes all the same, it is refused for the reason that
+    /// holds then.
     pub fn announce(&mut self, headers: &Headers, length: u64, host: &mut impl ResponderHost) -> Option<(u32, Target)> {
         let code = headers.bth.opcode;
         let is_next = headers.bth.psn == self.expected && code == self.opcode_base | opcode::operation(code);
@@ -210,7 +212,7 @@ impl Responder {
         if let Some(rkey) = headers.invalidate
             && let Err(nak) = host.invalidate(srqn, rkey)
         {
-            // The receive was used; it tells what was wrong with the message (IBA 9.9.3, class J).
+            // The receive was used; its completion reports the fault of the message (IBA 9.9.3, class J).
             return Err(Stop::Spoil { srqn, receive, received, status: Status::RemoteInvalidRequest, nak });
         }
         self.msn = self.msn.wrapping_add(1);
@@ -231,7 +233,8 @@ impl Responder {
             (None, Some(reth)) => {
                 let target = Target::Memory { rkey: reth.rkey, addr: reth.addr, length: reth.length };
                 let srqn = headers.srqn.unwrap_or(0);
-                // The whole range is checked at the first packet (9.7.4.1.5). That of a single one is when it is stored.
+                // The whole range is checked at the first packet (9.7.4.1.5). That of a single one is when it is
+                // stored.
                 if !is_last || takes_receive || bytes == 0 {
                     if reth.length > LONGEST {
                         return Err(Nak::InvalidRequest.into());
@@ -287,9 +290,9 @@ impl Responder {
         if waiting < usize::from(self.config.max_dest_rd_atomic) { Ok(()) } else { Err(Nak::InvalidRequest) }
     }
 
-    /// Answers the READs of memory that is about to change. Without a fence a WRITE may overtake a READ (IBA 10.8.3.3), but
-    /// adapters read when the request comes, and programs count on it: Open MPI's MPI_Get_accumulate with MPI_REPLACE is a READ
-    /// and a WRITE. Where not all can be sent now, the request that changes it has to come again.
+    /// Answers the READs of memory that is about to change. Without a fence a WRITE may overtake a READ (IBA 10.8.3.3),
+    /// but adapters read when the request comes, and programs count on it: Open MPI's MPI_Get_accumulate with
+    /// MPI_REPLACE is a READ and a WRITE. Where not all can be sent now, the request that changes it has to come again.
     #[inline]
     fn answer_readers(&mut self, addr: u64, len: u64, host: &mut impl ResponderHost) -> Result<(), Stop> {
         if self.answers.is_empty() || len == 0 || !self.is_being_read(addr, len) {
@@ -304,7 +307,7 @@ impl Responder {
         }
     }
 
-    /// Whether a READ that is yet to be answered asks for some of these bytes.
+    /// Returns true if a READ that is yet to be answered asks for some of these bytes.
     fn is_being_read(&self, addr: u64, len: u64) -> bool {
         self.answers.iter().any(|answer| match answer.body {
             Body::Read { addr: from, length, .. } => {
@@ -358,8 +361,8 @@ impl Responder {
         Ok(1)
     }
 
-    /// FLUSH (annex A19.4.2): once the checks pass, all before it is visible, for memory here is coherent. There is nothing to
-    /// make persistent.
+    /// FLUSH (annex A19.4.2): once the checks pass, all before it is visible, for memory here is coherent. There is
+    /// nothing to make persistent.
     fn flush(&mut self, headers: &Headers, host: &mut impl ResponderHost) -> Result<u32, Stop> {
         self.check_resources()?;
         let (Some(reth), Some((placement, level))) = (headers.reth, headers.flush) else {

@@ -1,5 +1,5 @@
-//! The responder of a QP that stands still, as a record from which another one goes on in its place: nothing that was executed is
-//! executed again, and what was to be answered is.
+//! The responder of a QP that stands still, as a record from which another one goes on in its place: nothing that was
+//! executed is executed again, and what was to be answered is.
 
 use crate::config::ResponderConfig;
 use crate::host::{ResponderHost, Target};
@@ -11,7 +11,7 @@ use super::answer::{Answer, Body, Resource};
 use super::execute::{LONGEST, Message};
 use super::{Refusal, Responder, Then};
 
-/// What a responder knows.
+/// The state of a responder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedResponder {
     /// PSN of the request that is expected next.
@@ -30,7 +30,7 @@ pub struct SavedResponder {
     pub ack_due: bool,
     /// A NAK is to be sent.
     pub refusal: Option<Refusal>,
-    /// What is to be answered, in PSN order.
+    /// Answers that are due, in PSN order.
     pub answers: Vec<Answer>,
     /// READs and atomics that may be asked for again, oldest first.
     pub resources: Vec<Resource>,
@@ -39,7 +39,8 @@ pub struct SavedResponder {
 }
 
 impl Responder {
-    /// What another responder needs to go on; the receive that was taken for an announced message goes back.
+    /// The state that another responder needs to go on. A receive that was taken for an announced message is given
+    /// back.
     pub fn save(&mut self, host: &mut impl ResponderHost) -> SavedResponder {
         if self.announced.is_some() {
             self.drop_message(host);
@@ -59,14 +60,15 @@ impl Responder {
         }
     }
 
-    /// A responder in the place of one that was saved. `config` is as for [`Responder::new`], whose `expected_psn` is not looked at. That
-    /// the receives of its message and of its refusal are claimed, the host sees to.
+    /// A responder in the place of one that was saved. `config` is as for [`Responder::new`], whose `expected_psn` is
+    /// not looked at. That the receives of its message and of its refusal are claimed, the host sees to.
     ///
     /// # Errors
     /// No responder has been in such a state.
     pub fn resume(config: &ResponderConfig, saved: &SavedResponder) -> Result<Responder, Unusable> {
         let most = usize::from(config.max_dest_rd_atomic.max(1));
-        // As many as are asked for, those that are asked for again, and an acknowledgement before each.
+        // Per READ or atomic that may be outstanding: its answer, one that is asked for again, and an acknowledgement
+        // before each.
         if saved.resources.len() > most || saved.answers.len() > 8 * most {
             return Err(Unusable("more READs and atomics are kept than the peer may have outstanding"));
         }

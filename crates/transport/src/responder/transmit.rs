@@ -1,5 +1,6 @@
-//! What the responder sends: READ responses and atomic answers in PSN order, with the acknowledgements of what has come again
-//! among them; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand for many).
+//! The responder's packets: READ responses and atomic answers in PSN order, and among them acknowledgements of repeated
+//! requests; then one NAK, or one acknowledgement for all that has been executed (IBA 9.7.5.1.2 lets one stand for
+//! many).
 
 use vervain_iba::{Nak, Right};
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
@@ -12,7 +13,8 @@ use super::answer::{Answer, Body};
 use super::{Refusal, Responder, Then};
 
 impl Responder {
-    /// Sends what is due, at most `budget` packets. Whether there is more, for the budget is spent or the host had no room.
+    /// Sends packets that are due, at most `budget`. Returns true if more are due, because the budget is spent or the
+    /// host had no room.
     #[inline]
     pub fn poll_transmit(&mut self, budget: u32, host: &mut impl ResponderHost) -> bool {
         if !self.answers.is_empty() && self.send_answers(budget, host) {
@@ -67,7 +69,8 @@ impl Responder {
         host.transmit(&Transmit { headers: &headers, payload: Payload::None, again: false })
     }
 
-    /// Sends a NAK. The QP that it ends (IBA 9.9.3) has ended before: who has the NAK may ask at once what has become of the QP.
+    /// Sends a NAK. The QP that it ends (IBA 9.9.3) has ended before: who has the NAK may ask at once what has become
+    /// of the QP.
     #[cold]
     fn send_refusal(&mut self, host: &mut impl ResponderHost) -> bool {
         let Some(Refusal { psn, syndrome, then }) = &mut self.refusal else { return false };
@@ -82,7 +85,7 @@ impl Responder {
         false
     }
 
-    /// What a refusal means for the QP.
+    /// Carries out the consequence of a refusal for the QP.
     #[cold]
     pub(super) fn finish(&mut self, then: Then, host: &mut impl ResponderHost) {
         match then {
@@ -94,11 +97,11 @@ impl Responder {
         }
         self.counters.errors += 1;
         self.ended = true;
-        // Of what is to be said, the NAK alone is left.
+        // Of the answers that are due, only the NAK is left.
         self.ack_due = false;
     }
 
-    /// Sends READ responses and atomic answers. Whether some are left.
+    /// Sends READ responses and atomic answers. Returns true if some are left.
     pub(super) fn send_answers(&mut self, mut budget: u32, host: &mut impl ResponderHost) -> bool {
         while let Some(&answer) = self.answers.front() {
             let (sent, stop) = match answer.body {
@@ -139,7 +142,8 @@ impl Responder {
         false
     }
 
-    /// Why the READ in hand cannot be answered: its key has gone, or else the memory behind it (IBA 9.7.4.1.5, 9.7.5.2.4).
+    /// The reason why the current READ cannot be answered: its key has gone, or else the memory behind it (IBA
+    /// 9.7.4.1.5, 9.7.5.2.4).
     #[cold]
     fn why_gone(&self, host: &mut impl ResponderHost) -> (Nak, NakCode) {
         match self.answers.front().map(|answer| answer.body) {

@@ -1,4 +1,4 @@
-//! UC (IBA 9.8.2): messages that come whole are executed, all others dropped, and nobody is told.
+//! UC (IBA 9.8.2): messages that come whole are executed, all others are dropped without an answer.
 
 use vervain_wire::{Packet, opcode};
 
@@ -7,8 +7,9 @@ use crate::psn;
 
 use super::{Responder, Stop, Then};
 
-/// A packet that is behind by this much at most is late or a copy. A fabric delivers in order and once, so IBA has no rule;
-/// UDP does neither. Not half of all PSNs, as for RC: a sender goes on while the link is down and would not be heard after.
+/// A packet that is behind by this much at most is late or a copy. A fabric delivers in order and once, so IBA has no
+/// rule; UDP does neither. Not half of all PSNs, as for RC: a sender goes on while the link is down and would not be
+/// heard after.
 const LATE: u32 = 1 << 16;
 
 impl Responder {

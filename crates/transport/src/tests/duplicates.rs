@@ -1,5 +1,5 @@
-//! Requests that come again beside READs and atomics: what acknowledges them must not pass for the answer to one of those. A
-//! requester such as the kernel's rxe takes an acknowledgement with the PSN of a READ for its completion.
+//! Requests that come again beside READs and atomics: what acknowledges them must not pass for the answer to one of
+//! those. A requester such as the kernel's rxe takes an acknowledgement with the PSN of a READ for its completion.
 
 use proptest::prelude::*;
 use vervain_wire::aeth::Syndrome;
@@ -29,7 +29,7 @@ fn post(pair: &mut Pair, operation: Opcode) {
     });
 }
 
-/// What plain acknowledgements say, as PSN and MSN.
+/// The plain acknowledgements, as PSN and MSN.
 fn acknowledged(host: &mut Host) -> Vec<(u32, u32)> {
     let packets: Vec<_> = host.wire.drain(..).map(|bytes| parsed(&bytes).headers).collect();
     let plain = packets.iter().filter(|headers| opcode::operation(headers.bth.opcode) == opcode::ACKNOWLEDGE);
@@ -85,7 +85,7 @@ fn a_new_read_acknowledges_what_came_again_before_it() {
     assert_eq!(replies(&mut pair, [&sent[0], &sent[2]]), [(opcode::ATOMIC_ACKNOWLEDGE, at(2))]);
 }
 
-/// A requester that believes what it is told, as rxe does: an acknowledgement with the last PSN of a request completes that.
+/// A requester that trusts every acknowledgement, as rxe does: one with the last PSN of a request completes that.
 fn completes_without_data(acknowledged: u32, flights: &[(Opcode, u32, u32)]) -> bool {
     flights.iter().any(|(operation, first, packets)| {
         ANSWERED.contains(operation) && psn::distance(*first, acknowledged) < *packets
@@ -93,8 +93,8 @@ fn completes_without_data(acknowledged: u32, flights: &[(Opcode, u32, u32)]) -> 
 }
 
 proptest! {
-    /// Whatever comes again, in whatever order and company: no plain acknowledgement lies within a READ or atomic, and each
-    /// packet that came again is acknowledged by one that has no READ or atomic in between.
+    /// Repeated packets in any order and number: no plain acknowledgement lies within a READ or atomic, and each
+    /// repeated packet is acknowledged by one without a READ or atomic in between.
     #[test]
     fn acknowledgements_of_duplicates_keep_clear_of_reads_and_atomics(
         kinds in prop::collection::vec(0..7usize, 1..12),
@@ -138,7 +138,8 @@ proptest! {
     }
 }
 
-// The other side of it: IBA 9.7.5.1.2, an acknowledgement beyond a READ that has not been answered shows that the answer is lost.
+// The other side of it: IBA 9.7.5.1.2, an acknowledgement beyond a READ that has not been answered shows that the
+// answer is lost.
 #[test]
 fn no_acknowledgement_completes_a_read_or_atomic_of_ours() {
     for operation in ANSWERED {
@@ -164,7 +165,7 @@ fn no_acknowledgement_completes_a_read_or_atomic_of_ours() {
     }
 }
 
-// What is dropped behind a missing packet that then comes is missing too.
+// Packets dropped behind a missing packet that then comes are missing too.
 #[test]
 fn packets_that_come_in_reverse_order_are_asked_for_again() {
     let mut pair = Pair::new(Service::Rc);
@@ -226,7 +227,8 @@ fn a_refused_repetition_is_told_though_new_requests_follow_it() {
     );
 }
 
-// A READ longer than what is answered at once: its requester may be a device that learns of the loss by its timeout alone.
+// A READ longer than what is answered at once: its requester may be a device that learns of the loss by its timeout
+// alone.
 #[test]
 fn a_write_that_has_to_wait_for_a_long_read_is_asked_for_again_behind_its_answer() {
     let mut pair = Pair::new(Service::Rc);

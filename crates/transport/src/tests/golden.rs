@@ -1,5 +1,5 @@
-//! The captures of the kernel's rdma_rxe, replayed: our responder gives the answers that it gave, our requester sends the
-//! packets that it sent. What each capture holds is told beside them, in `crates/wire/tests/golden`.
+//! The captures of the kernel's rdma_rxe, replayed: our responder gives the answers that it gave, our requester sends
+//! the packets that it sent. The contents of each capture are described beside them, in `crates/wire/tests/golden`.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn capture(name: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     datagrams.partition(|datagram| opcode::is_request(datagram[0]))
 }
 
-/// What an answer says, except for the data that a READ brings.
+/// The contents of an answer, except for the data of a READ response.
 fn meaning(bytes: &[u8]) -> (vervain_wire::Headers, usize) {
     let packet = parsed(bytes);
     (packet.headers, packet.payload.len())

@@ -1,4 +1,5 @@
-//! A QP's host over plain vectors: one region of memory, a list of requests, a queue of receives, a list of packets sent.
+//! A QP's host over plain vectors: one region of memory, a list of requests, a queue of receives, a list of packets
+//! sent.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use vervain_wire::{ICRC_LEN, MAX_HEADERS, Packet, parse};
 
 use crate::*;
 
-/// Where the region lies, and its key.
+/// Address and key of the region.
 pub const BASE: u64 = 0x10_0000;
 pub const RKEY: u32 = 0x1234;
 
@@ -29,7 +30,7 @@ pub struct Host {
     pub bad_local: Option<u32>,
     // The responder's.
     pub memory: Vec<u8>,
-    /// Where the memory lies.
+    /// Address of the memory.
     pub base: u64,
     /// Every key is good.
     pub any_key: bool,

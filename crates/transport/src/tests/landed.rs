@@ -157,7 +157,7 @@ fn the_answer_to_a_read_is_put_too() {
         ends.client.host.post(Opcode::Read, &[], |r| r.length = LENGTH as u64);
         ends.client.host.post(Opcode::Read, &[], |r| r.length = 8);
         ends.transmit();
-        // Of short ones nothing is said.
+        // Short messages are not announced.
         assert_eq!(ends.client.asked, [(0, 0, LENGTH as u64)]);
         let (_, answered) = ends.exchange();
         assert_eq!(answered.len(), packets + 1);
@@ -205,12 +205,12 @@ fn what_was_executed_in_part_and_comes_again_as_one_is_told_of_at_once() {
     ends.transmit();
     assert_eq!(ends.exchange(), (vec![(opcode::SEND_ONLY, 0)], vec![(opcode::ACKNOWLEDGE, 4)]));
     assert_eq!(ends.requester.counters().sequence_naks, 1);
-    // What is missing goes without another timeout.
+    // The missing packets are sent without another timeout.
     ends.transmit();
     assert_eq!(ends.exchange().0, [(opcode::SEND_LAST, 4)]);
     assert_eq!((ends.statuses(), ends.requester.counters().timeouts), (vec![Status::Success], 1));
     assert_eq!(ends.server.host.receives[0].data, pattern(LENGTH, 3));
-    // Of one that was executed to its end nothing is missing.
+    // A message that was executed to its end has no missing packet.
     ends.send(opcode::SEND_ONLY, 0, LENGTH, true);
     assert_eq!((ends.responder.counters().duplicates, ends.responder.counters().out_of_sequence), (2, 1));
 }
@@ -270,7 +270,7 @@ fn an_announced_message_may_come_in_packets_and_another_time_and_gaps_end_it_ove
     assert_eq!(ends.responder.expected_psn(), psn::add(FIRST_PSN, 3));
     assert_eq!((ends.server.host.receives.len(), ends.server.host.receives[0].data.len()), (1, 3 * MTU));
     assert!(ends.announce(opcode::SEND_FIRST, 3, 8).is_some());
-    // What comes begins behind it.
+    // The next data belongs behind it.
     ends.send(opcode::SEND_MIDDLE, 9, 2 * MTU, true);
     assert_eq!((ends.server.host.posted.len(), ends.responder.expected_psn()), (1, psn::add(FIRST_PSN, 11)));
     assert_eq!(ends.announce(opcode::COMPARE_SWAP, 11, 8), None);

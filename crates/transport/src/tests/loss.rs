@@ -1,4 +1,4 @@
-//! What is lost comes again; what comes twice is executed once.
+//! Lost packets come again; repeated ones are executed once.
 
 use vervain_wire::opcode;
 

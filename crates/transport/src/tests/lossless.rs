@@ -1,5 +1,5 @@
-//! Over a channel that delivers everything once and in order: nothing is sent again that can still be answered, and a peer that is
-//! absent, or takes nothing, is noticed as a silent one is.
+//! Over a channel that delivers everything once and in order: nothing is sent again that can still be answered, and a
+//! peer that is absent, or takes nothing, is noticed as a silent one is.
 
 use vervain_wire::{aeth, opcode};
 
@@ -9,7 +9,7 @@ use crate::*;
 
 /// Bytes that may be under way.
 const SIZE: u64 = 1 << 20;
-/// Of the configurations here, whose code is 12.
+/// The ACK timeout of the configurations here, whose code is 12.
 fn timeout() -> Nanos {
     config(0).ack_timeout()
 }
@@ -219,7 +219,7 @@ fn a_request_that_finds_no_room_ends_as_if_nobody_answered() {
         let begin = pair.now;
         assert_eq!(pair.transmit(), Sent::HostFull);
         while let Some(at) = pair.requester.next_timeout() {
-            // Whoever looks whether there is room does not begin the wait anew, also if he comes before the timer.
+            // A look for room does not begin the wait anew, also if it comes before the timer.
             for look in 0..looks {
                 pair.now = pair.now.max(at - 1 + look);
                 assert_eq!(pair.transmit(), Sent::HostFull);
@@ -390,7 +390,8 @@ fn what_waits_for_credits_has_asked_for_them() {
     assert_eq!((pair.statuses(), pair.client.again), (vec![Status::Success; 2], 0));
 }
 
-/// What is refused as not ready asks for nothing when it comes again, but for its last packet, which may wait for credits.
+/// Packets of a message refused as not ready ask for no acknowledgement when they are sent again, except its last,
+/// which may wait for credits.
 #[test]
 fn what_waits_for_credits_after_an_rnr_nak_has_asked_for_them() {
     let mut pair = lossless(&RequesterConfig { timeout: 0, ..config(0) });
@@ -460,7 +461,7 @@ fn an_acknowledgement_leaves_before_its_message_completes_where_that_is_wanted()
         }
         assert_eq!(pair.statuses(), [Status::Success; 3]);
         assert_eq!(pair.server.sent_before, [usize::from(acks_first); 3]);
-        // What finds no room waits as ever.
+        // A message that finds no room waits as ever.
         pair.client.post(Opcode::Send, b"last", |_| ());
         let last = requests(&mut pair);
         pair.server.room = 0;

@@ -14,7 +14,7 @@ pub enum Way {
 
 pub struct Pair {
     pub now: Nanos,
-    /// How long a packet takes.
+    /// Time that a packet takes.
     pub one_way: Nanos,
     pub requester: Requester,
     pub window: Window,
@@ -34,7 +34,7 @@ pub fn requester_config(service: Service) -> RequesterConfig {
         service,
         dest_qpn: 0x11,
         pkey: 0xffff,
-        // As rxe has it, whose captures are replayed.
+        // The value of rxe, whose captures are replayed.
         migrated: false,
         introduces: false,
         first_psn: FIRST_PSN,
@@ -189,7 +189,7 @@ pub fn requests(pair: &mut Pair) -> Vec<Vec<u8>> {
     pair.client.wire.drain(..).collect()
 }
 
-/// What the responder answers to `bytes`, as operation and PSN.
+/// The responder's answers to `bytes`, as operation and PSN.
 pub fn replies<'a>(pair: &mut Pair, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<(u8, u32)> {
     packets.into_iter().for_each(|bytes| pair.responder.handle_packet(&parsed(bytes), &mut pair.server));
     while pair.responder.poll_transmit(1, &mut pair.server) {}

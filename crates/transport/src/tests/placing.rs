@@ -176,7 +176,7 @@ pub struct Ends {
     pub server: Placing,
     pub now: Nanos,
     base: u8,
-    /// That the announced message and made up packets name.
+    /// The SRQ that the announced message and made up packets name.
     pub srqn: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Requesters and responders in the place of others: what was saved, and records that nobody has saved.
+//! Requesters and responders in the place of others: what was saved, and records that were never saved.
 
 use proptest::prelude::*;
 

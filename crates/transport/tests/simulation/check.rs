@@ -1,4 +1,4 @@
-//! What must hold while and after a simulation runs, beyond what the hosts check call by call.
+//! The invariants while and after a simulation runs, beyond those that the hosts check call by call.
 
 use vervain_transport::Status;
 
@@ -95,7 +95,7 @@ impl World {
             if end.target.service.reliable() {
                 end.target.check_memory();
             }
-            // What lies in a ring that nobody empties any more makes no room for it.
+            // Data in a ring that is not emptied any more makes no room for it.
             let is_stuck = self.plan.rings.is_some() && self.hosts[self.ends[end.peer].plan.host].stopped;
             let speaks = !end.dead || end.target.failed && !self.hosts[end.plan.host].stopped;
             assert!(

@@ -7,10 +7,10 @@ use crate::plan::{
 };
 use crate::random::{Random, mix};
 
-/// What the network of a plan is like.
+/// The kind of network of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
-    /// Nothing is lost.
+    /// No losses.
     Calm,
     /// Retry counts must suffice.
     Mild,
@@ -97,7 +97,7 @@ pub fn rings(seed: u64) -> Plan {
         let mut connection = connection(random, index, hosts as usize, budget, about, RING_MTUS);
         for end in &mut connection.ends {
             end.ready = if random.permille(400) { random.magnitude(10 * US, 50 * MS) } else { 0 };
-            // Nobody ends what is sent to nobody without an answer.
+            // A request to an absent peer that gives no answer would never end.
             if stop && connection.service == Service::Unreliable {
                 end.operations.clear();
             }
@@ -118,7 +118,7 @@ pub fn rings(seed: u64) -> Plan {
     let late = ends().map(|end| end.ready).max().unwrap_or(0);
     let patient = ends().all(|end| end.timeout == 0 || end.retries == 7);
     plan.mild = patient && timeout > around + late / 4;
-    // Who drops a packet for good, and another has no timeout, leaves it waiting for ever.
+    // If one end drops a packet for good, and the other has no timeout, that one waits for ever.
     if endless {
         plan.hosts.iter_mut().for_each(|host| host.deaf = 0);
         plan.connections.iter_mut().flat_map(|connection| &mut connection.ends).for_each(|end| end.ready = 0);
@@ -237,7 +237,7 @@ fn connection(
             region: 2 * longest.max(4096),
         }
     });
-    // What one end posts aims at the other's memory.
+    // Requests of one end aim at the other's memory.
     for side in 0..2 {
         let peer = &ends[1 - side];
         let key = keys::REGION | (2 * index + 1 - side) as u32;
@@ -253,7 +253,7 @@ fn connection(
     ConnectionPlan { service, mtu, ends, landings: None }
 }
 
-/// What an end's requests aim at.
+/// The target of an end's requests.
 struct Aim {
     service: Service,
     mtu: u32,

@@ -48,7 +48,7 @@ pub struct End {
     pub qpn: u32,
     pub requester: Requester,
     pub responder: Responder,
-    /// What they are made from.
+    /// The configurations that they are made from.
     configs: (RequesterConfig, ResponderConfig),
     pub send: SendQueue,
     pub target: Target,
@@ -129,7 +129,7 @@ impl End {
             expected_psn: peer.first_psn,
             mtu,
             max_dest_rd_atomic: peer.depth,
-            // Of each pair one.
+            // One of each pair.
             acks_first: side == 1,
         };
         let script = peer.operations.clone().into();
@@ -166,7 +166,7 @@ impl End {
 }
 
 impl End {
-    /// What the requester of one is made from that has ended so many requests.
+    /// The configuration of the requester of a QP that has ended this number of requests.
     pub fn requester_config(&self) -> RequesterConfig {
         let config = self.configs.0;
         RequesterConfig { first_request: config.first_request.wrapping_add(self.send.completed as u32), ..config }

@@ -1,5 +1,6 @@
-//! Over rings, messages and the answers of READs that are put where they belong, as the link over a window does it: the sender asks
-//! before the first packet of a message, or tells with the request of a READ, and then packets stand for many.
+//! Over rings, messages and the answers of READs that are put where they belong, as the link over a window does it: the
+//! sender asks before the first packet of a message, or names the place with the request of a READ, and then packets
+//! stand for many.
 
 use vervain_transport::{Data, Nanos, Target, psn};
 use vervain_wire::{Headers, opcode};
@@ -8,7 +9,7 @@ use crate::plan::{Landings, US};
 use crate::random::Random;
 use crate::world::World;
 
-/// What goes from host to host: a packet, and over rings what is said with it.
+/// The unit that goes from host to host: a packet, and over rings the note with it.
 #[derive(Clone, Debug)]
 pub struct Parcel {
     pub packet: Vec<u8>,
@@ -33,10 +34,11 @@ impl From<Vec<u8>> for Parcel {
     }
 }
 
-/// The payload of a packet that comes in. Here all bytes cross with it; a host that was not told where they are takes none.
+/// The payload of a packet that comes in. Here all bytes cross with it; a host that was not told where they are takes
+/// none.
 pub struct Arrived {
     pub bytes: Vec<u8>,
-    /// Where they have been put.
+    /// The place where they have been put.
     pub place: Option<Target>,
 }
 
@@ -80,12 +82,12 @@ pub struct Putter {
     plan: Landings,
     /// Decides how many go as one next.
     cut: u64,
-    /// What is known of the message under way.
+    /// The state of the message in progress.
     state: State,
     /// READs whose answers may be put, oldest first: asked for here, and by the peer.
     pub wanted: Vec<Landing>,
     pub answers: Vec<Landing>,
-    /// Where the peer has been told to put its message.
+    /// The place that the peer has been told to put its message to.
     pub told: Option<Landing>,
     /// Packets that stood for several.
     pub spans: u64,
@@ -100,14 +102,14 @@ enum State {
     Here(Landing),
 }
 
-/// What becomes of a packet.
+/// The way of a packet.
 pub enum Way {
     /// It goes as it is.
     Plain,
     Put(Target),
     /// The question goes instead.
     Ask,
-    /// Nothing goes now.
+    /// The packet has to wait.
     Wait,
 }
 
@@ -130,7 +132,7 @@ impl Putter {
         self.random.permille(self.plan.willing)
     }
 
-    /// How many of the packets left of the message go as one.
+    /// The number of the packets left of the message that go as one.
     pub fn span(&self, left: u32) -> u32 {
         if matches!(self.state, State::Here(_)) { self.some(left) } else { 1 }
     }
@@ -144,7 +146,7 @@ impl Putter {
         1 + (self.cut % self.plan.most.min(left.into())) as u32
     }
 
-    /// What becomes of a packet of a message.
+    /// The way of a packet of a message.
     pub fn way(&mut self, now: Nanos, headers: &Headers, bytes: u32) -> Way {
         self.cut = self.random.bits();
         let plain = if bytes > self.mtu { Way::Wait } else { Way::Plain };
@@ -187,7 +189,7 @@ impl Putter {
         }
     }
 
-    /// Whether a READ asks for its answer to be put. If not, what was said of it before still holds.
+    /// Returns true if a READ asks for its answer to be put. If not, what was said of it before still holds.
     pub fn wants(&mut self, psn: u32, bytes: u64) -> bool {
         let wants = bytes > u64::from(self.mtu) && self.is_willing();
         if wants {
@@ -203,7 +205,7 @@ impl Putter {
         self.answers.push(read(psn, bytes, self.mtu));
     }
 
-    /// What becomes of a packet of an answer.
+    /// The way of a packet of an answer.
     pub fn answer_way(&mut self, psn: u32, bytes: u32) -> Way {
         self.cut = self.random.bits();
         match self.answers.iter().position(|read| read.covers(psn)) {
@@ -216,7 +218,7 @@ impl Putter {
         }
     }
 
-    /// Whether the peer was told to put the packet where it says. Of what it was told earlier nothing is taken.
+    /// Returns true if the peer was told to put the packet in this place. Earlier places are not valid any more.
     pub fn is_told(&self, headers: &Headers, place: Target) -> bool {
         let psn = headers.bth.psn;
         if opcode::is_request(headers.bth.opcode) {
@@ -234,7 +236,8 @@ fn read(psn: u32, bytes: u64, mtu: u32) -> Landing {
 }
 
 impl World {
-    /// What is said with a packet for QP `index`, and where its bytes have been put. None if nothing else is to be done with it.
+    /// Takes the note with a packet for QP `index`, and returns the place of its bytes. None if nothing else is to be
+    /// done with it.
     pub fn noted(&mut self, index: usize, headers: &Headers, note: Option<Note>) -> Option<Option<Target>> {
         let end = &mut self.ends[index];
         let Some(note) = note else { return Some(None) };

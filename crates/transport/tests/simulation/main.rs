@@ -1,6 +1,7 @@
-//! A deterministic simulation of the transport: hosts with QPs, memory and receives, lines with faults between them, virtual
-//! time. One seed decides all of it. What must hold is in `send.rs`, `receive.rs` (call by call) and `check.rs` (at
-//! completions and at the end). `make soak` runs it for long, `make soak SEED=n` runs one seed and prints its packets.
+//! A deterministic simulation of the transport: hosts with QPs, memory and receives, lines with faults between them,
+//! virtual time. One seed decides all of it. The invariants are in `send.rs`, `receive.rs` (call by call) and
+//! `check.rs` (at completions and at the end). `make soak` runs it for long, `make soak SEED=n` runs one seed and
+//! prints its packets.
 
 mod check;
 mod codec;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use runner::{NETWORK, RINGS, run_seed};
 use vervain_seeds::{Until, run_seeds, setting};
 
-/// How many seeds an ordinary test run simulates.
+/// Seeds that an ordinary test run simulates.
 const SEEDS: u64 = 4_000;
 /// The first seed of `make soak`: no ordinary run comes so far.
 const SOAK_FROM: u64 = 10_000;

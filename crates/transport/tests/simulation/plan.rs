@@ -1,5 +1,5 @@
-//! What a simulation is made of: hosts, connections between them, what they do to each other, and what the network does.
-//! A plan comes from a seed ([`crate::generate`]) or is written by hand ([`crate::directed`]).
+//! The plan of a simulation: hosts, connections between them, their requests, and the behaviour of the network. A plan
+//! comes from a seed ([`crate::generate`]) or is written by hand ([`crate::directed`]).
 
 use vervain_transport::{Nanos, Opcode, Request, Status};
 
@@ -26,12 +26,12 @@ pub struct Plan {
     pub rings: Option<Rings>,
 }
 
-/// What goes from one host to another lies in a ring there until it is taken.
+/// Rings between hosts, in which a packet lies until it is taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Rings {
     /// Packets that one holds.
     pub slots: u64,
-    /// What each requester may have under way.
+    /// The most bytes that each requester may have outstanding.
     pub window: u64,
     /// Answers always come before a timeout, so that nothing may be sent again that was executed.
     pub prompt: bool,
@@ -50,7 +50,7 @@ impl Plan {
 
 #[derive(Clone, Debug)]
 pub struct HostPlan {
-    /// As in `VERVAIN_FAULTS`.
+    /// The text of `VERVAIN_FAULTS`.
     pub faults: String,
     /// At most so long until arrived packets are looked at.
     pub poll: Nanos,
@@ -77,14 +77,14 @@ pub struct Receives {
     pub first: u32,
     /// Later, each time.
     pub then: u32,
-    /// How far apart.
+    /// Time between them.
     pub every: Nanos,
 }
 
 impl Receives {
     pub const PLENTY: Self = Self { first: 1 << 20, then: 0, every: 0 };
 
-    /// Whether they may lack.
+    /// Returns true if they may lack.
     pub fn scarce(&self) -> bool {
         self.first < Self::PLENTY.first
     }
@@ -123,7 +123,7 @@ pub struct ConnectionPlan {
 pub struct Landings {
     /// Packets that go as one, at most.
     pub most: u64,
-    /// How often in a thousand a host does what it might: asks, tells, puts.
+    /// Times in a thousand that a host makes use of what it may do: ask, tell, put.
     pub willing: u64,
 }
 
@@ -165,7 +165,7 @@ pub struct Op {
     pub misdeed: Option<Misdeed>,
 }
 
-/// What is wrong with a request on purpose.
+/// The fault of a request that is wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdeed {
     /// No such key.
@@ -191,7 +191,8 @@ impl Misdeed {
             Self::Key | Self::Range => &[Status::RemoteAccess],
             // Its key is good, as long as it is asked for.
             Self::Gone => &[Status::RemoteOperation],
-            // IBA 9.7.4.1.7 and table 62: a too long Send is an invalid request; rxe calls it a remote operational error.
+            // IBA 9.7.4.1.7 and table 62: a too long Send is an invalid request; rxe calls it a remote operational
+            // error.
             Self::Length => &[Status::RemoteInvalidRequest, Status::RemoteOperation],
             Self::Alignment => &[Status::RemoteInvalidRequest],
             Self::Local => &[Status::LocalProtection],
@@ -242,17 +243,17 @@ pub mod keys {
     pub const INVALIDATE: u32 = 0x0400_0000;
     /// As the former, but gone from half of its length on.
     pub const GONE: u32 = 0x0500_0000;
-    /// Nothing.
+    /// A key of no memory.
     pub const BAD: u32 = 0x0f00_0000;
     pub const KIND: u32 = 0xff00_0000;
     pub const OWNER: u32 = 0x00ff_ffff;
 
-    /// How many words there are on a host.
+    /// The number of words on a host.
     pub const WORD_COUNT: u64 = 4;
-    /// How far the data goes that can only be read.
+    /// The length of the data that can only be read.
     pub const PATTERN_LENGTH: u64 = 1 << 32;
 
-    /// Where the memory of a key begins.
+    /// The address of the memory of a key.
     pub fn base(key: u32) -> u64 {
         0x7f00_0000_0000 + (u64::from(key & OWNER) << 33)
     }

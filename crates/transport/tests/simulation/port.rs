@@ -41,7 +41,7 @@ impl Port {
         Self { host, random, full, deaf, out: Vec::new(), rings: Vec::new(), trace: Trace::default() }
     }
 
-    /// Whether a packet to host `to` finds no room.
+    /// Returns true if a packet to host `to` finds no room.
     pub fn is_full(&mut self, to: usize) -> bool {
         self.rings.get(to).is_some_and(Ring::is_full) || self.full > 0 && self.random.permille(self.full)
     }

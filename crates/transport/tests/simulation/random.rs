@@ -1,5 +1,5 @@
-//! Seeded decisions of scenarios and hosts, and bytes that tell where they belong. Values never change with a version of the
-//! generator, so that a seed replays for ever.
+//! Seeded decisions of scenarios and hosts, and bytes that tell where they belong. Values never change with a version
+//! of the generator, so that a seed replays for ever.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

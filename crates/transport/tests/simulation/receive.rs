@@ -51,17 +51,17 @@ impl ReceiveQueue {
     }
 }
 
-/// What all QPs of a host share.
+/// The state that all QPs of a host share.
 pub struct Shared {
     pub host: usize,
     pub words: [u64; keys::WORD_COUNT as usize],
     pub receives: ReceiveQueue,
 }
 
-/// What a responder's QP owns.
+/// The state of a responder's QP.
 pub struct Target {
     pub service: Service,
-    /// What the peer posts.
+    /// The requests that the peer posts.
     script: Rc<[Op]>,
     /// The key of the memory, and the memory.
     key: u32,
@@ -235,7 +235,7 @@ impl TargetHost<'_> {
         if self.target.failed || self.port.is_deaf() { Err(Nak::Silence) } else { Ok(()) }
     }
 
-    /// What the key allows for the range.
+    /// The check of the key's rights for the range.
     fn rights(&self, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
         let size = match (rkey & keys::KIND, right) {
             (keys::REGION, Right::Write | Right::Read | Right::Flush(1)) if rkey == self.target.key => {

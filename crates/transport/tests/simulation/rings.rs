@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// QP `index` has more to send, and its host no room. Of room in a ring it is told.
+    /// QP `index` has more to send, and its host no room. The host learns of room in a ring.
     pub fn try_again(&mut self, host: usize, index: usize) {
         let (to, _) = self.peer(index);
         let is_full = self.hosts[host].port.rings.get(to).is_some_and(|ring| ring.is_full());
@@ -46,14 +46,14 @@ impl World {
         }
     }
 
-    /// Where answers are prompt: the PSN up to which the peer of QP `index` has executed everything.
+    /// If answers are prompt: the PSN up to which the peer of QP `index` has executed everything.
     pub fn executed_by_peer(&self, index: usize) -> Option<u32> {
         let peer = &self.ends[self.ends[index].peer];
         let knows = self.plan.rings?.prompt && peer.target.service != Service::Unreliable;
         (knows && !peer.dead).then(|| peer.responder.expected_psn())
     }
 
-    /// Nothing was probed for, and no window has changed.
+    /// Checks that no probe was sent, and that no window has changed.
     pub fn check_rings(&self) {
         let Some(rings) = self.plan.rings else { return };
         assert!(self.ends.iter().all(|end| end.requester.counters().probes == 0), "probes of what cannot be lost");

@@ -1,4 +1,4 @@
-//! What a seed decides: networks, or rings.
+//! The choices of a seed: networks, or rings.
 
 use std::panic::{self, AssertUnwindSafe};
 

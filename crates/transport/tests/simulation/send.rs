@@ -1,5 +1,5 @@
-//! The send queue of a simulated QP: what its requester sees as host, and what must hold of completions and of data that
-//! Reads and atomics fetch.
+//! The send queue of a simulated QP: what its requester sees as host, and what must hold of completions and of data
+//! that Reads and atomics fetch.
 
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ pub struct SendQueue {
     pub progress: u64,
     /// Over a ring: how much it had taken in with the last packet of this QP.
     put: u64,
-    /// What is sent again is so because of a timeout, and no NAK has come since: how much was in the ring then.
+    /// Bytes in the ring at the last timeout, if packets are sent again because of it, and no NAK has come since.
     timed_out: Option<u64>,
     /// It has gone back, and sent nothing new since.
     resends: bool,
@@ -48,13 +48,13 @@ pub struct SendQueue {
     long_read: u64,
 }
 
-/// What a Read or an atomic has fetched.
+/// The data that a Read or an atomic has fetched.
 #[derive(Clone, Default)]
 struct Fetch {
     data: Vec<u8>,
     /// Bytes from the start that have been delivered.
     delivered: usize,
-    /// What the peer's memory held when the request was posted.
+    /// The contents of the peer's memory when the request was posted.
     expected: Vec<u8>,
 }
 
@@ -90,13 +90,13 @@ impl SendQueue {
         self.failed.is_some() || self.completed == self.script.len()
     }
 
-    /// What the requester has counted, before and after something was done: why it sends again from now on.
+    /// Finds the reason why the requester sends again from now on, by its counters before and after a step.
     pub fn goes_back(&mut self, before: &RequesterCounters, after: &RequesterCounters, ring: Option<&Ring>) {
         let naks = |counters: &RequesterCounters| counters.rnr_naks + counters.sequence_naks + counters.implied_naks;
         if naks(after) > naks(before) {
             (self.timed_out, self.resends) = (None, true);
         } else if after.timeouts > before.timeouts {
-            // What is being sent again already goes on where all that was sent meanwhile is not taken.
+            // Packets that are being sent again already go on if all that were sent meanwhile are not taken.
             let is_taken = ring.is_some_and(|ring| ring.known >= self.put);
             if is_taken || !self.resends {
                 self.timed_out = Some(self.put);
@@ -149,8 +149,8 @@ impl SendQueue {
         n.wrapping_sub(self.first_request) as usize
     }
 
-    /// A Read's data must be what was in memory when its turn came: what all requests before it left there, or what a later
-    /// one wrote that did not have to wait for it.
+    /// A Read's data must be what was in memory when its turn came: what all requests before it left there, or what a
+    /// later one wrote that did not have to wait for it.
     fn check_read(&self, index: usize) {
         let op = &self.script[index];
         let fetch = self.fetches[index].as_ref().expect("a Read");
@@ -193,7 +193,7 @@ pub struct SendHost<'a> {
 }
 
 impl SendHost<'_> {
-    /// What is said with a packet, if it goes now: where its data was put, or that the answer may be.
+    /// The note with a packet, if it goes now: the place of its data, or the place for the answer.
     fn note(&mut self, packet: &Transmit<'_>, long_read: u64) -> Result<Option<Note>, Refused> {
         let queue = &mut *self.queue;
         let bth = &packet.headers.bth;

@@ -1,4 +1,5 @@
-//! The event loop: virtual time, hosts, lines with faults between them, and QPs that are driven as the link drives them.
+//! The event loop: virtual time, hosts, lines with faults between them, and QPs that are driven as the link drives
+//! them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -88,10 +89,10 @@ pub struct World {
     pub captured: Option<Vec<(usize, usize, Vec<u8>)>>,
 }
 
-/// What a simulation came to.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Of every packet and completion, in order and with times.
+    /// A digest of every packet and completion, in order and with times.
     pub trace: u64,
     pub packets: u64,
     pub again: u64,
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    /// Of packets, and of completions at each host.
+    /// A digest of packets, and of completions at each host.
     fn trace_value(&self) -> u64 {
         self.hosts.iter().fold(self.trace.value(), |value, host| mix(value, host.port.trace.value()))
     }
@@ -320,7 +321,7 @@ impl World {
         end.timer = None;
         if !end.dead && end.requester.next_timeout().is_some_and(|at| at <= self.now) {
             let (host, now) = (end.plan.host, self.now);
-            // What has come by then has come in time.
+            // Packets that have come by then have come in time.
             while self.plan.rings.is_some() && !self.hosts[host].inbox.is_empty() {
                 self.progress(host);
             }
@@ -350,7 +351,7 @@ impl World {
         }
     }
 
-    /// What a receive batch of the link does.
+    /// The work of a receive batch of the link.
     fn progress(&mut self, host: usize) {
         self.hosts[host].awaited.progress = false;
         for _ in 0..BATCH {

@@ -1,5 +1,6 @@
-//! Images that are whole and say anything else than a device can be: each field of one of every kind of object is changed, alone and with
-//! others. Whatever it says, it is refused with nothing left behind, or makes a device that runs and lets itself be destroyed.
+//! Images whose digest is right and whose values are not: each field of an object of every kind is changed, alone and
+//! together with others. Every such image must either be refused without leaving anything behind, or make a device that
+//! runs and can be destroyed.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,7 +22,7 @@ const SLOT: u32 = 333;
 /// Its keys.
 const KEY: u32 = 0x0001_2305;
 const WINDOW: u32 = 0x0001_2411;
-/// Where users of the key name its memory.
+/// The address by which users of the key name its memory.
 const IOVA: u64 = 0x7000_0000_0123;
 const GROUP: Gid = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 126, 208, 2];
 
@@ -62,7 +63,7 @@ impl Lent {
         unsafe { opening(self.context()) }
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     fn objects(&self) -> usize {
         let o = self.opening();
         macro_rules! count {
@@ -326,7 +327,7 @@ fn paths(value: &Value, at: &mut Path, all: &mut Vec<Path>) {
     }
 }
 
-/// What may stand there instead.
+/// Values to try in its place.
 fn others(value: &Value) -> Vec<Value> {
     let names = |names: &[&str]| names.iter().map(|name| json!(name)).collect::<Vec<_>>();
     match value {
@@ -371,7 +372,7 @@ fn value_at<'a>(image: &'a mut Value, path: &[String]) -> Option<&'a mut Value> 
     })
 }
 
-/// One of so many changes is tried, unless the environment says `HOSTILE=all`, which takes minutes.
+/// One of `EACH` changes is tried; with `HOSTILE=all` in the environment every one, which takes minutes.
 const EACH: usize = 32;
 
 #[test]

@@ -19,7 +19,7 @@ pub struct Captured {
     pub datagram: Vec<u8>,
 }
 
-/// Where the captures lie.
+/// The folder of the captures.
 pub const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 
 /// All packets of all captures, in order.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::*;
 
-/// What is said of each mistake, on one line each, and where: "LINE:COLUMN KEY: WHAT".
+/// The message and place of each mistake, one line each: "LINE:COLUMN KEY: WHAT".
 fn mistakes(text: &str) -> Vec<String> {
     let errors = parse("mine", text).expect_err(text);
     let line = |e: &PlanError| {
@@ -48,7 +48,7 @@ fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
     assert_eq!(at, expected);
 }
 
-/// What many of the sentences below have in common.
+/// The common part of many of the plans below.
 fn whole(text: &str) -> String {
     let keys = "expected a key interface, operation, service, measure, size, depth, qps, placement, memory, interference, environment, \
                 grid, iterations, full_iterations, only_full, warm_up, at_least, at_most, inline, signal_every or volume";
@@ -129,7 +129,7 @@ const OF_A_BLOCK: &[(&str, &str)] = &[
     ("signal_every = 0", "4:16 case[1].signal_every: expected 1 to 32768, found 0"),
     ("sizes = 8", r#"4:1 case[1].sizes: {KEYS}, found sizes; did you mean "size"?"#),
     ("size.x = 8", r#"4:1 case[1].size: {SIZES}, found a table"#),
-    // What one key says against another.
+    // One key contradicts another.
     (
         "service = \"ud\"",
         "2:13 case[1].operation: expected send or send+imm, which UD QPs carry (IBA volume 1, table 38), found write",
@@ -140,7 +140,7 @@ const OF_A_BLOCK: &[(&str, &str)] = &[
         "at_most = \"1s\"\nat_least = \"2s\"",
         "5:12 case[1].at_least: expected at most 1s, which is at_most here, found 2s",
     ),
-    // What is not TOML.
+    // Text that is not TOML.
     ("size = 8MiB", r#"4:8 case[1].size: expected text in quotes, as "8MiB", found 8MiB"#),
     ("size =", "4:7 case[1].size: expected a value, found nothing"),
     ("measure = \"latency\"", "4:1 case[1].measure: expected each key once, found measure again"),

@@ -1,6 +1,6 @@
-//! What the device model has to know of the processor: instructions that Rust has no word for, and the registers of a
-//! thread that has faulted. There is one file for each processor, all with the same functions; another processor is
-//! refused here.
+//! The parts of the device model that depend on the processor: instructions that Rust has no word for, and the
+//! registers of a thread that has faulted. There is one file for each processor, all with the same functions; another
+//! processor is refused here.
 //!
 //! - `guarded`: accesses to memory that may be gone, for [`super::guarded`];
 //! - `word`: the calling thread's own words, for [`super::tid`];

@@ -18,7 +18,7 @@ std::arch::global_asm!(
     "vervain_move:",
     ".cfi_startproc",
     "mov x9, xzr",
-    // Where both end.
+    // The ends of both.
     "add x3, x1, x2",
     "add x4, x0, x2",
     "cmp x2, #16",
@@ -144,7 +144,7 @@ std::arch::global_asm!(
     "\\name:",
     ".cfi_startproc",
     "mov x9, xzr",
-    // Where the target ends.
+    // The end of the target.
     "add x2, x2, x0",
     ".p2align 5",
     "2:",
@@ -181,7 +181,7 @@ unsafe extern "C" {
     fn vervain_clear(to: *mut u8, n: usize) -> usize;
 }
 
-/// Whether the processor has what [`turns`] takes.
+/// Returns true if the processor has what [`turns`] takes.
 #[inline(always)]
 pub(in crate::host) fn has_turns() -> bool {
     true
@@ -307,7 +307,8 @@ accesses!(load4, store4, u32, ":w", "");
 accesses!(load2, store2, u16, ":w", "h");
 accesses!(load1, store1, u8, ":w", "b");
 
-/// Writes to a byte and leaves its value, whoever else writes to it; 0, or the address that faulted.
+/// Write-faults a byte's page; the byte keeps its value, also while others write to it. Returns 0, or the address that
+/// faulted.
 ///
 /// # Safety
 /// No reference is to it.
@@ -359,7 +360,7 @@ pub(in crate::host) unsafe fn fetch_add(at: *mut u8, add: u64) -> (usize, u64) {
                 "add {new}, {old}, {add}",
                 "stlxr {failed:w}, {new}, [{at}]",
                 "cbnz {failed:w}, 2b",
-                // What follows may not pass the store, which STLXR alone allows.
+                // Later accesses may not pass the store, which STLXR alone would allow.
                 "3: dmb ish",
                 guarded!("2b", "3b", "3b"),
                 add = in(reg) add,
@@ -422,7 +423,7 @@ pub(in crate::host) unsafe fn compare_swap(at: *mut u8, compare: u64, swap: u64)
     (fault, old)
 }
 
-/// Where the table begins and ends.
+/// The begin and the end of the table.
 pub(in crate::host) fn table() -> (*const [i32; 3], *const [i32; 3]) {
     let (first, end): (*const [i32; 3], *const [i32; 3]);
     // SAFETY: takes two addresses that the linker provides. The entry made here is empty: with it there is a table

@@ -14,7 +14,7 @@ std::arch::global_asm!(
     ".popsection",
 );
 
-/// Where the calling thread's own copy is.
+/// Address of the calling thread's own copy.
 #[inline(always)]
 fn words() -> *mut u8 {
     let words: *mut u8;
@@ -48,7 +48,7 @@ pub(in crate::host) fn set(tid: u32) {
     unsafe { words().cast::<u32>().write(tid) };
 }
 
-/// How many polls have found something, modulo 2³².
+/// The number of polls that have found something, modulo 2³².
 #[inline(always)]
 pub(in crate::host) fn found() -> u32 {
     // SAFETY: as above.
@@ -62,7 +62,7 @@ pub(in crate::host) fn count_found() {
     unsafe { words().add(4).cast::<u32>().write(found().wrapping_add(1)) };
 }
 
-/// Where the thread counts.
+/// The thread's counters.
 #[inline(always)]
 pub(in crate::host) fn lines() -> *const Line {
     // SAFETY: as above; zeros are a null pointer.

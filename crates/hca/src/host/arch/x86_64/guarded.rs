@@ -168,7 +168,7 @@ unsafe extern "C" {
     fn vervain_turns_streamed(to: *mut u8, from: *const u8, n: usize) -> usize;
 }
 
-/// Whether the processor has what [`turns`] takes.
+/// Returns true if the processor has what [`turns`] takes.
 #[inline(always)]
 pub(in crate::host) fn has_turns() -> bool {
     std::is_x86_feature_detected!("avx")
@@ -291,7 +291,8 @@ accesses!(load4, store4, u32, reg, "dword", ":e");
 accesses!(load2, store2, u16, reg, "word", ":x");
 accesses!(load1, store1, u8, reg_byte, "byte", "");
 
-/// Writes to a byte and leaves its value, whoever else writes to it; 0, or the address that faulted.
+/// Write-faults a byte's page; the byte keeps its value, also while others write to it. Returns 0, or the address that
+/// faulted.
 ///
 /// # Safety
 /// No reference is to it.
@@ -358,7 +359,7 @@ pub(in crate::host) unsafe fn compare_swap(at: *mut u8, compare: u64, swap: u64)
     (fault, old)
 }
 
-/// Where the table begins and ends.
+/// The begin and the end of the table.
 pub(in crate::host) fn table() -> (*const [i32; 3], *const [i32; 3]) {
     let (first, end): (*const [i32; 3], *const [i32; 3]);
     // SAFETY: takes two addresses that the linker provides. The entry made here is empty: with it there is a table

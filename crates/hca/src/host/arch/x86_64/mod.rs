@@ -5,7 +5,7 @@ use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 pub(in crate::host) mod guarded;
 pub(in crate::host) mod word;
 
-/// Whether others see the stores of a processor in their order, those of the kernel for it too, without a barrier
+/// True if others see the stores of a processor in their order, those of the kernel for it too, without a barrier
 /// between them.
 pub(crate) const STORES_IN_ORDER: bool = true;
 

@@ -45,7 +45,7 @@ pub(in crate::host) fn set(tid: u32) {
     }
 }
 
-/// How many polls have found something, modulo 2³².
+/// The number of polls that have found something, modulo 2³².
 #[inline(always)]
 pub(in crate::host) fn found() -> u32 {
     let found: u32;
@@ -76,7 +76,7 @@ pub(in crate::host) fn count_found() {
     }
 }
 
-/// Where the thread counts.
+/// The thread's counters.
 #[inline(always)]
 pub(in crate::host) fn lines() -> *const Line {
     let lines: *const Line;

@@ -1,0 +1,334 @@
+//! Limits on the shape of every crate, with lists of what is beyond them today. An entry that has become smaller fails
+//! the test until its number is brought down, and one within the limit until it is taken out: the lists only shrink.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use syn::visit::Visit;
+
+use super::{Graph, Sources, graph, is_test, parse, reached, root, sources};
+
+/// Columns that a line with a comment may have.
+const COLUMNS: usize = 120;
+
+/// Fields that a struct may have.
+const FIELDS: usize = 20;
+
+/// Files that may have an `impl` of one type.
+const IMPL_FILES: usize = 3;
+
+/// Files that a circle of imports may have.
+const CIRCLE: usize = 8;
+
+/// Folders of `crates` with wider comments: lines.
+const WIDE_COMMENTS: &[(&str, usize)] =
+    &[("acp", 109), ("hca/src/qp", 82), ("hca/src/responder", 43), ("iba", 4), ("link", 358), ("window", 174)];
+
+/// Folders of `crates` whose comments say "As there" or "See there": lines.
+const ELSEWHERE: &[(&str, usize)] = &[("acp", 13), ("link", 4), ("window", 8)];
+
+/// Structs with more fields, whose layout is libibverbs' or the kernel's.
+const GIVEN_STRUCTS: &[(&str, usize)] = &[
+    ("abi::context::ibv_context_ops", 32),
+    ("abi::context::verbs_context", 47),
+    ("abi::cq::ibv_cq_ex", 22),
+    ("abi::device::ibv_device_attr", 40),
+    ("abi::port::ibv_port_attr", 23),
+    ("abi::qp::ibv_qp_attr", 26),
+    ("abi::qp_ex::ibv_qp_ex", 26),
+    ("verbs::marshal::ib_uverbs_qp_attr", 31),
+];
+
+/// Structs with more fields.
+const LARGE_STRUCTS: &[(&str, usize)] = &[
+    ("acp::engine::Engine", 43),
+    ("bench::plan::block::Keys", 21),
+    ("cm::machine::conn::Conn", 22),
+    ("cm::params::ReqParams", 23),
+    ("hca::arena::layout::Lane", 25),
+    ("hca::device::Limits", 26),
+    ("hca::process::Process", 34),
+    ("hca::qp::Qp", 25),
+    ("iba::QpAttr", 26),
+    ("link::roce::connection::Connection", 22),
+    ("link::window::Engine", 21),
+    ("link::window::connection::Connection", 32),
+    ("mesh::protocol::Pool", 25),
+    ("pm::engine::Engine", 30),
+    ("rdma::device::DeviceAttr", 26),
+    ("rdma::library::Functions", 36),
+    ("rdma::qp_attr::QpAttr", 22),
+    ("rdmacm::manager::ident::Ident", 30),
+    ("rdmacm::verbs::Verbs", 25),
+    ("rsocket::protocol::stream::Stream", 30),
+    ("transport::requester::Requester", 21),
+];
+
+/// Types with an `impl` in more files.
+const SPREAD_TYPES: &[(&str, usize)] = &[
+    ("acp-channel::Channels", 4),
+    ("acp-containers::hashed::Container", 6),
+    ("acp::engine::Engine", 8),
+    ("acp::world::World", 4),
+    ("hca::process::Process", 8),
+    ("hca::qp::Qp", 8),
+    ("hca::qp::sq::SendQueue", 8),
+    ("hca::responder::Responder", 7),
+    ("link::roce::Engine", 11),
+    ("link::window::Engine", 9),
+    ("link::window::connection::Connection", 5),
+    ("mesh::protocol::Pool", 5),
+    ("pm::engine::Engine", 9),
+    ("rdmacm::manager::Manager", 4),
+    ("share::state::Heap", 8),
+    ("transport::requester::Requester", 5),
+    ("transport::responder::Responder", 6),
+];
+
+/// Crates with larger circles: files of each, the largest first.
+const LARGE_CIRCLES: &[(&str, &[usize])] = &[
+    ("hca", &[10]),
+    ("job", &[13]),
+    ("link", &[14, 9]),
+    ("rdma", &[12]),
+    ("rdmacm", &[10]),
+    ("share", &[13]),
+    ("verbs", &[15]),
+];
+
+/// Folders that have entries of their own for comments, apart from their crates.
+const ROOMS: [&str; 2] = ["hca/src/qp", "hca/src/responder"];
+
+fn crates() -> Vec<PathBuf> {
+    let all = fs::read_dir(root().join("crates")).expect("crates");
+    all.map(|entry| entry.expect("an entry").path()).collect()
+}
+
+fn crate_name(folder: &Path) -> String {
+    folder.file_name().expect("a name").to_string_lossy().into_owned()
+}
+
+/// Compares what is beyond `limit` with the list of it.
+fn check<N: Clone + Debug + Ord>(what: &str, found: &BTreeMap<String, N>, listed: &[(&str, N)]) {
+    let listed: BTreeMap<String, N> = listed.iter().map(|(name, n)| ((*name).to_owned(), n.clone())).collect();
+    let larger: Vec<_> = found.iter().filter(|(name, n)| listed.get(*name).is_none_or(|l| l < n)).collect();
+    assert!(larger.is_empty(), "{what}, beyond the limit and the list: {larger:?}");
+    let smaller: Vec<_> = listed.iter().filter(|(name, n)| found.get(*name).is_none_or(|f| f < n)).collect();
+    assert!(smaller.is_empty(), "{what}, smaller by now: bring down or take out of the list: {smaller:?}");
+}
+
+/// Counts the comment lines for which `is_wrong` holds, by crate or room.
+fn comment_lines(is_wrong: impl Fn(&str) -> bool) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for folder in crates() {
+        let mut files = Vec::new();
+        sources(&folder, &mut files);
+        for file in files {
+            let within = file.strip_prefix(root().join("crates")).expect("below it").with_extension("");
+            let room = ROOMS.into_iter().find(|room| within.starts_with(room));
+            let name = room.map_or_else(|| crate_name(&folder), str::to_owned);
+            let text = fs::read_to_string(&file).expect("a source");
+            let is_comment = |line: &&str| line.trim_start().starts_with("//") || line.contains(" // ");
+            let wrong = text.lines().filter(is_comment).filter(|line| is_wrong(line)).count();
+            if wrong > 0 {
+                *found.entry(name).or_default() += wrong;
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn comments_are_within_120_columns() {
+    let found = comment_lines(|line| line.chars().count() > COLUMNS);
+    check("lines with wide comments", &found, WIDE_COMMENTS);
+}
+
+#[test]
+fn comments_do_not_refer_to_there() {
+    let found = comment_lines(|line| {
+        line.split_once("//").is_some_and(|(_, text)| text.contains("As there") || text.contains("See there"))
+    });
+    check("comments with \"As there\" or \"See there\"", &found, ELSEWHERE);
+}
+
+/// A file's types, the names it gives to those of other modules, and the types it implements something for.
+#[derive(Default)]
+struct Module {
+    types: BTreeSet<String>,
+    fields: Vec<(String, usize)>,
+    /// A name, the path that it stands for.
+    names: Vec<(String, Vec<String>)>,
+    /// Modules all of whose names are its own.
+    globs: Vec<Vec<String>>,
+    impls: Vec<Vec<String>>,
+}
+
+impl Module {
+    fn expand(&mut self, tree: &syn::UseTree, before: &[String]) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.expand(&path.tree, &with(&path.ident)),
+            syn::UseTree::Name(name) => self.names.push((name.ident.to_string(), with(&name.ident))),
+            syn::UseTree::Rename(name) => self.names.push((name.rename.to_string(), with(&name.ident))),
+            syn::UseTree::Glob(_) => self.globs.push(before.to_vec()),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.expand(item, before)),
+        }
+    }
+}
+
+impl Visit<'_> for Module {
+    fn visit_item_mod(&mut self, module: &syn::ItemMod) {
+        if !module.attrs.iter().any(is_test) {
+            syn::visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &syn::ItemUse) {
+        self.expand(&item.tree, &[]);
+    }
+
+    fn visit_item_struct(&mut self, item: &syn::ItemStruct) {
+        self.types.insert(item.ident.to_string());
+        self.fields.push((item.ident.to_string(), item.fields.len()));
+    }
+
+    fn visit_item_enum(&mut self, item: &syn::ItemEnum) {
+        self.types.insert(item.ident.to_string());
+    }
+
+    fn visit_item_union(&mut self, item: &syn::ItemUnion) {
+        self.types.insert(item.ident.to_string());
+    }
+
+    fn visit_item_impl(&mut self, item: &syn::ItemImpl) {
+        if let syn::Type::Path(path) = &*item.self_ty
+            && !item.attrs.iter().any(is_test)
+        {
+            self.impls.push(path.path.segments.iter().map(|s| s.ident.to_string()).collect());
+        }
+        syn::visit::visit_item_impl(self, item);
+    }
+}
+
+type Modules = BTreeMap<Vec<String>, Module>;
+
+/// The module in which the type is defined that `from` calls `path`; none if it is not of this crate.
+fn definition(all: &Modules, from: &[String], path: &[String], depth: usize) -> Option<(Vec<String>, String)> {
+    let depth = depth.checked_sub(1)?;
+    let (name, before) = path.split_last()?;
+    if !before.is_empty() {
+        let above = before.iter().take_while(|part| *part == "super").count();
+        let module = match before[0].as_str() {
+            "crate" => before[1..].to_vec(),
+            "self" => [from, &before[1..]].concat(),
+            "super" => [&from[..from.len().saturating_sub(above)], &before[above..]].concat(),
+            _ => [from, before].concat(),
+        };
+        return definition(all, &module, std::slice::from_ref(name), depth);
+    }
+    let module = all.get(from)?;
+    if module.types.contains(name) {
+        return Some((from.to_vec(), name.clone()));
+    }
+    let named = module.names.iter().filter(|(as_name, full)| as_name == name && full.len() > 1);
+    let globs = module.globs.iter().map(|glob| [glob.as_slice(), std::slice::from_ref(name)].concat());
+    named.map(|(_, full)| full.clone()).chain(globs).find_map(|full| definition(all, from, &full, depth))
+}
+
+/// The sources of which a build without tests is made.
+fn production(mut all: Sources) -> Sources {
+    struct TestModules(BTreeSet<String>);
+    impl Visit<'_> for TestModules {
+        fn visit_item_mod(&mut self, module: &syn::ItemMod) {
+            if module.content.is_none() && module.attrs.iter().any(is_test) {
+                self.0.insert(module.ident.to_string());
+            }
+        }
+    }
+    let mut tests = BTreeSet::new();
+    for (own, file) in &all {
+        let mut found = TestModules(BTreeSet::new());
+        found.visit_file(file);
+        tests.extend(found.0.into_iter().map(|child| [own.as_slice(), &[child]].concat()));
+    }
+    all.retain(|module, _| !(1..=module.len()).any(|n| module[n - 1] == "tests" || tests.contains(&module[..n])));
+    all
+}
+
+/// The circles of more than [`CIRCLE`] modules.
+fn circles(graph: &Graph) -> BTreeSet<BTreeSet<&str>> {
+    let from: BTreeMap<&str, BTreeSet<&str>> = graph.keys().map(|m| (m.as_str(), reached(graph, m))).collect();
+    let circle = |m: &str| from[m].iter().filter(|other| from[**other].contains(m)).copied().collect::<BTreeSet<_>>();
+    graph.keys().map(|m| circle(m)).filter(|circle| circle.len() > CIRCLE).collect()
+}
+
+/// What is beyond the limits, by the name of the struct, the type or the crate.
+#[derive(Default)]
+struct Beyond {
+    fields: BTreeMap<String, usize>,
+    impl_files: BTreeMap<String, usize>,
+    circles: BTreeMap<String, Vec<usize>>,
+}
+
+impl Beyond {
+    fn add_crate(&mut self, folder: &Path) {
+        let sources = production(parse(folder));
+        let crate_name = crate_name(folder);
+        let full = |module: &[String], name: &str| {
+            let parts = [&[crate_name.clone()], module, &[name.to_owned()]].concat();
+            parts.join("::")
+        };
+        let mut all = Modules::new();
+        for (name, file) in &sources {
+            all.entry(name.clone()).or_default().visit_file(file);
+        }
+        let mut impl_files: BTreeMap<String, BTreeSet<&[String]>> = BTreeMap::new();
+        for (own, module) in &all {
+            let large = module.fields.iter().filter(|(_, fields)| *fields > FIELDS);
+            self.fields.extend(large.map(|(name, fields)| (full(own, name), *fields)));
+            for (at, name) in module.impls.iter().filter_map(|path| definition(&all, own, path, 8)) {
+                impl_files.entry(full(&at, &name)).or_default().insert(own);
+            }
+        }
+        let counts = impl_files.into_iter().map(|(name, files)| (name, files.len()));
+        self.impl_files.extend(counts.filter(|(_, files)| *files > IMPL_FILES));
+        let graph = graph(&sources);
+        let circles = circles(&graph);
+        if !circles.is_empty() {
+            println!("{crate_name}: {circles:#?}");
+            let mut sizes: Vec<usize> = circles.iter().map(BTreeSet::len).collect();
+            sizes.sort_unstable_by(|a, b| b.cmp(a));
+            self.circles.insert(crate_name, sizes);
+        }
+    }
+
+    /// That of all crates, found once for the tests of this program.
+    fn of_all() -> &'static Self {
+        static ALL: OnceLock<Beyond> = OnceLock::new();
+        ALL.get_or_init(|| {
+            let mut beyond = Self::default();
+            crates().iter().for_each(|folder| beyond.add_crate(folder));
+            beyond
+        })
+    }
+}
+
+#[test]
+fn structs_have_at_most_20_fields() {
+    check("structs and their fields", &Beyond::of_all().fields, &[GIVEN_STRUCTS, LARGE_STRUCTS].concat());
+}
+
+#[test]
+fn types_are_implemented_in_at_most_3_files() {
+    check("types and the files with an impl of them", &Beyond::of_all().impl_files, SPREAD_TYPES);
+}
+
+#[test]
+fn circles_of_imports_have_at_most_8_files() {
+    let listed: Vec<(&str, Vec<usize>)> = LARGE_CIRCLES.iter().map(|(name, sizes)| (*name, sizes.to_vec())).collect();
+    check("crates and the files of their circles", &Beyond::of_all().circles, &listed);
+}
