@@ -91,6 +91,9 @@ impl Visit<'_> for Paths {
         }
     }
 
+    /// The module that `pub(super)` names sees the item; the item imports nothing of it.
+    fn visit_visibility(&mut self, _: &syn::Visibility) {}
+
     fn visit_path(&mut self, path: &syn::Path) {
         self.all.push(path.segments.iter().map(|s| s.ident.to_string()).collect());
         syn::visit::visit_path(self, path);

@@ -28,7 +28,7 @@ const WIDE_COMMENTS: &[(&str, usize)] =
     &[("acp", 109), ("hca/src/qp", 82), ("hca/src/responder", 43), ("iba", 4), ("link", 358), ("window", 174)];
 
 /// Folders of `crates` whose comments say "As there" or "See there": lines.
-const ELSEWHERE: &[(&str, usize)] = &[("acp", 13), ("link", 4), ("window", 8)];
+const ELSEWHERE: &[(&str, usize)] = &[("link", 4), ("window", 8)];
 
 /// Structs with more fields, whose layout is libibverbs' or the kernel's.
 const GIVEN_STRUCTS: &[(&str, usize)] = &[
@@ -44,7 +44,6 @@ const GIVEN_STRUCTS: &[(&str, usize)] = &[
 
 /// Structs with more fields.
 const LARGE_STRUCTS: &[(&str, usize)] = &[
-    ("acp::engine::Engine", 43),
     ("bench::plan::block::Keys", 21),
     ("cm::machine::conn::Conn", 22),
     ("cm::params::ReqParams", 23),
@@ -71,8 +70,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
 const SPREAD_TYPES: &[(&str, usize)] = &[
     ("acp-channel::Channels", 4),
     ("acp-containers::hashed::Container", 6),
-    ("acp::engine::Engine", 8),
-    ("acp::world::World", 4),
     ("hca::process::Process", 8),
     ("hca::qp::Qp", 8),
     ("hca::qp::sq::SendQueue", 8),

@@ -1,6 +1,6 @@
-//! Signals held off: a handler may end the calling thread (a raw `exit` system call, `pthread_exit`), and a lock of the C library
-//! that the thread has then stays taken for ever. The verbs that programs call again and again take none of these, but for the
-//! allocator's in a registration, and the dynamic linker's where a thread first counts or waits.
+//! Signals held off: a handler may end the calling thread (a raw `exit` system call, `pthread_exit`), and a lock of the
+//! C library that the thread has then stays taken for ever. The verbs that programs call again and again take none of
+//! these, but for the allocator's in a registration, and the dynamic linker's where a thread first counts or waits.
 
 use std::mem::MaybeUninit;
 
@@ -18,8 +18,8 @@ impl SignalsHeld {
     pub fn begin() -> SignalsHeld {
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: both sets live on this stack; sigfillset sets all of the first, and pthread_sigmask, which cannot fail with a
-        // valid `how`, all of the second.
+        // SAFETY: both sets live on this stack; sigfillset sets all of the first, and pthread_sigmask, which cannot
+        // fail with a valid `how`, all of the second.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for signal in vervain_share::faults::SIGNALS {

@@ -132,8 +132,8 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     }
 }
 
-/// Stores the result of a request for the initiator, if it is over. In the same turn: the program sees the last byte and
-/// may end its QP at once, which waits for this turn and no longer.
+/// Stores the result of a request for the initiator, if it is over. In the same turn: the program sees the last byte
+/// and may end its QP at once, which waits for this turn and no longer.
 fn answered(step: Step, r: &OwnerRequest) -> Step {
     if let Step::Over(result) = step {
         r.status.store(status_of(result), Ordering::Relaxed);
