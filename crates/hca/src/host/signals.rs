@@ -2,10 +2,16 @@
 //! that the thread has then stays taken for ever. The verbs that programs call again and again take none of these, but for the
 //! allocator's in a registration, and the dynamic linker's where a thread first counts or waits.
 
+use core::ffi::c_int;
 use std::mem::MaybeUninit;
 
-/// While this lives the calling thread handles no signal; those that arrive are handled when it ends. Signals of faults
-/// ([`vervain_share::faults::SIGNALS`]) are exempt, and a cancellation is another matter ([`crate::host::cancel`]).
+/// Signals that the thread's own instructions and system calls raise, SIGSYS by a seccomp filter. If the thread blocks
+/// one of them when it raises it, the kernel calls no handler and ends the process.
+const SYNCHRONOUS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// While this lives the calling thread handles no signal; those that arrive are handled when it ends. Signals that the
+/// thread itself raises, by a fault, a trap or a system call that a filter refuses, are exempt. A cancellation is
+/// another matter ([`crate::host::cancel`]).
 ///
 /// Two system calls.
 #[must_use]
@@ -16,16 +22,12 @@ pub struct SignalsHeld {
 impl SignalsHeld {
     /// Begins it; may be nested.
     pub fn begin() -> SignalsHeld {
-        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        let held = all_but(&SYNCHRONOUS);
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: both sets live on this stack; sigfillset sets all of the first, and pthread_sigmask, which cannot fail with a
-        // valid `how`, all of the second.
+        // SAFETY: both sets live on this stack; pthread_sigmask, which cannot fail with a valid `how`, sets all of the
+        // second.
         unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            for signal in vervain_share::faults::SIGNALS {
-                libc::sigdelset(all.as_mut_ptr(), signal);
-            }
-            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, before.as_mut_ptr());
             SignalsHeld { before: before.assume_init() }
         }
     }
@@ -35,6 +37,26 @@ impl Drop for SignalsHeld {
     fn drop(&mut self) {
         // SAFETY: the set that `begin` was given.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+}
+
+/// Blocks all signals in the calling thread, one of the library's own, but those of faults: these are let in even if
+/// the thread that started this one blocks them, for [`crate::host::guarded`] needs their handler.
+pub(crate) fn block_all_but_faults() {
+    let blocked = all_but(&vervain_share::faults::SIGNALS);
+    // SAFETY: a valid set on this stack.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, std::ptr::null_mut()) };
+}
+
+fn all_but(signals: &[c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set lives on this stack; sigfillset sets all of it.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigdelset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
     }
 }
 
@@ -64,18 +86,38 @@ mod tests {
         assert_eq!(handled(), 1);
     }
 
-    #[test]
-    fn faults_are_not_held() {
-        let _held = SignalsHeld::begin();
+    /// Whether the calling thread blocks a signal.
+    fn is_blocked(signal: c_int) -> bool {
         let mut now = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: only asks for the mask.
-        let now = unsafe {
+        // SAFETY: asks for the mask only, which sets all of it.
+        unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), now.as_mut_ptr());
-            now.assume_init()
-        };
-        for signal in vervain_share::faults::SIGNALS {
-            // SAFETY: the set is valid.
-            assert_eq!(unsafe { libc::sigismember(&raw const now, signal) }, 0, "{signal}");
+            libc::sigismember(now.as_ptr(), signal) == 1
         }
+    }
+
+    #[test]
+    fn what_the_thread_itself_raises_is_not_held() {
+        let _held = SignalsHeld::begin();
+        assert!(is_blocked(libc::SIGINT));
+        assert_eq!(SYNCHRONOUS.map(is_blocked), [false; SYNCHRONOUS.len()]);
+    }
+
+    #[test]
+    fn a_thread_of_the_librarys_own_takes_faults_that_its_starter_blocks() {
+        std::thread::spawn(|| {
+            let all = all_but(&[]);
+            // SAFETY: a valid set on this stack; the mask is this thread's, which ends with the test.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
+            assert!(is_blocked(libc::SIGSEGV));
+            let own = std::thread::spawn(|| {
+                block_all_but_faults();
+                let faults = vervain_share::faults::SIGNALS.map(is_blocked);
+                (faults, [libc::SIGINT, libc::SIGSYS].map(is_blocked))
+            });
+            assert_eq!(own.join().expect("a mask"), ([false; 2], [true; 2]));
+        })
+        .join()
+        .expect("the thread's own checks");
     }
 }
