@@ -2,7 +2,7 @@
 //! `ibv_alloc_buf(3)`.
 //!
 //! Programs register beside their traffic. A signal that arrives meanwhile is handled afterwards, as with an adapter,
-//! where each of these verbs is one system call.
+//! where each of these verbs is one system call, or while the verb sleeps to wait for another thread or a peer.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;

@@ -4,6 +4,7 @@
 //! itself, and all that is rare, or not known to be free of them (`close` in a destructor), runs in [`Uncancelled`].
 //! The exceptions are the waits of `ibv_get_cq_event` and `ibv_get_async_event`, during which nothing is held.
 
+use crate::host::signals;
 use core::ffi::{c_int, c_long};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -69,10 +70,10 @@ impl Drop for Descriptor {
     }
 }
 
-/// Sleeps; no cancellation point.
+/// Sleeps; no cancellation point. Signals that a registration holds off are let in meanwhile.
 pub fn nap(time: Duration) {
     let _whole = Uncancelled::begin();
-    std::thread::sleep(time);
+    signals::while_let_in(|| std::thread::sleep(time));
 }
 
 /// write(2) of an integer, past the C library; whether all of it was written.

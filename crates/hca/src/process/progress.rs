@@ -4,7 +4,7 @@
 use crate::arena::layout::Switch;
 use crate::error::{Error, Result};
 use crate::host::clock::now_ns;
-use crate::host::signals::SignalsHeld;
+use crate::host::signals::{self, SignalsHeld};
 use crate::host::spin_budget::Patience;
 use crate::process::Process;
 use crate::process::poller::EventHandler;
@@ -20,12 +20,13 @@ const LAST_TICK_NS: u64 = 16_000_000;
 const LINGER: u32 = 8;
 const STACK: usize = 256 << 10;
 
-/// Starts the thread, with all signals blocked: they are the program's. But for those of faults, which cannot be, and
-/// which owner copies meet where the program has taken memory away ([`crate::host::guarded`]).
+/// Starts the thread, with all signals blocked: they are the program's. Those of faults are let in, whatever the caller
+/// blocks, for owner copies meet them where the program has taken memory away ([`crate::host::guarded`]).
 pub(crate) fn spawn(process: &'static Process) -> Result<()> {
     let held = SignalsHeld::begin();
     let (ready, started) = std::sync::mpsc::channel();
     let spawned = std::thread::Builder::new().name("vervain".into()).stack_size(STACK).spawn(move || {
+        signals::block_all_but_faults();
         vervain_scheduler::shorten_slice();
         // A thread that sleeps until an owner has done its request is woken by this thread's look, due in 20 µs.
         vervain_scheduler::keep_time();

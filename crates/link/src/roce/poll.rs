@@ -13,7 +13,7 @@ use super::poll_rate::PollRate;
 use super::ports::LocalPort;
 use super::rx::Receiver;
 use super::timers::NEVER;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -479,6 +479,8 @@ impl Engine {
 thread_local! {
     /// What this thread waits for, where its end finds it.
     static CURRENT_WAIT: CurrentWait = const { CurrentWait(RefCell::new(None)) };
+    /// Whether the C library knows the destructor of `CURRENT_WAIT`.
+    static HAS_WAITED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The end of a thread in the middle of a wait (waiting is a cancellation point) ends its wait too.
@@ -499,7 +501,7 @@ impl EventWait {
     fn begin(engine: &Arc<Engine>, process: &'static Process) -> EventWait {
         engine.poll_state.waiters.fetch_add(1, Ordering::SeqCst);
         // The first time, the C library takes the dynamic linker's lock to register the destructor.
-        let _held = SignalsHeld::begin();
+        let _held = (!HAS_WAITED.replace(true)).then(SignalsHeld::begin);
         CURRENT_WAIT.with(|w| w.0.replace(Some((Arc::clone(engine), process))));
         EventWait
     }
