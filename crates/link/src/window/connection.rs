@@ -4,7 +4,8 @@ use super::Engine;
 use super::datagrams::Patience;
 use super::direct::Granted;
 use super::landing::{Landing, Place, Told};
-use super::pair::Pair;
+use super::pace::NEVER;
+use super::pair::{PKEY, Pair};
 use super::path_psns::PathPsns;
 use super::put_psns::PutPsns;
 use super::slot_out::SlotOut;
@@ -29,9 +30,6 @@ use vervain_window::pairs::ring::Class;
 use vervain_wire::aeth::Syndrome;
 use vervain_wire::{Headers, Packet, opcode};
 
-/// The only P_Key there is.
-pub const PKEY: u16 = 0xffff;
-pub const NEVER: u64 = u64::MAX;
 /// Packets of a READ's answer before others get their turn.
 const ANSWERS: u32 = 16;
 /// How long a message over UC waits for a peer that is not there, or takes nothing: then it is lost, as on a network.
@@ -277,7 +275,7 @@ impl Connection {
         }
         // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
         let pair = self.pair();
-        pair.iter().for_each(|pair| pair.wait_for_room(self));
+        pair.iter().for_each(|pair| pair.wait_for_room(&self.qp));
         let may_meet = || self.engine.upgrade().is_some_and(|engine| engine.lives_somewhere(self.peer));
         self.wait.is_in_vain.store(pair.is_none() && !may_meet(), Ordering::Relaxed);
         // Whoever has made room just before has not seen that somebody waits. An answer that is waited for comes by itself.

@@ -2,8 +2,7 @@
 //! and one of InfiniBand in its LRH and GRH.
 
 use super::address;
-use super::connection::PKEY;
-use super::pair::{Pair, encode};
+use super::pair::{PKEY, Pair, encode};
 use super::{Engine, JOIN};
 use crate::endpoint::responder::{Lanes, nak};
 use crate::gsi::mad::QPN;

@@ -280,11 +280,11 @@ impl Engine {
     /// The sender of a long message asks where it belongs.
     pub fn wants_landing(&self, pair: &Arc<Pair>, message: &Message) {
         if message.len != QUESTION as u64 || !message.payload.is_multiple_of(block::WORD) {
-            return self.distrust(pair);
+            return pair.distrust();
         }
         let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
         let (length, number) = (word(0), word(1));
-        let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return self.distrust(pair) };
+        let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return pair.distrust() };
         let bth = &headers.bth;
         let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return };
         let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return };
@@ -331,6 +331,6 @@ impl Engine {
         let Some(connection) = self.connection(grant.qpn).filter(|c| c.is_with(pair)) else { return };
         let way = (kind == Kind::Landing).then(|| self.take_in_grant(pair, &grant)).flatten();
         connection.landing_told(kind, grant, way);
-        rx.go_on([connection]);
+        rx.go_on([connection.qp.clone()]);
     }
 }

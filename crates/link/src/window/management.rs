@@ -2,9 +2,8 @@
 //! slot that begins with; a request for a service goes to any process of its node, which hands it on (`gsi`): to another one each time, so
 //! that one that stands still does not keep what is sent again and again.
 
-use super::connection::PKEY;
 use super::datagrams::{Lrh, Route};
-use super::pair::{Pair, encode};
+use super::pair::{PKEY, Pair, encode};
 use super::{Engine, address};
 use crate::gsi::mad::{Addressee, QKEY, QPN, addressee};
 use crate::gsi::{Message, Origin};

@@ -23,10 +23,10 @@ mod slot_out;
 mod watch;
 
 use crate::gsi::Gsi;
-use connection::{Connection, NEVER};
+use connection::Connection;
 use datagrams::Datagrams;
 use numbers::ByNumber;
-use pace::{FIRST_LOOK_NS, LAST_LOOK_NS, Pace};
+use pace::{FIRST_LOOK_NS, LAST_LOOK_NS, NEVER, Pace};
 use pair::Pair;
 use program::OwnProgram;
 use receive::Receiving;

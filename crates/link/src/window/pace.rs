@@ -1,6 +1,8 @@
 //! How soon the progress thread looks again for what peers have put. Peers on another kernel cannot wake it. It shares the CPUs with the
 //! program, so it stays away while that polls: a thread that polls takes in what comes.
 
+/// No time: nothing is due.
+pub const NEVER: u64 = u64::MAX;
 /// How soon it looks again: while something comes, and at last while nothing does.
 pub const FIRST_LOOK_NS: u64 = 20_000;
 pub const LAST_LOOK_NS: u64 = 4_000_000;

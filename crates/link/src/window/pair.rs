@@ -1,11 +1,11 @@
 //! A pair with another process of the window: what goes there, and what comes from there.
 
-use super::connection::Connection;
 use super::payload::PiecesSource;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_hca::Qp;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
@@ -19,6 +19,8 @@ use vervain_window::{Region, UseGuard};
 use vervain_wire::aeth::Syndrome;
 use vervain_wire::{Aeth, Bth, Headers, MAX_HEADERS, opcode};
 
+/// The only P_Key there is.
+pub const PKEY: u16 = 0xffff;
 /// Bits of an opcode that say of which service it is (IBA table 38).
 const SERVICE: u8 = 0xe0;
 /// Parts of the peer's memory that are held for the next put.
@@ -61,11 +63,11 @@ pub struct Pair {
     stalled: AtomicU64,
     /// Somebody has found no room, and nobody has since.
     is_full: AtomicBool,
-    /// Who found no room, and whether that is anybody.
-    waiting: OwnerLock<Vec<Weak<Connection>>>,
+    /// QPs that found no room, and whether there are any.
+    waiting: OwnerLock<Vec<Weak<Qp>>>,
+    is_waited_for: AtomicBool,
     /// Something was put that goes with what is put next.
     owes: AtomicBool,
-    is_waited_for: AtomicBool,
 }
 
 impl Pair {
@@ -95,8 +97,8 @@ impl Pair {
             stalled: AtomicU64::new(u64::MAX),
             is_full: AtomicBool::new(false),
             waiting: OwnerLock::default(),
-            owes: AtomicBool::new(false),
             is_waited_for: AtomicBool::new(false),
+            owes: AtomicBool::new(false),
         }
     }
 
@@ -238,8 +240,14 @@ impl Pair {
         });
     }
 
-    /// The peer has put what no peer puts.
+    /// The peer has put what no peer puts: nothing is taken from it any more.
+    #[cold]
     pub fn distrust(&self) {
+        if !self.is_over() {
+            let PeerId { node, process } = self.peer;
+            log::warn!("process {process} of node {node} puts what is no message: nothing is taken from it any more");
+            self.end();
+        }
         self.distrusted.store(true, Ordering::Relaxed);
     }
 
@@ -414,27 +422,27 @@ impl Pair {
         }
     }
 
-    /// `connection` goes on when there is room.
-    pub fn wait_for_room(&self, connection: &Arc<Connection>) {
+    /// `qp` goes on when there is room.
+    pub fn wait_for_room(&self, qp: &Weak<Qp>) {
         let mut waiting = self.waiting.lock();
-        waiting.push(Arc::downgrade(connection));
+        waiting.push(Weak::clone(qp));
         self.is_waited_for.store(true, Ordering::SeqCst);
     }
 
-    /// Those who wait, if there is room for them now.
-    pub fn take_waiting(&self) -> Vec<Arc<Connection>> {
+    /// The QPs that wait, if there is room for them now.
+    pub fn take_waiting(&self) -> Vec<Weak<Qp>> {
         if !self.is_waited_for() || !self.is_over() && !self.has_room(Class::Request) {
             return Vec::new();
         }
         let mut waiting = self.waiting.lock();
         self.is_waited_for.store(false, Ordering::Relaxed);
-        let mut waiting: Vec<_> = std::mem::take(&mut *waiting).iter().filter_map(Weak::upgrade).collect();
-        // One may have noted itself more than once.
-        waiting.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let mut waiting = std::mem::take(&mut *waiting);
+        // A QP may be there more than once.
+        waiting.dedup_by(|a, b| Weak::ptr_eq(a, b));
         waiting
     }
 
-    /// Whether anybody waits.
+    /// Whether a QP waits for room.
     pub fn is_waited_for(&self) -> bool {
         self.is_waited_for.load(Ordering::Acquire)
     }

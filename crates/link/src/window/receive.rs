@@ -7,14 +7,14 @@ use super::reads::READ_WORDS;
 use super::{Engine, FIRST_LOOK_NS, Meeting};
 use crate::endpoint::{AsPieces, Foreign};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::barrier;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
-use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
+use vervain_hca::{Qp, now_ns};
 use vervain_transport::Data;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
@@ -44,8 +44,8 @@ pub struct Receiving {
     unanswered: Vec<Arc<Connection>>,
     /// Answers to QPs that another thread had, in their order.
     deferred: VecDeque<Deferred>,
-    /// Connections that may send again, and whose send queue another thread had.
-    held_up: Vec<Arc<Connection>>,
+    /// QPs that may send again, and whose send queue another thread had.
+    held_up: Vec<Weak<Qp>>,
     /// The next message of a pair is to be looked at again.
     later: bool,
     /// That of the datagram in hand, out of reach of who has put it.
@@ -106,10 +106,10 @@ impl Receiving {
         self.later || !self.unanswered.is_empty() || !self.deferred.is_empty() || !self.held_up.is_empty()
     }
 
-    /// Has connections send on that may again.
-    pub fn go_on(&mut self, connections: impl IntoIterator<Item = Arc<Connection>>) {
-        let is_held_up = |connection: &Arc<Connection>| connection.qp.upgrade().is_some_and(|qp| !qp.go_on());
-        self.held_up.extend(connections.into_iter().filter(is_held_up));
+    /// Has QPs send on that may again.
+    pub fn go_on(&mut self, qps: impl IntoIterator<Item = Weak<Qp>>) {
+        let is_held_up = |qp: &Weak<Qp>| qp.upgrade().is_some_and(|qp| !qp.go_on());
+        self.held_up.extend(qps.into_iter().filter(is_held_up));
     }
 
     /// Whether an acknowledgement waits for something else to go.
@@ -270,7 +270,7 @@ impl Engine {
                     rx.begin(&pair, own, self.datagrams.groups());
                     // It has announced nothing there yet.
                     self.stir();
-                    rx.go_on(self.connected_with(peer));
+                    rx.go_on(self.connected_with(peer).iter().map(|connection| connection.qp.clone()));
                 }
                 Event::Down { peer, incarnation, own } => {
                     self.take_last(rx, peer);
@@ -314,7 +314,7 @@ impl Engine {
                     break;
                 }
                 Err(_) => {
-                    self.distrust(&pair);
+                    pair.distrust();
                     break;
                 }
             };
@@ -380,17 +380,6 @@ impl Engine {
         }
     }
 
-    /// A peer has put what no peer puts.
-    #[cold]
-    pub fn distrust(&self, pair: &Pair) {
-        if !pair.is_over() {
-            let PeerId { node, process } = pair.peer;
-            log::warn!("process {process} of node {node} puts what is no message: nothing is taken from it any more");
-            pair.end();
-        }
-        pair.distrust();
-    }
-
     fn handle(&self, rx: &mut Receiving, i: usize, pair: &Arc<Pair>, message: &Message) -> Taken {
         let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
         match message.kind {
@@ -406,7 +395,7 @@ impl Engine {
                     Ok(used) if at.is_multiple_of(GRANULE) => pair.got_long(at, used),
                     // It has died in the meantime.
                     Err(e) if e.errno() == libc::ESTALE => {}
-                    _ => self.distrust(pair),
+                    _ => pair.distrust(),
                 }
             }
             Kind::WantGrant => self.wants_grant(pair, Want::decode(&message.headers)),
@@ -424,7 +413,7 @@ impl Engine {
         // What a READ says besides is no payload.
         let len = if is_read { 0 } else { message.len as usize };
         let Some(at) = self.region().bytes(message.payload..message.payload + message.len) else {
-            self.distrust(pair);
+            pair.distrust();
             return Taken::Yes;
         };
         let payload = match landed {
@@ -436,7 +425,7 @@ impl Engine {
         let is_one = parse_headers_to(&message.headers, len, &mut packet.headers).is_ok();
         let is_read_of_words = message.len == READ_WORDS as u64 && message.payload.is_multiple_of(block::WORD);
         if !is_one || is_read && !is_read_of_words {
-            self.distrust(pair);
+            pair.distrust();
             return Taken::Yes;
         }
         if packet.headers.deth.is_some() && !landed {
@@ -505,7 +494,7 @@ impl Engine {
         &self,
         rx: &mut Receiving,
         connection: &Arc<Connection>,
-        qp: &vervain_hca::Qp,
+        qp: &Qp,
         packet: &Packet<'_, Foreign>,
         landed: bool,
         count: impl FnOnce(),
@@ -537,7 +526,7 @@ impl Engine {
     }
 
     /// Whether an unreliable message finds a receive, or is not worth waiting for one.
-    fn is_ready(&self, connection: &Connection, qp: &vervain_hca::Qp, operation: u8) -> bool {
+    fn is_ready(&self, connection: &Connection, qp: &Qp, operation: u8) -> bool {
         let takes_receive = opcode::is_send(operation) && opcode::starts(operation)
             || opcode::has_imm(operation) && opcode::is_write(operation);
         if !takes_receive {
