@@ -162,7 +162,7 @@ impl Connection {
     /// The pair, if there is one.
     pub fn pair(&self) -> Option<&Arc<Pair>> {
         if self.pair.get().is_none() {
-            let pair = self.engine.upgrade()?.pair(self.peer)?;
+            let pair = self.engine.upgrade()?.pairs.get(self.peer)?;
             let _ = self.pair.set(pair);
         }
         self.pair.get()
@@ -276,7 +276,7 @@ impl Connection {
         // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
         let pair = self.pair();
         pair.iter().for_each(|pair| pair.wait_for_room(&self.qp));
-        let may_meet = || self.engine.upgrade().is_some_and(|engine| engine.lives_somewhere(self.peer));
+        let may_meet = || self.engine.upgrade().is_some_and(|engine| engine.pairs.has_process(self.peer));
         self.wait.is_in_vain.store(pair.is_none() && !may_meet(), Ordering::Relaxed);
         // Whoever has made room just before has not seen that somebody waits. An answer that is waited for comes by itself.
         if !self.awaits_landing() && pair.is_some_and(|pair| pair.has_room(Class::Request)) {

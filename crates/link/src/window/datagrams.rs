@@ -277,7 +277,7 @@ impl Engine {
         }
         let node = address::destination(self.facts(), qp.device(), datagram.ah)?;
         let peer = address::peer(node, datagram.qpn);
-        let limit = match self.pair(peer) {
+        let limit = match self.pairs.get(peer) {
             Some(pair) => {
                 let pushed = pair.push(Class::Request, &headers, &pieces);
                 if pushed != Err(Refused::Full) {
@@ -287,21 +287,16 @@ impl Engine {
                 }
                 if pair.is_stalled() { 0 } else { ROOM_NS }
             }
-            None if !self.want(peer) => return None,
-            None if listener.has_waited(Some(peer), PAIR_NS) && self.lives_somewhere(peer) => BUSY_PAIR_NS,
+            None if !self.pairs.request(peer) => return None,
+            None if listener.has_waited(Some(peer), PAIR_NS) && self.pairs.has_process(peer) => BUSY_PAIR_NS,
             None => PAIR_NS,
         };
         let again = listener.tries_again(Some(peer), limit);
         if again.is_none() {
-            self.pair(peer).iter().for_each(|pair| pair.stall());
+            self.pairs.get(peer).iter().for_each(|pair| pair.stall());
             log::info!("QP {:#x}: a datagram to QP {:#x} is dropped: nobody takes it there", qp.qp_num(), datagram.qpn);
         }
         again
-    }
-
-    /// Whether there is a process of this number.
-    pub(super) fn lives_somewhere(&self, peer: PeerId) -> bool {
-        self.device.claims().has_process(peer.node, peer.process) == Ok(true)
     }
 
     /// Sends a datagram to all members of a group, each once. Who takes nothing does not hold up the others for long.
@@ -315,7 +310,7 @@ impl Engine {
     ) -> Option<u64> {
         // Who joined before this process was there has told it of nothing.
         let known_from = *self.datagrams.known_from.get_or_init(|| {
-            self.want_everybody();
+            self.pairs.request_all();
             now_ns() + JOIN.as_nanos() as u64
         });
         if now_ns() < known_from {

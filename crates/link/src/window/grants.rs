@@ -70,10 +70,11 @@ impl Engine {
     pub fn take_in_grant(&self, pair: &Pair, grant: &Grant) -> Option<(Arc<UseGuard>, Box<dyn Channel>)> {
         let end = grant.at.checked_add(grant.len).filter(|end| *end <= self.facts().layout.region_len())?;
         let granules = (grant.at / GRANULE) as u32..end.div_ceil(GRANULE) as u32;
-        let used = pair
-            .hold(granules, grant.owner, |granules| self.device.claims().use_of(pair.peer.node, granules, grant.owner));
+        let used = pair.hold(granules, grant.owner, |granules| {
+            self.pairs.device().claims().use_of(pair.peer.node, granules, grant.owner)
+        });
         let used = used.inspect_err(|e| log::info!("a grant is not taken: {e}")).ok()?;
-        Some((used, self.device.channel(pair.peer.node).ok()?))
+        Some((used, self.pairs.device().channel(pair.peer.node).ok()?))
     }
 
     /// Follows a peer that has taken its grants back: nothing more goes there by them.
@@ -111,13 +112,13 @@ impl Engine {
     }
 
     fn lives(&self, pair: &Pair) -> bool {
-        self.device.claims().is_alive(pair.peer.node, pair.incarnation) != Ok(Some(false))
+        self.pairs.device().claims().is_alive(pair.peer.node, pair.incarnation) != Ok(Some(false))
     }
 }
 
 impl Grantor for Engine {
     fn take_back(&self, peers: &[u64], patience: u64) -> Vec<u64> {
-        let pairs: Vec<_> = self.pairs.lock().values().cloned().collect();
+        let pairs: Vec<_> = self.pairs.all();
         let mut waited: Vec<_> = self.grantees.lock().iter().filter(|pair| peers.contains(&pair.id)).cloned().collect();
         waited.iter().for_each(|pair| pair.take_back());
         let mut last = now_ns();

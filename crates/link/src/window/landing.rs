@@ -282,7 +282,7 @@ impl Engine {
         if message.len != QUESTION as u64 || !message.payload.is_multiple_of(block::WORD) {
             return pair.distrust();
         }
-        let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
+        let word = |n: u64| self.region.word(message.payload + n * block::WORD).load(Ordering::Relaxed);
         let (length, number) = (word(0), word(1));
         let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return pair.distrust() };
         let bth = &headers.bth;

@@ -94,28 +94,28 @@ impl Engine {
             pushed != Err(Refused::Full)
         };
         match to {
-            Receiver::Process(peer) => match self.pair(peer) {
+            Receiver::Process(peer) => match self.pairs.get(peer) {
                 Some(pair) => push(&pair),
                 None => {
-                    self.want(peer);
+                    self.pairs.request(peer);
                     false
                 }
             },
             Receiver::Node(node) => {
                 let mut peers: Vec<PeerId> = (0..PROCESSES).map(|process| PeerId { node, process }).collect();
-                peers.retain(|peer| self.lives_somewhere(*peer));
+                peers.retain(|peer| self.pairs.has_process(*peer));
                 if peers.is_empty() {
                     return false;
                 }
                 let turn = self.mads.turn.fetch_add(1, Ordering::Relaxed) % peers.len();
                 peers.rotate_left(turn);
                 // The one whose turn it is may be reached the next time, if it is not now.
-                let first_is_there = self.pair(peers[0]).is_some() || !self.want(peers[0]);
-                let sent = peers.iter().filter_map(|peer| self.pair(*peer)).any(|pair| push(&pair));
+                let first_is_there = self.pairs.get(peers[0]).is_some() || !self.pairs.request(peers[0]);
+                let sent = peers.iter().filter_map(|peer| self.pairs.get(*peer)).any(|pair| push(&pair));
                 if !sent && !first_is_there {
-                    let others = peers[1..].iter().filter(|peer| self.pair(**peer).is_none());
+                    let others = peers[1..].iter().filter(|peer| self.pairs.get(**peer).is_none());
                     others.for_each(|peer| {
-                        self.want(*peer);
+                        self.pairs.request(*peer);
                     });
                 }
                 sent

@@ -13,6 +13,7 @@ mod management;
 mod numbers;
 mod pace;
 mod pair;
+mod pairs;
 mod path_psns;
 mod payload;
 mod program;
@@ -28,11 +29,12 @@ use datagrams::Datagrams;
 use numbers::ByNumber;
 use pace::{FIRST_LOOK_NS, LAST_LOOK_NS, NEVER, Pace};
 use pair::Pair;
+use pairs::Pairs;
 use program::OwnProgram;
 use receive::Receiving;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_config::{Config, WINDOW, WindowSpec};
@@ -44,12 +46,10 @@ use vervain_hca::process::Process;
 use vervain_hca::process::poller::{EventHandler, Poller};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram, Mad, ServiceClaim};
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result, now_ns};
-use vervain_window::pairs::memory::Memory;
 use vervain_window::pairs::pulse::BEAT_NS;
-use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
-use vervain_window::pairs::ring::Outgoing;
+use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{Facts, GRANULE, Options, PROCESSES, PutDevice, Region};
+use vervain_window::{Facts, Options, PROCESSES, PutDevice, Region};
 use watch::Watch;
 
 /// Looks of the progress thread that find something, before it sees to other things.
@@ -99,12 +99,9 @@ pub struct Window(Arc<Engine>);
 /// What a process has of a window.
 struct Engine {
     me: Weak<Engine>,
-    device: Arc<dyn PutDevice>,
-    process: Arc<vervain_window::Process>,
-    meeting: OwnerLock<Meeting>,
-    /// Rung when there is something to see at the doors.
-    bell: Bell,
-    pairs: OwnerLock<HashMap<PeerId, Arc<Pair>>>,
+    pairs: Arc<Pairs>,
+    /// The memory of this process in the window.
+    region: Region,
     connections: OwnerLock<ByNumber<Arc<Connection>>>,
     datagrams: Datagrams,
     /// Who takes what is for QP 1, and what goes out from there.
@@ -117,9 +114,6 @@ struct Engine {
     /// Which peers are in which group.
     groups: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
     receiving: OwnerLock<Receiving>,
-    /// Events of calls other than looks.
-    news: OwnerLock<Vec<Event>>,
-    has_news: AtomicBool,
     /// When the progress thread comes by.
     next_look: Arc<AtomicU64>,
     pace: OwnerLock<Pace>,
@@ -127,12 +121,6 @@ struct Engine {
     /// How long the progress thread looks out for more after something came, and when it looked last.
     patience: OwnerLock<(Patience, u64)>,
     watch: Watch,
-}
-
-/// The doors, and the memory that is given out by them.
-struct Meeting {
-    rendezvous: Rendezvous,
-    memory: Memory,
 }
 
 impl Window {
@@ -144,19 +132,12 @@ impl Window {
         let mut first = [0; 4];
         getrandom::fill(&mut first).map_err(|e| Error::new(libc::EIO, format!("no random number can be had: {e}")))?;
         let process = Arc::new(device.claims().process_from(u32::from_ne_bytes(first)).map_err(failed)?);
-        let me = PeerId { node: device.facts().node, process: process.number() };
-        let rendezvous = Rendezvous::new(Arc::clone(&device), me, process.incarnation());
-        let memory = Memory::new(Arc::clone(&device), Arc::clone(&process), Box::new(now_ns));
-        let bell = rendezvous.bell();
         let is_wanted = Config::of_process()?.window.as_ref().is_none_or(|window| window.direct);
         let direct = is_wanted && device.facts().coherent;
         let engine = Arc::new_cyclic(|me| Engine {
             me: Weak::clone(me),
-            device,
-            process,
-            bell,
-            meeting: OwnerLock::new(Meeting { rendezvous, memory }),
-            pairs: OwnerLock::default(),
+            region: device.own().clone(),
+            pairs: Arc::new(Pairs::new(device, process)),
             connections: OwnerLock::default(),
             datagrams: Datagrams::default(),
             gsi,
@@ -165,8 +146,6 @@ impl Window {
             grantees: OwnerLock::default(),
             groups: OwnerLock::default(),
             receiving: OwnerLock::default(),
-            news: OwnerLock::default(),
-            has_news: AtomicBool::new(false),
             next_look: Arc::default(),
             pace: OwnerLock::default(),
             next_beat: AtomicU64::new(0),
@@ -179,7 +158,7 @@ impl Window {
     /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number says
     /// whose it is.
     pub fn slots(&self) -> (u32, u32) {
-        (PROCESSES, self.0.process.number())
+        (PROCESSES, self.0.pairs.me().process)
     }
 }
 
@@ -191,92 +170,19 @@ impl Clone for Window {
 
 impl Engine {
     fn facts(&self) -> &Facts {
-        self.device.facts()
-    }
-
-    fn region(&self) -> &Region {
-        self.device.own()
+        self.pairs.facts()
     }
 
     fn next_look(&self) -> u64 {
         self.next_look.load(Ordering::SeqCst)
     }
 
-    /// The pair with a process, if there is one.
-    fn pair(&self, peer: PeerId) -> Option<Arc<Pair>> {
-        self.pairs.lock().get(&peer).cloned()
-    }
-
-    /// Has a pair made with a process; false where there is no room for it.
-    fn want(&self, peer: PeerId) -> bool {
-        let mut meeting = self.meeting.lock();
-        let Meeting { rendezvous, memory } = &mut *meeting;
-        let mut events = Vec::new();
-        let wanted = rendezvous.want(now_ns(), peer, memory, &mut |event| events.push(event));
-        self.note(events);
-        wanted
-    }
-
-    /// There is no pair with a process any more. Who has not used it, and so may mean the next process of that number, wants another.
-    fn want_again(&self, peer: PeerId) {
+    /// There is no pair with a process any more. Connections that have not used it, and so may mean the next process of that number,
+    /// need another.
+    fn request_again(&self, peer: PeerId) {
         if self.connected_with(peer).iter().any(|connection| !connection.has_pair()) {
-            self.want(peer);
+            self.pairs.request(peer);
         }
-    }
-
-    /// The next look handles these, in the order in which they have happened. Called under the lock of the meeting: whoever
-    /// connects behind that finds no pair any more that is over.
-    fn note(&self, events: Vec<Event>) {
-        if events.is_empty() {
-            return;
-        }
-        for event in &events {
-            if let Event::Down { peer, .. } = event {
-                self.forget_pair(*peer);
-            }
-        }
-        self.news.lock().extend(events);
-        self.has_news.store(true, Ordering::Release);
-    }
-
-    fn begin_pair(&self, peer: PeerId, incarnation: u64, theirs: u64, own: u64) -> Option<Arc<Pair>> {
-        let granule = (theirs / GRANULE) as u32;
-        let used = self.device.claims().use_of(peer.node, granule..granule + 1, incarnation);
-        let channel = self.device.channel(peer.node);
-        match (used, channel) {
-            (Ok(used), Ok(channel)) => {
-                let mut outgoing = Outgoing::new(channel, theirs, self.region().clone(), own);
-                self.waking(peer).iter().for_each(|(waking, barrier)| outgoing.wakes(*waking, *barrier));
-                let words = (self.region().clone(), own);
-                let pair = Arc::new(Pair::new((peer, incarnation), outgoing, words, used));
-                log::info!("process {} of node {} is reached through the window", peer.process, peer.node);
-                self.pairs.lock().insert(peer, Arc::clone(&pair));
-                Some(pair)
-            }
-            (Err(e), _) | (_, Err(e)) => {
-                log::info!("process {} of node {} is not reached through the window: {e}", peer.process, peer.node);
-                None
-            }
-        }
-    }
-
-    fn forget_pair(&self, peer: PeerId) {
-        if let Some(pair) = self.pairs.lock().remove(&peer) {
-            pair.end();
-        }
-    }
-
-    /// A pair is over, and may have begun after another one was forgotten.
-    fn end_pair(&self, pair: &Arc<Pair>) {
-        pair.end();
-        let mut pairs = self.pairs.lock();
-        if pairs.get(&pair.peer).is_some_and(|known| Arc::ptr_eq(known, pair)) {
-            pairs.remove(&pair.peer);
-        }
-        drop(pairs);
-        self.groups.lock().values_mut().for_each(|members| {
-            members.remove(&pair.peer);
-        });
     }
 
     fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
@@ -285,6 +191,14 @@ impl Engine {
 
     fn connected_with(&self, peer: PeerId) -> Vec<Arc<Connection>> {
         self.connections.lock().values().filter(|connection| connection.peer == peer).cloned().collect()
+    }
+
+    /// A pair is over: its peer is in no group any more.
+    fn end_pair(&self, pair: &Arc<Pair>) {
+        self.pairs.end(pair);
+        self.groups.lock().values_mut().for_each(|members| {
+            members.remove(&pair.peer);
+        });
     }
 
     /// A peer has joined a group, or left it.
@@ -300,18 +214,7 @@ impl Engine {
     /// Pairs with the processes that are in a group.
     fn members(&self, group: &Gid) -> Vec<Arc<Pair>> {
         let members = self.groups.lock().get(group).cloned().unwrap_or_default();
-        members.into_iter().filter_map(|peer| self.pair(peer)).collect()
-    }
-
-    /// Asks for a pair with everybody that there is.
-    fn want_everybody(&self) {
-        for node in 0..self.facts().layout.nodes() {
-            for process in 0..PROCESSES {
-                if self.device.claims().has_process(node, process) == Ok(true) {
-                    self.want(PeerId { node, process });
-                }
-            }
-        }
+        members.into_iter().filter_map(|peer| self.pairs.get(peer)).collect()
     }
 
     /// The progress thread's look: where something has come, more may follow at once. The thread does not yield meanwhile: a
@@ -332,28 +235,13 @@ impl Engine {
         found
     }
 
-    /// Says that this process lives, and looks whether its peers do: by the kernel's locks, or by what those of other kernels say.
-    fn beat(&self) {
-        self.process.beat();
-        let mut events = Vec::new();
-        {
-            let mut meeting = self.meeting.lock();
-            let Meeting { rendezvous, memory } = &mut *meeting;
-            rendezvous.look_for_dead(memory, &mut |event| events.push(event));
-            self.note(events);
-        }
-        let pairs: Vec<_> = self.pairs.lock().values().cloned().collect();
-        let is_elsewhere = |pair: &&Arc<Pair>| self.device.claims().is_here(pair.peer.node) == Some(false);
-        pairs.iter().filter(is_elsewhere).for_each(|pair| pair.beat());
-    }
-
     /// What is due by the clock: states told again, signs of life, timers. When the next thing is.
     fn keep_time(&self, now: u64) -> u64 {
         if now >= self.next_beat.load(Ordering::Relaxed) {
             self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
-            self.beat();
+            self.pairs.beat();
         }
-        let mut next = self.meeting.lock().rendezvous.tell_again(now).unwrap_or(NEVER);
+        let mut next = self.pairs.tell_again(now).unwrap_or(NEVER);
         let connections: Vec<_> = self.connections.lock().values().cloned().collect();
         for connection in connections {
             if connection.deadline.load(Ordering::SeqCst) <= now
@@ -385,7 +273,7 @@ impl Carrier for Window {
         let peer = address::peer(node, attr.dest_qp_num);
         let connection = Connection::new(engine, qp, attr, peer);
         engine.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));
-        if !engine.want(peer) {
+        if !engine.pairs.request(peer) {
             engine.connections.lock().remove(&qp.qp_num());
             return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
         }
@@ -435,7 +323,7 @@ impl Carrier for Window {
             return Ok(());
         }
         self.0.receiving.lock().tell(Kind::Join, *group);
-        self.0.want_everybody();
+        self.0.pairs.request_all();
         qp.process().expect_packets();
         qp.process().wake_for_packets();
         // A sender that is told afterwards that this one listens finds that it does.

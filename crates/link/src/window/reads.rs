@@ -143,7 +143,7 @@ impl Connection {
 impl Engine {
     /// A READ has come, with where its answer belongs.
     pub fn read_told(&self, pair: &Arc<Pair>, connection: &Connection, first: u32, message: &Message) {
-        let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
+        let word = |n: u64| self.region.word(message.payload + n * block::WORD).load(Ordering::Relaxed);
         let (at, len, count, owner) = (word(0), word(1), word(2) as u32, word(3));
         let grant = Grant { qpn: 0, rkey: first, count, at, len, iova: 0, owner };
         if self.direct

@@ -4,7 +4,7 @@
 use super::connection::Connection;
 use super::pair::{Pair, encode, with};
 use super::reads::READ_WORDS;
-use super::{Engine, FIRST_LOOK_NS, Meeting};
+use super::{Engine, FIRST_LOOK_NS};
 use crate::endpoint::{AsPieces, Foreign};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -171,13 +171,7 @@ impl Engine {
     /// Whether a look would find anything to do.
     #[inline]
     fn has_news(&self, rx: &Receiving) -> bool {
-        rx.pairs.iter().any(|inflow| inflow.has_news(self.region())) || rx.owes() || self.is_rung()
-    }
-
-    /// Whether a process may have told something by its door, or an event waits.
-    #[inline]
-    fn is_rung(&self) -> bool {
-        self.bell.is_rung() || self.has_news.load(Ordering::Acquire)
+        rx.pairs.iter().any(|inflow| inflow.has_news(&self.region)) || rx.owes() || self.pairs.is_rung()
     }
 
     /// The look before a sleep, behind which whoever puts something finds that this process sleeps. None while it is paused.
@@ -230,7 +224,7 @@ impl Engine {
         rx.later = false;
         let mut any = false;
         for i in 0..rx.pairs.len() {
-            if rx.pairs[i].has_news(self.region()) {
+            if rx.pairs[i].has_news(&self.region) {
                 any |= self.take_from(rx, i);
             }
         }
@@ -244,17 +238,10 @@ impl Engine {
 
     /// Sees who has come and gone.
     fn meet(&self, rx: &mut Receiving) {
-        if !self.is_rung() {
+        if !self.pairs.is_rung() {
             return;
         }
-        let mut meeting = self.meeting.lock();
-        let Meeting { rendezvous, memory } = &mut *meeting;
-        let mut events = Vec::new();
-        rendezvous.look(memory, &mut |event| events.push(event));
-        self.note(events);
-        self.has_news.store(false, Ordering::Release);
-        let news = std::mem::take(&mut *self.news.lock());
-        drop(meeting);
+        let news = self.pairs.look();
         self.handle_events(rx, &news);
     }
 
@@ -263,8 +250,8 @@ impl Engine {
         for event in events {
             match *event {
                 Event::Up { peer, incarnation, theirs, own } => {
-                    let Some(pair) = self.begin_pair(peer, incarnation, theirs, own) else {
-                        self.give_up(peer, own);
+                    let Some(pair) = self.pairs.begin(peer, incarnation, theirs, own) else {
+                        self.pairs.give_up(peer, own);
                         continue;
                     };
                     rx.begin(&pair, own, self.datagrams.groups());
@@ -275,8 +262,8 @@ impl Engine {
                 Event::Down { peer, incarnation, own } => {
                     self.take_last(rx, peer);
                     rx.end(peer).iter().for_each(|pair| self.end_pair(pair));
-                    self.meeting.lock().memory.give_back(own, peer, incarnation);
-                    self.want_again(peer);
+                    self.pairs.give_back(own, peer, incarnation);
+                    self.request_again(peer);
                 }
                 Event::NoRoom(peer) => log::log!(
                     FULL.level(),
@@ -288,18 +275,9 @@ impl Engine {
         }
     }
 
-    /// A pair that has come up cannot be used, so it has to become another one.
-    fn give_up(&self, peer: PeerId, own: u64) {
-        let mut meeting = self.meeting.lock();
-        let Meeting { rendezvous, memory } = &mut *meeting;
-        let mut events = Vec::new();
-        rendezvous.ended(peer, own, memory, &mut |event| events.push(event));
-        self.note(events);
-    }
-
     /// Takes from pair `i`.
     fn take_from(&self, rx: &mut Receiving, i: usize) -> bool {
-        let region = self.region();
+        let region = &self.region;
         let pair = Arc::clone(&rx.pairs[i].pair);
         let mut any = false;
         self.follow(&pair);
@@ -350,7 +328,7 @@ impl Engine {
             if pair.is_distrusted() {
                 return;
             }
-            let Ok(Some(message)) = rx.pairs[i].incoming.next(self.region()) else { return };
+            let Ok(Some(message)) = rx.pairs[i].incoming.next(&self.region) else { return };
             if matches!(message.kind, Kind::Packet | Kind::ReadPacket) {
                 let _ = self.packet(rx, &pair, &message);
             }
@@ -363,7 +341,7 @@ impl Engine {
         let peer = inflow.pair.peer;
         if inflow.owes_ring {
             inflow.owes_ring = false;
-            if let Some(at) = self.meeting.lock().memory.long_ring(peer) {
+            if let Some(at) = self.pairs.long_ring(peer) {
                 inflow.incoming.has_long(at);
                 let mut headers = [0; HEADERS];
                 headers[..8].copy_from_slice(&at.to_le_bytes());
@@ -391,7 +369,7 @@ impl Engine {
                 let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
                 let granule = u32::try_from(at / GRANULE).unwrap_or(u32::MAX - LONG_GRANULES);
                 let granules = granule..granule + LONG_GRANULES;
-                match self.device.claims().use_of(pair.peer.node, granules, pair.incarnation) {
+                match self.pairs.device().claims().use_of(pair.peer.node, granules, pair.incarnation) {
                     Ok(used) if at.is_multiple_of(GRANULE) => pair.got_long(at, used),
                     // It has died in the meantime.
                     Err(e) if e.errno() == libc::ESTALE => {}
@@ -412,7 +390,7 @@ impl Engine {
         let (landed, is_read) = (message.has_landed(), message.kind == Kind::ReadPacket);
         // What a READ says besides is no payload.
         let len = if is_read { 0 } else { message.len as usize };
-        let Some(at) = self.region().bytes(message.payload..message.payload + message.len) else {
+        let Some(at) = self.region.bytes(message.payload..message.payload + message.len) else {
             pair.distrust();
             return Taken::Yes;
         };
@@ -456,7 +434,7 @@ impl Engine {
             return Taken::Yes;
         }
         if landed && !message.ends.is_empty() {
-            message.ends.store(self.region(), message.payload, message.len);
+            message.ends.store(&self.region, message.payload, message.len);
         }
         if is_read {
             self.read_told(pair, &connection, bth.psn, message);

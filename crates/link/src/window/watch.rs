@@ -12,8 +12,8 @@ use vervain_hca::host::cancel::nap;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
-use vervain_window::pairs::rendezvous::{PeerId, Rendezvous};
-use vervain_window::pairs::waking::{Barrier, Occasion, Waking};
+use vervain_window::pairs::rendezvous::Rendezvous;
+use vervain_window::pairs::waking::{Occasion, Waking};
 
 /// How long it stays away after it was woken in vain, at first and at last.
 const FIRST_REST: Duration = Duration::from_nanos(FIRST_LOOK_NS);
@@ -37,14 +37,10 @@ impl Watch {
 }
 
 impl Engine {
-    fn me(&self) -> PeerId {
-        PeerId { node: self.facts().node, process: self.process.number() }
-    }
-
     /// Starts the watch, where there can be one. Called by the progress thread, whose signal mask the new one has too.
     pub fn set_watch(self: &Arc<Self>, process: &'static Process) {
         if self.watch.begun.swap(true, Ordering::Relaxed)
-            || !self.device.wakes(self.facts().node)
+            || !self.pairs.device().wakes(self.facts().node)
             || !barrier::is_registered()
         {
             return;
@@ -61,30 +57,24 @@ impl Engine {
 
     /// Whether nothing comes to this process of which the watch is not told.
     pub fn is_guarded(&self) -> bool {
-        let claims = self.device.claims();
-        let is_known = |node| self.device.wakes(node) || !claims.has_node(node);
+        let claims = self.pairs.device().claims();
+        let is_known = |node| self.pairs.device().wakes(node) || !claims.has_node(node);
         self.watch.stands() && (0..self.facts().layout.nodes()).all(is_known)
-    }
-
-    /// How a peer is woken, if it can be.
-    pub fn waking(&self, peer: PeerId) -> Option<(Waking, Barrier)> {
-        let barrier = if barrier::is_registered() { Barrier::Compiler } else { Barrier::Full };
-        let waking = || Waking::new(self.facts().layout, peer, self.me(), Occasion::Pair);
-        self.device.wakes(peer.node).then(|| (waking(), barrier))
     }
 
     /// Has the watch come by.
     pub fn stir(&self) {
         if self.watch.stands()
-            && let Ok(mut channel) = self.device.channel(self.facts().node)
+            && let Ok(mut channel) = self.pairs.device().channel(self.facts().node)
         {
             let count = self.watch.stirred.fetch_add(1, Ordering::Relaxed) + 1;
-            Waking::new(self.facts().layout, self.me(), self.me(), Occasion::Door).wake(channel.as_mut(), count);
+            Waking::new(self.facts().layout, self.pairs.me(), self.pairs.me(), Occasion::Door)
+                .wake(channel.as_mut(), count);
         }
     }
 
     fn stand_watch(&self, process: &'static Process) {
-        let waking_word = Rendezvous::waking_word(self.facts().layout, self.me());
+        let waking_word = Rendezvous::waking_word(self.facts().layout, self.pairs.me());
         vervain_scheduler::shorten_slice();
         vervain_scheduler::keep_time();
         let mut patience = Patience::for_puts();
@@ -97,12 +87,12 @@ impl Engine {
                 rest = LAST_REST;
                 continue;
             }
-            let seen = self.region().word(waking_word).load(Ordering::Acquire) as u32;
+            let seen = self.region.word(waking_word).load(Ordering::Acquire) as u32;
             let (looks, begin) = (process.packet_looks(), now_ns());
             let Some(mut found) = self.last_look(process) else { continue };
             if !found {
                 let begin = now_ns();
-                self.device.sleep(waking_word, seen);
+                self.pairs.device().sleep(waking_word, seen);
                 patience.slept(now_ns() - begin);
             }
             while patience.look_out(|| self.look(process)) {
