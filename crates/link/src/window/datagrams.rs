@@ -2,12 +2,13 @@
 //! and one of InfiniBand in its LRH and GRH.
 
 use super::address;
+use super::no_receive::NoReceive;
 use super::pair::{PKEY, Pair, encode};
 use super::{Engine, JOIN};
 use crate::endpoint::responder::{Lanes, nak};
 use crate::gsi::mad::QPN;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::port_counters::Word;
@@ -33,9 +34,6 @@ const PAIR_NS: u64 = 1_000_000_000;
 /// last pair took more than a second. Less than a QP keeps it for.
 const BUSY_PAIR_NS: u64 = 3_000_000_000;
 const ROOM_NS: u64 = 1_000_000_000;
-/// How long a QP that had receives may be without one before what comes for it is dropped: a program that has not seen yet what
-/// came cannot post more.
-const NO_RECEIVE_NS: u64 = 50_000_000;
 /// Bytes in front of the payload.
 const ROUTE: usize = 24;
 
@@ -52,7 +50,7 @@ pub struct Datagrams {
 struct Listener {
     qp: Weak<Qp>,
     lanes: OwnerLock<Lanes>,
-    patience: Patience,
+    no_receive: NoReceive,
     /// Since when a datagram for a peer waits, and one for a group.
     waits: OwnerLock<HashMap<Option<PeerId>, u64>>,
     has_waits: AtomicBool,
@@ -60,39 +58,6 @@ struct Listener {
     served: OwnerLock<Vec<PeerId>>,
     /// Changed under the lock of `lanes`.
     closed: AtomicBool,
-}
-
-/// Whether what comes for a QP that has no receive may wait for one.
-#[derive(Default)]
-pub struct Patience {
-    /// It had a receive for a message, and was not waited for in vain since.
-    served: AtomicBool,
-    since: AtomicU64,
-}
-
-impl Patience {
-    /// It has a receive.
-    pub fn serve(&self) {
-        self.served.store(true, Ordering::Relaxed);
-        self.since.store(0, Ordering::Relaxed);
-    }
-
-    /// It has none; whether to wait.
-    pub fn waits(&self, now: u64) -> bool {
-        if !self.served.load(Ordering::Relaxed) {
-            return false;
-        }
-        let since = self.since.load(Ordering::Relaxed);
-        if since == 0 {
-            self.since.store(now, Ordering::Relaxed);
-            return true;
-        }
-        let waits = now.saturating_sub(since) < NO_RECEIVE_NS;
-        if !waits {
-            self.served.store(false, Ordering::Relaxed);
-        }
-        waits
-    }
 }
 
 /// What stands in front of the payload.
@@ -199,7 +164,7 @@ impl Datagrams {
         let listener = Listener {
             qp: Arc::downgrade(qp),
             lanes: OwnerLock::default(),
-            patience: Patience::default(),
+            no_receive: NoReceive::default(),
             waits: OwnerLock::default(),
             has_waits: AtomicBool::new(false),
             served: OwnerLock::default(),
@@ -363,7 +328,7 @@ impl Engine {
         for qpn in qpns {
             let Some(listener) = self.datagrams.listener(qpn) else { continue };
             let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
-            if !is_for_group && qp.lacks_receive() && listener.patience.waits(now_ns()) {
+            if !is_for_group && qp.lacks_receive() && listener.no_receive.waits(now_ns()) {
                 return false;
             }
             if !is_for_group && qp.is_stopped() {
@@ -405,7 +370,7 @@ impl Engine {
             });
             match delivered {
                 Ok(true) => {
-                    listener.patience.serve();
+                    listener.no_receive.serve();
                     qp.tally.add(Word::Sends, 1);
                 }
                 Err(Nak::InvalidRequest) => {

@@ -5,28 +5,35 @@
 
 mod address;
 mod connection;
+mod connections;
 mod datagrams;
 mod direct;
+mod grantees;
 mod grants;
 mod landing;
 mod management;
+mod no_receive;
 mod numbers;
 mod pace;
 mod pair;
 mod pairs;
 mod path_psns;
 mod payload;
+mod peer_qp;
 mod program;
 mod put_psns;
 mod reads;
 mod receive;
 mod slot_out;
+mod uc_patience;
 mod watch;
+mod writes;
 
 use crate::gsi::Gsi;
 use connection::Connection;
+use connections::Connections;
 use datagrams::Datagrams;
-use numbers::ByNumber;
+use grants::Grants;
 use pace::{FIRST_LOOK_NS, LAST_LOOK_NS, NEVER, Pace};
 use pair::Pair;
 use pairs::Pairs;
@@ -34,8 +41,8 @@ use program::OwnProgram;
 use receive::Receiving;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_config::{Config, WINDOW, WindowSpec};
 use vervain_hca::device::Device;
@@ -98,19 +105,15 @@ pub struct Window(Arc<Engine>);
 
 /// What a process has of a window.
 struct Engine {
-    me: Weak<Engine>,
     pairs: Arc<Pairs>,
     /// The memory of this process in the window.
     region: Region,
-    connections: OwnerLock<ByNumber<Arc<Connection>>>,
+    connections: Arc<Connections>,
+    grants: Arc<Grants>,
     datagrams: Datagrams,
     /// Who takes what is for QP 1, and what goes out from there.
     gsi: Arc<Gsi>,
     mads: management::Outgoing,
-    /// Whether peers may put where data belongs, and this process at theirs.
-    direct: bool,
-    /// Peers that were granted memory of this process.
-    grantees: OwnerLock<Vec<Arc<Pair>>>,
     /// Which peers are in which group.
     groups: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
     receiving: OwnerLock<Receiving>,
@@ -134,16 +137,17 @@ impl Window {
         let process = Arc::new(device.claims().process_from(u32::from_ne_bytes(first)).map_err(failed)?);
         let is_wanted = Config::of_process()?.window.as_ref().is_none_or(|window| window.direct);
         let direct = is_wanted && device.facts().coherent;
-        let engine = Arc::new_cyclic(|me| Engine {
-            me: Weak::clone(me),
-            region: device.own().clone(),
-            pairs: Arc::new(Pairs::new(device, process)),
-            connections: OwnerLock::default(),
+        let region = device.own().clone();
+        let pairs = Arc::new(Pairs::new(device, process));
+        let connections = Arc::<Connections>::default();
+        let engine = Arc::new(Engine {
+            region,
+            grants: Grants::new(direct, Arc::clone(&pairs), Arc::clone(&connections)),
+            pairs,
+            connections,
             datagrams: Datagrams::default(),
             gsi,
             mads: management::Outgoing::default(),
-            direct,
-            grantees: OwnerLock::default(),
             groups: OwnerLock::default(),
             receiving: OwnerLock::default(),
             next_look: Arc::default(),
@@ -180,17 +184,9 @@ impl Engine {
     /// There is no pair with a process any more. Connections that have not used it, and so may mean the next process of that number,
     /// need another.
     fn request_again(&self, peer: PeerId) {
-        if self.connected_with(peer).iter().any(|connection| !connection.has_pair()) {
+        if self.connections.with(peer).iter().any(|connection| connection.peer().used_pair().is_none()) {
             self.pairs.request(peer);
         }
-    }
-
-    fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
-        self.connections.lock().get(&qpn).cloned()
-    }
-
-    fn connected_with(&self, peer: PeerId) -> Vec<Arc<Connection>> {
-        self.connections.lock().values().filter(|connection| connection.peer == peer).cloned().collect()
     }
 
     /// A pair is over: its peer is in no group any more.
@@ -242,14 +238,13 @@ impl Engine {
             self.pairs.beat();
         }
         let mut next = self.pairs.tell_again(now).unwrap_or(NEVER);
-        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
-        for connection in connections {
-            if connection.deadline.load(Ordering::SeqCst) <= now
-                && let Some(qp) = connection.qp.upgrade()
+        for connection in self.connections.all() {
+            if connection.deadline() <= now
+                && let Some(qp) = connection.qp().upgrade()
             {
                 connection.timeout(&qp, now);
             }
-            next = next.min(connection.deadline.load(Ordering::SeqCst));
+            next = next.min(connection.deadline());
         }
         let mads = self.push_waiting_mads(now).unwrap_or(NEVER);
         next.min(mads).min(self.next_beat.load(Ordering::Relaxed))
@@ -271,10 +266,11 @@ impl Carrier for Window {
         let node = address::destination(engine.facts(), qp.device(), &attr.ah)
             .ok_or_else(|| Error::new(libc::ENETUNREACH, "the address is none of the window's nodes"))?;
         let peer = address::peer(node, attr.dest_qp_num);
-        let connection = Connection::new(engine, qp, attr, peer);
-        engine.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));
+        let shared = (&engine.pairs, &engine.grants.grantees, &engine.next_look);
+        let connection = Connection::new(shared, qp, attr, peer);
+        engine.connections.insert(qp.qp_num(), Arc::clone(&connection));
         if !engine.pairs.request(peer) {
-            engine.connections.lock().remove(&qp.qp_num());
+            engine.connections.remove(qp.qp_num());
             return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
         }
         log::info!("QP {:#x} is connected through the window", qp.qp_num());
@@ -291,14 +287,14 @@ impl Carrier for Window {
     }
 
     fn let_arrive(&self, process: &'static Process, qpn: u32) {
-        if let Some(connection) = self.0.connection(qpn) {
-            self.0.let_landing_end(process, &connection);
+        if let Some(connection) = self.0.connections.get(qpn) {
+            self.0.let_message_arrive(process, &connection);
         }
     }
 
     fn unregister_qp(&self, qpn: u32) {
         self.0.datagrams.unregister_qp(qpn);
-        let connection = self.0.connections.lock().remove(&qpn);
+        let connection = self.0.connections.remove(qpn);
         connection.iter().for_each(|connection| connection.close());
     }
 

@@ -9,8 +9,10 @@ use crate::endpoint::{AsPieces, Foreign};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::barrier;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
@@ -30,6 +32,10 @@ const BATCH: usize = 32;
 const MOST_DEFERRED: usize = 1024;
 /// How long a request waits at most for answers that came before it: a thread that posts has put by then.
 const CATCH_UP_NS: u64 = 500_000;
+/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its CPU in the midst of
+/// it; and between two looks.
+const LANDING_ENDS_NS: u64 = 200_000_000;
+const LOOK: Duration = Duration::from_micros(20);
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
@@ -195,16 +201,23 @@ impl Engine {
     /// Whether what has been put to this process is acknowledged, as far as its program may have seen it. If not, the
     /// progress thread sees to it. Waits for no lock.
     pub fn is_all_said(&self) -> bool {
-        let is_put_to = match self.connections.try_lock() {
-            Some(connections) => connections.values().any(|connection| connection.is_put_to()),
-            None => self.connections.raw().comes_free(),
-        };
+        let is_put_to = self.connections.is_put_to();
         // In this order: what ends a message is acknowledged by whoever receives.
         let owes = match self.receiving.try_lock() {
             Some(rx) => rx.owes_peers(),
             None => self.receiving.raw().comes_free(),
         };
         !is_put_to && !owes
+    }
+
+    /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program sees them.
+    pub fn let_message_arrive(&self, process: &'static Process, connection: &Connection) {
+        let until = now_ns() + LANDING_ENDS_NS;
+        while connection.is_put_to() && now_ns() < until {
+            if !self.look(process) {
+                nap(LOOK);
+            }
+        }
     }
 
     /// What is left to do may be done when nothing comes any more: the progress thread sees to it.
@@ -257,7 +270,7 @@ impl Engine {
                     rx.begin(&pair, own, self.datagrams.groups());
                     // It has announced nothing there yet.
                     self.stir();
-                    rx.go_on(self.connected_with(peer).iter().map(|connection| connection.qp.clone()));
+                    rx.go_on(self.connections.with(peer).iter().map(|connection| Weak::clone(connection.qp())));
                 }
                 Event::Down { peer, incarnation, own } => {
                     self.take_last(rx, peer);
@@ -280,7 +293,7 @@ impl Engine {
         let region = &self.region;
         let pair = Arc::clone(&rx.pairs[i].pair);
         let mut any = false;
-        self.follow(&pair);
+        self.connections.follow(&pair);
         for _ in 0..BATCH {
             let incoming = &mut rx.pairs[i].incoming;
             let message = match incoming.next(region) {
@@ -362,8 +375,11 @@ impl Engine {
         let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
         match message.kind {
             Kind::Packet | Kind::ReadPacket => return self.packet(rx, pair, message),
-            Kind::WantLanding => self.wants_landing(pair, message),
-            Kind::Landing | Kind::NoLanding => self.landing(rx, pair, message.kind, &message.headers),
+            Kind::WantLanding => self.grants.answer_landing(pair, message),
+            Kind::Landing | Kind::NoLanding => {
+                let connection = self.grants.take_landing(pair, message.kind, &message.headers);
+                rx.go_on(connection.iter().map(|connection| Weak::clone(connection.qp())));
+            }
             Kind::WantLongRing => rx.pairs[i].owes_ring = true,
             Kind::LongRing => {
                 let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
@@ -376,10 +392,18 @@ impl Engine {
                     _ => pair.distrust(),
                 }
             }
-            Kind::WantGrant => self.wants_grant(pair, Want::decode(&message.headers)),
-            Kind::WantPsns => self.wants_psns(pair, Want::decode(&message.headers)),
-            Kind::Psns => self.told_psns(pair, &Grant::decode(&message.headers)),
-            Kind::Grant | Kind::NoGrant => self.granted(pair, message.kind, &message.headers),
+            Kind::WantGrant => self.grants.answer_grant(pair, Want::decode(&message.headers)),
+            Kind::WantPsns => {
+                let want = Want::decode(&message.headers);
+                let connection = self.connections.by_pair(want.qpn, pair);
+                connection.iter().for_each(|connection| connection.put_psns().answer(pair, want));
+            }
+            Kind::Psns => {
+                let reply = Grant::decode(&message.headers);
+                let connection = self.connections.by_pair(reply.qpn, pair);
+                connection.iter().for_each(|connection| connection.put_psns().take_answer(&reply));
+            }
+            Kind::Grant | Kind::NoGrant => self.grants.take_grant(pair, message.kind, &message.headers),
             Kind::Join => self.enter(pair.peer, group(), true),
             Kind::Leave => self.enter(pair.peer, group(), false),
         }
@@ -415,8 +439,10 @@ impl Engine {
         {
             return Taken::Later;
         }
-        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
-        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
+        let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return Taken::Yes };
+        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else {
+            return Taken::Yes;
+        };
         if opcode::is_request(bth.opcode) && qp.is_stopped() {
             // And so does all that comes behind it from that process.
             return Taken::Later;
@@ -427,7 +453,8 @@ impl Engine {
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, bytes));
         };
         let is_told = || {
-            connection.has_landed(&packet.headers, message) || connection.answer_has_landed(&packet.headers, message)
+            let direct = connection.direct();
+            direct.landing.has_landed(&packet.headers, message) || direct.reads.has_landed(&packet.headers, message)
         };
         if landed && !is_told() {
             // Of an earlier connection, say.
@@ -437,7 +464,7 @@ impl Engine {
             message.ends.store(&self.region, message.payload, message.len);
         }
         if is_read {
-            self.read_told(pair, &connection, bth.psn, message);
+            self.grants.take_read(pair, &connection, bth.psn, message);
         }
         if opcode::is_request(bth.opcode) {
             self.catch_up(rx, &connection);
@@ -447,22 +474,24 @@ impl Engine {
             count();
             let more = connection.request(&qp, &packet);
             if opcode::ends(bth.opcode) {
-                connection.end_landing(&qp, pair);
+                connection.direct().landing.end(&qp, pair);
             }
             if more {
                 rx.unanswered.push(connection);
             }
             return Taken::Yes;
         }
-        connection.end_reads(&qp, pair, &packet.headers, payload.length() as u64);
+        connection.direct().reads.end(&qp, pair, &packet.headers, payload.length() as u64);
         self.response(rx, &connection, &qp, &packet, landed, count)
     }
 
     /// An acknowledgement that came with another message.
     fn acknowledged(&self, rx: &mut Receiving, pair: &Arc<Pair>, headers: &Headers) -> Taken {
         let bth = &headers.bth;
-        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
-        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
+        let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return Taken::Yes };
+        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else {
+            return Taken::Yes;
+        };
         let packet = Packet { headers: *headers, payload: &Foreign::landed(0) };
         self.response(rx, &connection, &qp, &packet, true, || qp.tally.add(Word::ReceivedPackets, 1))
     }
@@ -477,7 +506,7 @@ impl Engine {
         landed: bool,
         count: impl FnOnce(),
     ) -> Taken {
-        if connection.deferred.load(Ordering::Relaxed) == 0 && connection.response(qp, packet) != SenderAccess::Busy {
+        if connection.deferred().load(Ordering::Relaxed) == 0 && connection.response(qp, packet) != SenderAccess::Busy {
             count();
             return Taken::Yes;
         }
@@ -488,7 +517,7 @@ impl Engine {
         count();
         let mut bytes = Vec::new();
         if landed || copy_out(packet.payload, &mut bytes) {
-            connection.deferred.fetch_add(1, Ordering::Relaxed);
+            connection.deferred().fetch_add(1, Ordering::Relaxed);
             let landed = landed.then_some(packet.payload.length());
             let (connection, headers) = (Arc::clone(connection), encode(&packet.headers));
             rx.deferred.push_back(Deferred { connection, headers, payload: bytes, landed });
@@ -511,9 +540,9 @@ impl Engine {
             return true;
         }
         if qp.lacks_receive() {
-            return !connection.patience.waits(now_ns());
+            return !connection.no_receive().waits(now_ns());
         }
-        connection.patience.serve();
+        connection.no_receive().serve();
         true
     }
 
@@ -527,7 +556,9 @@ impl Engine {
         }
         // Of XRC the QPs that send and those that receive are others.
         let precedes = |other: &Connection| {
-            other.qpn() == connection.qpn() || connection.is_xrc() && other.is_xrc() && other.peer == connection.peer
+            let (other_peer, peer) = (other.peer(), connection.peer());
+            other_peer.own_qpn == peer.own_qpn
+                || connection.is_xrc() && other.is_xrc() && other_peer.process == peer.process
         };
         let end = now_ns() + CATCH_UP_NS;
         loop {
@@ -543,7 +574,7 @@ impl Engine {
     fn retry_deferred(&self, rx: &mut Receiving) {
         let mut busy: Vec<u32> = Vec::new();
         rx.deferred.retain(|Deferred { connection, headers, payload, landed }| {
-            let again = match (connection.qp.upgrade(), parse_headers(headers, landed.unwrap_or(payload.len()))) {
+            let again = match (connection.qp().upgrade(), parse_headers(headers, landed.unwrap_or(payload.len()))) {
                 (Some(qp), _) if busy.contains(&qp.qp_num()) => true,
                 (Some(qp), Ok(headers)) => {
                     let payload = match landed {
@@ -561,7 +592,7 @@ impl Engine {
                 _ => false,
             };
             if !again {
-                connection.deferred.fetch_sub(1, Ordering::Relaxed);
+                connection.deferred().fetch_sub(1, Ordering::Relaxed);
             }
             again
         });
@@ -572,7 +603,7 @@ impl Engine {
         let mut any = false;
         rx.unanswered.retain(|connection| {
             let before = connection.last_sent();
-            let more = connection.qp.upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ()));
+            let more = connection.qp().upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ()));
             any |= connection.last_sent() != before;
             more
         });
