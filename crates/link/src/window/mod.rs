@@ -7,11 +7,13 @@ mod address;
 mod connection;
 mod connections;
 mod datagrams;
+mod deferred;
 mod direct;
+mod engine;
 mod grantees;
 mod grants;
 mod landing;
-mod management;
+mod mads;
 mod no_receive;
 mod numbers;
 mod pace;
@@ -24,45 +26,28 @@ mod program;
 mod put_psns;
 mod reads;
 mod receive;
+mod route;
 mod slot_out;
 mod uc_patience;
 mod watch;
 mod writes;
 
 use crate::gsi::Gsi;
-use connection::Connection;
-use connections::Connections;
-use datagrams::Datagrams;
-use grants::Grants;
-use pace::{FIRST_LOOK_NS, LAST_LOOK_NS, NEVER, Pace};
-use pair::Pair;
-use pairs::Pairs;
+use engine::Engine;
 use program::OwnProgram;
-use receive::Receiving;
-use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use vervain_config::{Config, WINDOW, WindowSpec};
 use vervain_hca::device::Device;
 use vervain_hca::host::cancel::nap;
 use vervain_hca::host::lock::OwnerLock;
-use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
 use vervain_hca::process::poller::{EventHandler, Poller};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram, Mad, ServiceClaim};
-use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result, now_ns};
-use vervain_window::pairs::pulse::BEAT_NS;
-use vervain_window::pairs::rendezvous::PeerId;
+use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result};
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{Facts, Options, PROCESSES, PutDevice, Region};
-use watch::Watch;
-
-/// Looks of the progress thread that find something, before it sees to other things.
-const ROUNDS: usize = 64;
-/// How long one that joins a group waits until those that are there can know.
-const JOIN: Duration = Duration::from_millis(50);
+use vervain_window::{Options, PROCESSES, PutDevice};
+use watch::Looker;
 
 /// The window of the calling process, opened at the first call; None where the environment names none, or nothing goes that way.
 ///
@@ -103,29 +88,6 @@ pub fn gid() -> Result<Option<Gid>> {
 /// The carrier, with what is polled for it.
 pub struct Window(Arc<Engine>);
 
-/// What a process has of a window.
-struct Engine {
-    pairs: Arc<Pairs>,
-    /// The memory of this process in the window.
-    region: Region,
-    connections: Arc<Connections>,
-    grants: Arc<Grants>,
-    datagrams: Datagrams,
-    /// Who takes what is for QP 1, and what goes out from there.
-    gsi: Arc<Gsi>,
-    mads: management::Outgoing,
-    /// Which peers are in which group.
-    groups: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
-    receiving: OwnerLock<Receiving>,
-    /// When the progress thread comes by.
-    next_look: Arc<AtomicU64>,
-    pace: OwnerLock<Pace>,
-    next_beat: AtomicU64,
-    /// How long the progress thread looks out for more after something came, and when it looked last.
-    patience: OwnerLock<(Patience, u64)>,
-    watch: Watch,
-}
-
 impl Window {
     /// Makes it for the calling process, which gets a number among those of its node.
     pub(crate) fn new(device: Arc<dyn PutDevice>, gsi: Arc<Gsi>) -> Result<Window> {
@@ -137,26 +99,7 @@ impl Window {
         let process = Arc::new(device.claims().process_from(u32::from_ne_bytes(first)).map_err(failed)?);
         let is_wanted = Config::of_process()?.window.as_ref().is_none_or(|window| window.direct);
         let direct = is_wanted && device.facts().coherent;
-        let region = device.own().clone();
-        let pairs = Arc::new(Pairs::new(device, process));
-        let connections = Arc::<Connections>::default();
-        let engine = Arc::new(Engine {
-            region,
-            grants: Grants::new(direct, Arc::clone(&pairs), Arc::clone(&connections)),
-            pairs,
-            connections,
-            datagrams: Datagrams::default(),
-            gsi,
-            mads: management::Outgoing::default(),
-            groups: OwnerLock::default(),
-            receiving: OwnerLock::default(),
-            next_look: Arc::default(),
-            pace: OwnerLock::default(),
-            next_beat: AtomicU64::new(0),
-            patience: OwnerLock::new((Patience::for_puts(), 0)),
-            watch: Watch::default(),
-        });
-        Ok(Window(engine))
+        Ok(Window(Arc::new(Engine::new(device, process, direct, gsi))))
     }
 
     /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number says
@@ -172,88 +115,9 @@ impl Clone for Window {
     }
 }
 
-impl Engine {
-    fn facts(&self) -> &Facts {
-        self.pairs.facts()
-    }
-
-    fn next_look(&self) -> u64 {
-        self.next_look.load(Ordering::SeqCst)
-    }
-
-    /// There is no pair with a process any more. Connections that have not used it, and so may mean the next process of that number,
-    /// need another.
-    fn request_again(&self, peer: PeerId) {
-        if self.connections.with(peer).iter().any(|connection| connection.peer().used_pair().is_none()) {
-            self.pairs.request(peer);
-        }
-    }
-
-    /// A pair is over: its peer is in no group any more.
-    fn end_pair(&self, pair: &Arc<Pair>) {
-        self.pairs.end(pair);
-        self.groups.lock().values_mut().for_each(|members| {
-            members.remove(&pair.peer);
-        });
-    }
-
-    /// A peer has joined a group, or left it.
-    fn enter(&self, peer: PeerId, group: Gid, joins: bool) {
-        let mut groups = self.groups.lock();
-        if joins {
-            groups.entry(group).or_default().insert(peer);
-        } else if let Some(members) = groups.get_mut(&group) {
-            members.remove(&peer);
-        }
-    }
-
-    /// Pairs with the processes that are in a group.
-    fn members(&self, group: &Gid) -> Vec<Arc<Pair>> {
-        let members = self.groups.lock().get(group).cloned().unwrap_or_default();
-        members.into_iter().filter_map(|peer| self.pairs.get(peer)).collect()
-    }
-
-    /// The progress thread's look: where something has come, more may follow at once. The thread does not yield meanwhile: a
-    /// program that spins on the same CPU would have it for a whole slice, milliseconds, while a timer's wake-up preempts that program.
-    fn look_out(&self, process: &'static Process) -> bool {
-        let mut patience = self.patience.lock();
-        let (patience, last) = &mut *patience;
-        let found = self.look(process);
-        if found {
-            patience.slept(now_ns() - *last);
-            for _ in 0..ROUNDS {
-                if !patience.look_out(|| self.look(process)) {
-                    break;
-                }
-            }
-        }
-        *last = now_ns();
-        found
-    }
-
-    /// What is due by the clock: states told again, signs of life, timers. When the next thing is.
-    fn keep_time(&self, now: u64) -> u64 {
-        if now >= self.next_beat.load(Ordering::Relaxed) {
-            self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
-            self.pairs.beat();
-        }
-        let mut next = self.pairs.tell_again(now).unwrap_or(NEVER);
-        for connection in self.connections.all() {
-            if connection.deadline() <= now
-                && let Some(qp) = connection.qp().upgrade()
-            {
-                connection.timeout(&qp, now);
-            }
-            next = next.min(connection.deadline());
-        }
-        let mads = self.push_waiting_mads(now).unwrap_or(NEVER);
-        next.min(mads).min(self.next_beat.load(Ordering::Relaxed))
-    }
-}
-
 impl Carrier for Window {
     fn carries(&self, device: &Device, ah: &AhAttr) -> bool {
-        let facts = self.0.facts();
+        let facts = self.0.pairs.facts();
         address::is_group(facts, device, ah) || address::destination(facts, device, ah).is_some()
     }
 
@@ -263,18 +127,9 @@ impl Carrier for Window {
 
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
         let engine = &self.0;
-        let node = address::destination(engine.facts(), qp.device(), &attr.ah)
+        let node = address::destination(engine.pairs.facts(), qp.device(), &attr.ah)
             .ok_or_else(|| Error::new(libc::ENETUNREACH, "the address is none of the window's nodes"))?;
-        let peer = address::peer(node, attr.dest_qp_num);
-        let shared = (&engine.pairs, &engine.grants.grantees, &engine.next_look);
-        let connection = Connection::new(shared, qp, attr, peer);
-        engine.connections.insert(qp.qp_num(), Arc::clone(&connection));
-        if !engine.pairs.request(peer) {
-            engine.connections.remove(qp.qp_num());
-            return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
-        }
-        log::info!("QP {:#x} is connected through the window", qp.qp_num());
-        engine.pace.lock().hurry();
+        let connection = engine.connect(qp, attr, node)?;
         qp.process().expect_packets();
         qp.process().wake_for_packets();
         Ok(connection)
@@ -299,12 +154,11 @@ impl Carrier for Window {
     }
 
     fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
-        self.0.send_datagram(qp, datagram)
+        self.0.datagrams.send(&self.0.pairs, qp, datagram)
     }
 
     fn send_mad(&self, process: &'static Process, device: u32, ah: &AhAttr, mad: &Mad) -> Result<()> {
-        let device = self.0.gsi.device(device)?;
-        self.0.send_mad(process, device, ah, mad)
+        self.0.mads.send(&self.0.pairs, process, device, ah, mad)
     }
 
     fn serve(&self, process: &'static Process, _slot: u32, _services: &[ServiceClaim]) -> Result<()> {
@@ -323,7 +177,7 @@ impl Carrier for Window {
         qp.process().expect_packets();
         qp.process().wake_for_packets();
         // A sender that is told afterwards that this one listens finds that it does.
-        nap(JOIN);
+        nap(datagrams::JOIN);
         Ok(())
     }
 
@@ -352,27 +206,7 @@ impl Poller for Window {
     }
 
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
-        let engine = &self.0;
-        engine.set_watch(process);
-        let found = engine.look_out(process);
-        // Whoever sets a deadline from now on, which may be passed over here, has this thread look again.
-        engine.next_look.store(NEVER, Ordering::SeqCst);
-        let now = now_ns();
-        let again = if process.is_stopped() { LAST_LOOK_NS } else { FIRST_LOOK_NS };
-        let due = process.handle_packets(|| engine.keep_time(now)).unwrap_or(now + again);
-        let (mut more, mut owes) = (false, false);
-        if let Some(mut rx) = engine.receiving.try_lock() {
-            let _ = process.handle_packets(|| {
-                rx.tell_taken();
-                rx.flush();
-            });
-            (more, owes) = (rx.has_more(), rx.owes());
-        }
-        let pause = engine.pace.lock().next(now, process.packet_looks(), found || more);
-        let is_done = !found && !more && !owes;
-        let next = if is_done && engine.is_guarded() { due } else { due.min(now + pause) };
-        engine.next_look.store(next, Ordering::SeqCst);
-        (false, Some(next))
+        (false, Some(self.0.attend(process)))
     }
 
     fn packet_fd(&self) -> Option<RawFd> {

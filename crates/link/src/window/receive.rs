@@ -2,20 +2,22 @@
 //! that it is for.
 
 use super::connection::Connection;
-use super::pair::{Pair, encode, with};
+use super::deferred::DeferredAnswers;
+use super::engine::Engine;
+use super::pace::FIRST_LOOK_NS;
+use super::pair::{Pair, with};
+use super::pairs::Pairs;
+use super::payload::copy_out;
 use super::reads::READ_WORDS;
-use super::{Engine, FIRST_LOOK_NS};
-use crate::endpoint::{AsPieces, Foreign};
-use std::collections::VecDeque;
+use super::watch::Looker;
+use crate::endpoint::Foreign;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::barrier;
 use vervain_hca::host::cancel::nap;
-use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_hca::process::Process;
-use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Qp, now_ns};
 use vervain_transport::Data;
 use vervain_window::pairs::block;
@@ -24,14 +26,10 @@ use vervain_window::pairs::rendezvous::{Event, PeerId};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, Reason, Region};
-use vervain_wire::{Headers, Packet, opcode, parse_headers, parse_headers_to};
+use vervain_wire::{Headers, Packet, opcode, parse_headers_to};
 
 /// Messages of one pair before others get their turn: as many as there are slots for requests.
 const BATCH: usize = 32;
-/// Answers that are set aside at most while their QPs are busy.
-const MOST_DEFERRED: usize = 1024;
-/// How long a request waits at most for answers that came before it: a thread that posts has put by then.
-const CATCH_UP_NS: u64 = 500_000;
 /// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its CPU in the midst of
 /// it; and between two looks.
 const LANDING_ENDS_NS: u64 = 200_000_000;
@@ -48,8 +46,8 @@ pub struct Receiving {
     pairs: Vec<Inflow>,
     /// Connections that have more to answer.
     unanswered: Vec<Arc<Connection>>,
-    /// Answers to QPs that another thread had, in their order.
-    deferred: VecDeque<Deferred>,
+    /// Answers to QPs that another thread had.
+    deferred: DeferredAnswers,
     /// QPs that may send again, and whose send queue another thread had.
     held_up: Vec<Weak<Qp>>,
     /// The next message of a pair is to be looked at again.
@@ -65,14 +63,6 @@ struct Inflow {
     owes_ring: bool,
     /// Groups that the peer is to be told of.
     groups: Vec<(Kind, [u8; 16])>,
-}
-
-struct Deferred {
-    connection: Arc<Connection>,
-    headers: [u8; HEADERS],
-    payload: Vec<u8>,
-    /// Bytes that are where they belong.
-    landed: Option<usize>,
 }
 
 impl Inflow {
@@ -94,6 +84,12 @@ enum Taken {
     Yes,
     /// It is to be looked at again.
     Later,
+}
+
+impl Taken {
+    fn of(taken: bool) -> Taken {
+        if taken { Taken::Yes } else { Taken::Later }
+    }
 }
 
 impl Receiving {
@@ -160,9 +156,12 @@ impl Receiving {
     }
 }
 
-impl Engine {
-    /// Takes in what has come; whether there was anything.
-    pub fn look(&self, process: &'static Process) -> bool {
+impl Looker for Engine {
+    fn pairs(&self) -> &Pairs {
+        &self.pairs
+    }
+
+    fn look(&self, process: &'static Process) -> bool {
         let Some(mut rx) = self.receiving.try_lock() else { return false };
         if !self.has_news(&rx) {
             return false;
@@ -174,14 +173,7 @@ impl Engine {
         any
     }
 
-    /// Whether a look would find anything to do.
-    #[inline]
-    fn has_news(&self, rx: &Receiving) -> bool {
-        rx.pairs.iter().any(|inflow| inflow.has_news(&self.region)) || rx.owes() || self.pairs.is_rung()
-    }
-
-    /// The look before a sleep, behind which whoever puts something finds that this process sleeps. None while it is paused.
-    pub fn last_look(&self, process: &'static Process) -> Option<bool> {
+    fn last_look(&self, process: &'static Process) -> Option<bool> {
         let mut rx = self.receiving.lock();
         let any = process.handle_packets(|| {
             rx.tell_taken();
@@ -196,6 +188,14 @@ impl Engine {
             self.hand_over(process);
         }
         any
+    }
+}
+
+impl Engine {
+    /// Whether a look would find anything to do.
+    #[inline]
+    fn has_news(&self, rx: &Receiving) -> bool {
+        rx.pairs.iter().any(|inflow| inflow.has_news(&self.region)) || rx.owes() || self.pairs.is_rung()
     }
 
     /// Whether what has been put to this process is acknowledged, as far as its program may have seen it. If not, the
@@ -223,7 +223,7 @@ impl Engine {
     /// What is left to do may be done when nothing comes any more: the progress thread sees to it.
     #[cold]
     fn hand_over(&self, process: &'static Process) {
-        if self.next_look() > now_ns() + FIRST_LOOK_NS {
+        if self.next_look.load(Ordering::SeqCst) > now_ns() + FIRST_LOOK_NS {
             self.next_look.store(0, Ordering::SeqCst);
             process.wake_for_packets();
         }
@@ -231,7 +231,7 @@ impl Engine {
 
     fn take_in(&self, rx: &mut Receiving) -> bool {
         self.meet(rx);
-        self.retry_deferred(rx);
+        rx.deferred.retry();
         let held_up = std::mem::take(&mut rx.held_up);
         rx.go_on(held_up);
         rx.later = false;
@@ -269,12 +269,15 @@ impl Engine {
                     };
                     rx.begin(&pair, own, self.datagrams.groups());
                     // It has announced nothing there yet.
-                    self.stir();
+                    self.watch.wake(&self.pairs);
                     rx.go_on(self.connections.with(peer).iter().map(|connection| Weak::clone(connection.qp())));
                 }
                 Event::Down { peer, incarnation, own } => {
                     self.take_last(rx, peer);
-                    rx.end(peer).iter().for_each(|pair| self.end_pair(pair));
+                    if let Some(pair) = rx.end(peer) {
+                        self.pairs.end(&pair);
+                        self.datagrams.forget_peer(pair.peer);
+                    }
                     self.pairs.give_back(own, peer, incarnation);
                     self.request_again(peer);
                 }
@@ -404,8 +407,8 @@ impl Engine {
                 connection.iter().for_each(|connection| connection.put_psns().take_answer(&reply));
             }
             Kind::Grant | Kind::NoGrant => self.grants.take_grant(pair, message.kind, &message.headers),
-            Kind::Join => self.enter(pair.peer, group(), true),
-            Kind::Leave => self.enter(pair.peer, group(), false),
+            Kind::Join => self.datagrams.enter_peer(pair.peer, group(), true),
+            Kind::Leave => self.datagrams.enter_peer(pair.peer, group(), false),
         }
         Taken::Yes
     }
@@ -467,7 +470,7 @@ impl Engine {
             self.grants.take_read(pair, &connection, bth.psn, message);
         }
         if opcode::is_request(bth.opcode) {
-            self.catch_up(rx, &connection);
+            rx.deferred.catch_up(&connection);
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
                 return Taken::Later;
             }
@@ -482,7 +485,7 @@ impl Engine {
             return Taken::Yes;
         }
         connection.direct().reads.end(&qp, pair, &packet.headers, payload.length() as u64);
-        self.response(rx, &connection, &qp, &packet, landed, count)
+        Taken::of(rx.deferred.handle(&connection, &qp, &packet, landed, count))
     }
 
     /// An acknowledgement that came with another message.
@@ -493,43 +496,17 @@ impl Engine {
             return Taken::Yes;
         };
         let packet = Packet { headers: *headers, payload: &Foreign::landed(0) };
-        self.response(rx, &connection, &qp, &packet, true, || qp.tally.add(Word::ReceivedPackets, 1))
-    }
-
-    /// An answer to a QP, which another thread may have in hand: then it is set aside.
-    fn response(
-        &self,
-        rx: &mut Receiving,
-        connection: &Arc<Connection>,
-        qp: &Qp,
-        packet: &Packet<'_, Foreign>,
-        landed: bool,
-        count: impl FnOnce(),
-    ) -> Taken {
-        if connection.deferred().load(Ordering::Relaxed) == 0 && connection.response(qp, packet) != SenderAccess::Busy {
-            count();
-            return Taken::Yes;
-        }
-        // A thread may have the QP in the midst of a batch (`ibv_wr_start`) and wait for another QP of this pair.
-        if rx.deferred.len() >= MOST_DEFERRED {
-            return Taken::Later;
-        }
-        count();
-        let mut bytes = Vec::new();
-        if landed || copy_out(packet.payload, &mut bytes) {
-            connection.deferred().fetch_add(1, Ordering::Relaxed);
-            let landed = landed.then_some(packet.payload.length());
-            let (connection, headers) = (Arc::clone(connection), encode(&packet.headers));
-            rx.deferred.push_back(Deferred { connection, headers, payload: bytes, landed });
-        }
-        Taken::Yes
+        let count = || qp.tally.add(Word::ReceivedPackets, 1);
+        Taken::of(rx.deferred.handle(&connection, &qp, &packet, true, count))
     }
 
     fn datagram_of(&self, rx: &mut Receiving, pair: &Pair, headers: Headers, payload: &Foreign) -> Taken {
         let mut bytes = std::mem::take(&mut rx.payload);
-        let is_taken = !copy_out(payload, &mut bytes) || self.datagram(pair, &Packet { headers, payload: &bytes[..] });
+        let packet = |bytes| Packet { headers, payload: bytes };
+        let is_taken = !copy_out(payload, &mut bytes)
+            || self.datagrams.receive(&self.pairs, &self.mads, pair, &packet(&bytes[..]));
         rx.payload = bytes;
-        if is_taken { Taken::Yes } else { Taken::Later }
+        Taken::of(is_taken)
     }
 
     /// Whether an unreliable message finds a receive, or is not worth waiting for one.
@@ -546,58 +523,6 @@ impl Engine {
         true
     }
 
-    /// Has answers that came before a request of the same peer be taken in before it, for a moment: a thread that posts has the QP while its
-    /// put lasts, and a program that sees a message has its own Sends completed that the peer acknowledged before. One that is in the midst
-    /// of a batch may have it for longer, and wait for what comes behind.
-    #[inline]
-    fn catch_up(&self, rx: &mut Receiving, connection: &Connection) {
-        if rx.deferred.is_empty() {
-            return;
-        }
-        // Of XRC the QPs that send and those that receive are others.
-        let precedes = |other: &Connection| {
-            let (other_peer, peer) = (other.peer(), connection.peer());
-            other_peer.own_qpn == peer.own_qpn
-                || connection.is_xrc() && other.is_xrc() && other_peer.process == peer.process
-        };
-        let end = now_ns() + CATCH_UP_NS;
-        loop {
-            self.retry_deferred(rx);
-            if !rx.deferred.iter().any(|deferred| precedes(&deferred.connection)) || now_ns() >= end {
-                return;
-            }
-            // It may be this thread that has taken its CPU.
-            std::thread::yield_now();
-        }
-    }
-
-    fn retry_deferred(&self, rx: &mut Receiving) {
-        let mut busy: Vec<u32> = Vec::new();
-        rx.deferred.retain(|Deferred { connection, headers, payload, landed }| {
-            let again = match (connection.qp().upgrade(), parse_headers(headers, landed.unwrap_or(payload.len()))) {
-                (Some(qp), _) if busy.contains(&qp.qp_num()) => true,
-                (Some(qp), Ok(headers)) => {
-                    let payload = match landed {
-                        Some(len) => Foreign::landed(*len),
-                        // SAFETY: the bytes are not touched until the call is over.
-                        None => unsafe { Foreign::new(payload.as_ptr(), payload.len()) },
-                    };
-                    let packet = Packet { headers, payload: &payload };
-                    let is_busy = connection.response(&qp, &packet) == SenderAccess::Busy;
-                    if is_busy {
-                        busy.push(qp.qp_num());
-                    }
-                    is_busy
-                }
-                _ => false,
-            };
-            if !again {
-                connection.deferred().fetch_sub(1, Ordering::Relaxed);
-            }
-            again
-        });
-    }
-
     /// Says what the responders have to say; whether any could.
     fn answer(&self, rx: &mut Receiving) -> bool {
         let mut any = false;
@@ -609,13 +534,4 @@ impl Engine {
         });
         any
     }
-}
-
-/// Copies a payload, once, out of memory that its sender may change; false where that is gone.
-fn copy_out(payload: &Foreign, to: &mut Vec<u8>) -> bool {
-    let mut pieces = Pieces::new();
-    payload.add_to(&mut pieces);
-    to.resize(pieces.len() as usize, 0);
-    // SAFETY: the vector has as many bytes.
-    unsafe { transfer::copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, false) }.is_ok()
 }
