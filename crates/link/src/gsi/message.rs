@@ -81,7 +81,7 @@ fn known_gid(gid: &Gid) -> Option<Gid> {
 }
 
 fn wide_of(ip: std::net::IpAddr) -> Gid {
-    crate::roce::gid_of(ip)
+    crate::roce::address::gid_of(ip)
 }
 
 #[cfg(test)]

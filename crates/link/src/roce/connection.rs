@@ -1,26 +1,24 @@
 //! A connected QP as its packets see it: who its peer is, its responder, and its requester (`outbound`).
 
 use super::Engine;
+use super::backlog::Backlog;
 use super::net::SendBatch;
 use super::outbound::Outbound;
 use super::pacing::Pace;
-use super::packet_sink::{Destination, Lanes, PacketSink};
+use super::packet_sink::{Destination, Lanes, PKEY, PacketSink};
 use super::ports::LocalPort;
-use super::rx::Backlog;
-use super::timers::NEVER;
+use super::timers::Timer;
 use crate::endpoint::counters;
 use crate::endpoint::responder::{self, Inbound};
 use crate::endpoint::saved;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
 use vervain_transport::{Responder, ResponderConfig, ResponderCounters, SavedResponder, Service, Window};
 use vervain_wire::{Packet, opcode};
 
-/// The only P_Key there is, of full membership.
-pub(super) const PKEY: u16 = 0xffff;
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
 /// one some megabytes; loss finds what is right in between.
 const MOST_UNDER_WAY: u64 = 8 << 20;
@@ -51,8 +49,8 @@ pub(super) struct Connection {
     /// The responder may have something to say. Said before the program can know of what it answers; changed under the lock of
     /// `replying`.
     may_owe: AtomicBool,
-    /// When the timers call its requester; see `timers`.
-    pub timer: AtomicU64,
+    /// When its requester is called.
+    pub timer: Timer,
     /// It is among those whose responder has something to say (`rx::acks`).
     pub in_acks_due: AtomicBool,
     /// It is among those of its path that owe the peer an acknowledgement.
@@ -187,7 +185,7 @@ impl Connection {
                 lanes: responder::Lanes::default(),
             }),
             may_owe: AtomicBool::new(false),
-            timer: AtomicU64::new(NEVER),
+            timer: Timer::new(qp.qp_num()),
             in_acks_due: AtomicBool::new(false),
             in_path_acks_due: AtomicBool::new(false),
             ack_piggybacked: AtomicBool::new(false),

@@ -1,8 +1,9 @@
 //! Datagrams and multicast (IBA 9.8.3, 10.5): one packet each, to a UD QP that knows its senders only from it.
 
+use super::Engine;
+use super::address::{gid_of, ip_of};
 use super::net::{Counters, Datagram as Arrived};
 use super::packet_sink::{Destination, PacketSink};
-use super::{Engine, gid_of, ip_of};
 use crate::endpoint::PacketOut;
 use crate::endpoint::responder::{Lanes, nak};
 use std::collections::HashMap;
@@ -102,7 +103,7 @@ impl Engine {
                 opcode: opcode::UD | operation,
                 solicited: datagram.solicited,
                 pad: (datagram.data.len().wrapping_neg() & 3) as u8,
-                pkey: super::connection::PKEY,
+                pkey: super::packet_sink::PKEY,
                 // There is no other path.
                 migration: true,
                 dest_qpn: datagram.qpn,

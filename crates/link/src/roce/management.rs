@@ -1,9 +1,10 @@
 //! QP 1 over RoCE: a management datagram is a UD SEND of one packet between the QPs 1 of two hosts, as the kernel's (IBA 13.5.1, 9.8.3).
 
+use super::Engine;
+use super::address::{Address, gid_of, ip_of};
 use super::net::{Datagram, HOP_LIMIT};
 use super::packet_sink::{Destination, PacketSink};
 use super::ports::LocalPort;
-use super::{Address, Engine, gid_of, ip_of};
 use crate::endpoint::PacketOut;
 use crate::gsi::mad::{QKEY, QPN};
 use crate::gsi::{Message, Origin};
@@ -57,7 +58,7 @@ impl Engine {
         let headers = Headers {
             bth: Bth {
                 opcode: opcode::UD | opcode::SEND_ONLY,
-                pkey: super::connection::PKEY,
+                pkey: super::packet_sink::PKEY,
                 dest_qpn: QPN,
                 // As the kernel does; nobody acknowledges datagrams.
                 ack_request: true,

@@ -4,6 +4,8 @@
 //! two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` leads packets to them, `poll` says which
 //! thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost when a receiver falls behind.
 
+pub(crate) mod address;
+mod backlog;
 mod connection;
 mod datagrams;
 mod idle_probe;
@@ -22,6 +24,7 @@ pub mod net;
 pub mod port_sharing;
 
 use crate::gsi::Gsi;
+use address::{Address, ip_of};
 use connection::{Connection, Path};
 use datagrams::Datagrams;
 use net::{Arrival, Reach};
@@ -30,7 +33,7 @@ use poll::PollState;
 use ports::{LocalPort, Ports};
 use rx::Receiver;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -250,13 +253,6 @@ impl Poller for Roce {
     }
 }
 
-/// A local address, as the program knows it, and the interface that has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
-    ip: IpAddr,
-    interface: u32,
-}
-
 impl Engine {
     /// The local and the remote address of an address vector. EINVAL when they are not of one family.
     fn addresses(&self, device: u32, ah: &AhAttr) -> Result<(Address, IpAddr)> {
@@ -309,26 +305,5 @@ impl Engine {
     /// Connected QP `qpn`.
     fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
         self.connections.lock().get(&qpn).cloned()
-    }
-}
-
-/// The IP address that a RoCE v2 GID is (IBA annex A17.4.3).
-///
-/// Of an IPv4 multicast group there is a second form, `ff0e::ffff:a.b.c.d`, by which the kernel's rdma_cm names it.
-fn ip_of(gid: &Gid) -> IpAddr {
-    const IPV4_GROUP: [u8; 12] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-    let v6 = Ipv6Addr::from(*gid);
-    match (gid.strip_prefix(&IPV4_GROUP), v6.to_ipv4_mapped()) {
-        (Some(&[a, b, c, d]), _) => Ipv4Addr::new(a, b, c, d).into(),
-        (_, Some(v4)) => v4.into(),
-        _ => v6.into(),
-    }
-}
-
-/// The GID of an IP address.
-pub(crate) fn gid_of(ip: IpAddr) -> Gid {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }

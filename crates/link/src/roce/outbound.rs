@@ -1,9 +1,9 @@
 //! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
 
-use super::connection::{Connection, PKEY};
+use super::connection::Connection;
 use super::net::SendBatch;
 use super::pacing::Paced;
-use super::packet_sink::{Destination, PacketSink};
+use super::packet_sink::{Destination, PKEY, PacketSink};
 use crate::endpoint::PacketOut;
 use crate::endpoint::counters;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};

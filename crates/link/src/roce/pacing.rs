@@ -2,9 +2,8 @@
 //! process grants to those that send to it. The rules are in `vervain_transport::Pacer`; docs/protocol.md tells why.
 
 use super::Engine;
-use super::connection::PKEY;
 use super::net::{Counters, Datagram};
-use super::packet_sink::{Destination, PacketSink};
+use super::packet_sink::{Destination, PKEY, PacketSink};
 use super::ports::LocalPort;
 use crate::endpoint::PacketOut;
 use std::collections::HashMap;

@@ -10,6 +10,8 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS};
 
+/// The only P_Key there is, of full membership.
+pub(super) const PKEY: u16 = 0xffff;
 /// Longer messages are streams, which fill trains of their own.
 const BULK: u64 = 16 << 10;
 

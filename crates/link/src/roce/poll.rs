@@ -204,7 +204,7 @@ impl Engine {
 
     /// Has a requester called at `deadline`.
     pub(super) fn set_timer(&self, connection: &Connection, deadline: Option<u64>) {
-        if self.timers.set(connection, deadline)
+        if self.timers.set(&connection.timer, deadline)
             && let (Some(at), Some(process)) = (deadline, Process::current())
         {
             self.ensure(process, at);
@@ -232,14 +232,15 @@ impl Engine {
     /// else they stay.
     fn call_due(&self, rx: &mut Receiver, now: u64, is_taken_in: bool) -> bool {
         let mut due = std::mem::take(&mut rx.due);
-        self.timers.take(now, |qpn| self.connection(qpn), &mut due);
+        self.timers
+            .take(now, |qpn, at| due.extend(self.connection(qpn).filter(|connection| connection.timer.take(at))));
         let mut late = false;
         for connection in due.drain(..) {
             let Some(qp) = connection.qp.upgrade() else { continue };
             // What is deferred may be its answer.
             let waits = is_taken_in && connection.deferred.load(Ordering::Relaxed) > 0;
             if waits || connection.timeout(&qp, now, is_taken_in, &mut late) == SenderAccess::Busy {
-                self.timers.set(&connection, Some(now + FIRST_TICK_NS));
+                self.timers.set(&connection.timer, Some(now + FIRST_TICK_NS));
             }
         }
         rx.due = due;

@@ -1,10 +1,10 @@
 //! The ports of this process: one for each local address that a QP has needed so far.
 
+use super::address::{Address, gid_of};
 use super::net::address::scoped;
 use super::net::{Port, SendBatch};
 use super::poll_rate::PortPollRate;
 use super::port_sharing::{self, Sharing};
-use super::{Address, gid_of};
 use crate::os_error;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

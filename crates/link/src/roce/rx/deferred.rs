@@ -7,16 +7,11 @@ use super::RxState;
 use crate::roce::Engine;
 use crate::roce::connection::Connection;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use vervain_hca::now_ns;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_transport::Nanos;
 use vervain_wire::parse;
-
-/// Packets of one peer that wait at most; more are lost.
-const MAX_DEFERRED: u32 = 1024;
-/// How long packets for other QPs wait behind them.
-const ORDER_NS: u64 = 10_000_000;
 
 /// The packets, in the order of arrival.
 #[derive(Default)]
@@ -31,27 +26,17 @@ struct DeferredPacket {
     since: Nanos,
 }
 
-/// How many packets of one peer process are deferred. Of whoever receives alone, who has the packets.
-#[derive(Default)]
-pub(in crate::roce) struct Backlog {
-    packets: AtomicU32,
-    /// When the first of them came.
-    since: AtomicU64,
-}
-
 /// Whether a packet has to wait behind others.
 #[inline]
 pub(super) fn must_wait(connection: &Connection, now: Nanos) -> bool {
     let backlog = &connection.path.backlog;
-    backlog.packets.load(Ordering::Relaxed) > 0
-        && (connection.deferred.load(Ordering::Relaxed) > 0
-            || now.saturating_sub(backlog.since.load(Ordering::Relaxed)) < ORDER_NS)
+    backlog.has_packets() && (connection.deferred.load(Ordering::Relaxed) > 0 || backlog.holds_others(now))
 }
 
 /// No packet of the peer of `connection` is deferred any more.
 pub(super) fn forget(connection: &Connection) {
     connection.deferred.store(0, Ordering::Relaxed);
-    connection.path.backlog.packets.store(0, Ordering::Relaxed);
+    connection.path.backlog.clear();
 }
 
 impl Deferred {
@@ -67,17 +52,10 @@ impl Deferred {
     }
 
     fn push(&mut self, packet: DeferredPacket) {
-        let (connection, backlog) = (&packet.connection, &packet.connection.path.backlog);
-        let packets = backlog.packets.load(Ordering::Relaxed);
-        if packets == MAX_DEFERRED {
-            return;
+        if packet.connection.path.backlog.add(packet.since) {
+            packet.connection.deferred.fetch_add(1, Ordering::Relaxed);
+            self.packets.push(packet);
         }
-        if packets == 0 {
-            backlog.since.store(packet.since, Ordering::Relaxed);
-        }
-        backlog.packets.store(packets + 1, Ordering::Relaxed);
-        connection.deferred.fetch_add(1, Ordering::Relaxed);
-        self.packets.push(packet);
     }
 
     /// Takes all of them out.

@@ -8,8 +8,6 @@ mod deferred;
 mod demux;
 mod no_receive;
 
-pub(super) use deferred::Backlog;
-
 use super::Engine;
 use super::connection::Connection;
 use super::net::{Arrival, Datagram, ReceiveBatch};
@@ -382,7 +380,7 @@ impl Engine {
             acks::forget(connection);
             deferred::forget(connection);
             // It may have been about to call them all.
-            self.timers.set(connection, Some(now_ns()));
+            self.timers.set(&connection.timer, Some(now_ns()));
         }
     }
 
