@@ -21,7 +21,7 @@ impl Roce {
 
     /// What the two halves of a connected QP have counted. The requester's are none before its QP was ready to send.
     pub fn counters(&self, qpn: u32) -> Option<(ResponderCounters, Option<RequesterCounters>)> {
-        let connection = self.engine.connection(qpn)?;
+        let connection = self.engine.connections.get(qpn)?;
         Some((connection.counters(), connection.requester_counters()))
     }
 

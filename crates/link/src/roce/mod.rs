@@ -7,6 +7,7 @@
 pub(crate) mod address;
 mod backlog;
 mod connection;
+mod connections;
 mod datagrams;
 mod idle_probe;
 mod inspect;
@@ -16,6 +17,7 @@ mod pacing;
 mod packet_sink;
 mod poll;
 mod poll_rate;
+mod poll_state;
 mod ports;
 mod rx;
 mod timers;
@@ -25,20 +27,19 @@ pub mod port_sharing;
 
 use crate::gsi::Gsi;
 use address::{Address, ip_of};
-use connection::{Connection, Path};
+use connection::Connection;
+use connections::Connections;
 use datagrams::Datagrams;
 use net::{Arrival, Reach};
 use pacing::Paces;
-use poll::PollState;
+use poll_state::PollState;
 use ports::{LocalPort, Ports};
 use rx::Receiver;
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
-use timers::Timers;
 use vervain_hca::device::Device;
 use vervain_hca::device::lids::is_of_infiniband;
 use vervain_hca::host::address_map::first_known;
@@ -57,18 +58,12 @@ pub struct Roce {
 struct Engine {
     devices: Vec<Arc<Device>>,
     ports: Ports,
-    /// Connected QPs by their number.
-    connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
-    /// How many they are.
-    connected: AtomicUsize,
+    connections: Connections,
     datagrams: Datagrams,
-    /// By address and process slot, as long as a QP uses them.
-    paths: OwnerLock<HashMap<(IpAddr, u32), Weak<Path>>>,
     /// What UC and UD messages wait for.
     paces: Paces,
     receiving: OwnerLock<Receiver>,
-    timers: Timers,
-    poll_state: PollState,
+    poll_state: Arc<PollState>,
     reach: Reach,
     /// Packets that others have received may have been kept while the process was stopped, or own ones when it was parked.
     has_kept: AtomicBool,
@@ -93,14 +88,11 @@ impl Roce {
         let engine = Engine {
             devices: devices.to_vec(),
             ports: Ports::new(alone)?,
-            connections: OwnerLock::default(),
-            connected: AtomicUsize::new(0),
+            connections: Connections::default(),
             datagrams: Datagrams::default(),
-            paths: OwnerLock::default(),
             paces: Paces::default(),
             receiving: OwnerLock::default(),
-            timers: Timers::default(),
-            poll_state: PollState::default(),
+            poll_state: Arc::default(),
             reach: Reach::default(),
             has_kept: AtomicBool::new(false),
             kept: OwnerLock::default(),
@@ -122,16 +114,13 @@ impl Carrier for Roce {
         let (local, remote) = engine.addresses(qp.device_index(), &attr.ah)?;
         engine.reach.check(local.ip, local.interface, remote, Duration::ZERO)?;
         let port = engine.ports.open(qp.process(), local)?;
-        let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
+        let path = engine.connections.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
         if Arc::strong_count(&path) == 1 {
             log::info!("QP {:#x} is connected to {remote} in packets", qp.qp_num());
         }
         let pace = (qp.qp_type() == QpType::Uc).then(|| engine.paces.with(remote, attr.dest_qp_num));
-        let connection = Arc::new(Connection::new(engine, qp, attr, port, remote, path, pace));
-        let mut connections = engine.connections.lock();
-        connections.insert(qp.qp_num(), Arc::clone(&connection));
-        engine.connected.store(connections.len(), Ordering::Relaxed);
-        drop(connections);
+        let connection = Arc::new(Connection::new(Arc::clone(&engine.poll_state), qp, attr, port, remote, path, pace));
+        engine.connections.insert(Arc::clone(&connection));
         Ok(connection)
     }
 
@@ -168,11 +157,7 @@ impl Carrier for Roce {
 
     fn unregister_qp(&self, qpn: u32) {
         self.engine.datagrams.unregister_qp(qpn);
-        let mut connections = self.engine.connections.lock();
-        let connection = connections.remove(&qpn);
-        self.engine.connected.store(connections.len(), Ordering::Relaxed);
-        drop(connections);
-        if let Some(connection) = connection
+        if let Some(connection) = self.engine.connections.remove(qpn)
             && let Some(qp) = connection.qp.upgrade()
         {
             connection.close(&qp);
@@ -282,28 +267,5 @@ impl Engine {
         let device = &self.devices[qp.device_index() as usize];
         let gids = device.gids(1);
         gids.iter().map(|e| Address { ip: ip_of(&e.gid), interface: e.ifindex }).collect()
-    }
-
-    /// The path to the process that has QP `qpn` at `remote`.
-    fn path(&self, remote: IpAddr, qpn: u32, mtu: u32) -> Arc<Path> {
-        let slot = vervain_hca::arena::layout::slot_of(qpn);
-        let mut paths = self.paths.lock();
-        if let Some(path) = paths.get(&(remote, slot)).and_then(Weak::upgrade) {
-            return path;
-        }
-        paths.retain(|_, path| path.strong_count() > 0);
-        let path = Arc::new(Path::new(mtu));
-        paths.insert((remote, slot), Arc::downgrade(&path));
-        path
-    }
-
-    /// Whether any connected QP is far.
-    fn has_connections(&self) -> bool {
-        self.connected.load(Ordering::Relaxed) != 0
-    }
-
-    /// Connected QP `qpn`.
-    fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
-        self.connections.lock().get(&qpn).cloned()
     }
 }

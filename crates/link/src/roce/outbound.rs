@@ -152,8 +152,8 @@ impl Outbound {
         };
         let Some(requester) = end.requester() else { return Progress::Idle };
         counters::of_requester(&qp.tally, requester.counters(), told);
-        connection.engine.sends();
-        connection.engine.set_timer(connection, requester.next_timeout());
+        connection.poll_state.sends();
+        connection.poll_state.set_timer(&connection.timer, requester.next_timeout());
         match held_back_until {
             Some(until) => Progress::Wait(until),
             None if sent == Sent::HostFull => Progress::More,
@@ -166,11 +166,11 @@ impl Outbound {
 #[inline]
 fn flush_or_cork(connection: &Connection, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
     if trigger == Trigger::Packet {
-        connection.engine.cork_follow_up();
+        connection.poll_state.cork_follow_up();
     } else if !may_wait || !connection.port.cork() {
         connection.port.flush_batch(batch);
     } else {
-        connection.engine.cork_post();
+        connection.poll_state.cork_post();
     }
 }
 

@@ -215,7 +215,7 @@ impl Engine {
         packet: &Packet<'_>,
     ) {
         let (bth, from) = (&packet.headers.bth, arrived.from.ip());
-        let asker = match (self.connection(bth.dest_qpn), packet.headers.deth) {
+        let asker = match (self.connections.get(bth.dest_qpn), packet.headers.deth) {
             (Some(c), deth) => {
                 let is_peer = c.service == Service::Uc && std::ptr::eq(&*c.port, port) && c.to.remote == from;
                 // A UC packet does not name its sender.

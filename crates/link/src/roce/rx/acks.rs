@@ -35,7 +35,7 @@ pub(super) struct AcksDue {
 
 /// `connection` is no longer among those that have something to say.
 pub(super) fn forget(connection: &Connection) {
-    connection.in_acks_due.store(false, Ordering::Relaxed);
+    connection.owed.in_acks_due.store(false, Ordering::Relaxed);
 }
 
 impl AcksDue {
@@ -70,16 +70,16 @@ impl AcksDue {
     /// The responder of `connection` has taken a request's packet.
     #[inline]
     pub(super) fn add(&mut self, connection: &Arc<Connection>, now: Nanos, bth: &Bth) {
-        if !connection.in_acks_due.swap(true, Ordering::Relaxed) {
+        if !connection.owed.in_acks_due.swap(true, Ordering::Relaxed) {
             self.connections.push(Arc::clone(connection));
             if self.connections.len() == 1 {
                 self.since = now;
             }
-        } else if self.connections.len() == 1 && connection.ack_piggybacked.load(Ordering::Relaxed) {
+        } else if self.connections.len() == 1 && connection.owed.piggybacked.load(Ordering::Relaxed) {
             // Those before have been acknowledged by a packet of a post.
             self.begin(now);
         }
-        connection.ack_piggybacked.store(false, Ordering::Relaxed);
+        connection.owed.piggybacked.store(false, Ordering::Relaxed);
         self.urgent |= !(opcode::is_send(bth.opcode) || opcode::is_write(bth.opcode));
         self.requests += 1;
         self.in_message = !opcode::ends(bth.opcode);
@@ -97,7 +97,7 @@ impl AcksDue {
         let mut more = false;
         self.connections.retain(|connection| {
             let again = connection.qp.upgrade().is_some_and(|qp| connection.answer(&qp, MAX_RESPONSE_PACKETS));
-            connection.in_acks_due.store(again, Ordering::Relaxed);
+            connection.owed.in_acks_due.store(again, Ordering::Relaxed);
             more |= again;
             again
         });

@@ -173,7 +173,7 @@ impl Engine {
         service: opcode::Service,
     ) -> Option<(Arc<Connection>, Arc<Qp>)> {
         let bth = rx.bth();
-        let connection = state.last.get(bth.dest_qpn).or_else(|| self.connection(bth.dest_qpn))?;
+        let connection = state.last.get(bth.dest_qpn).or_else(|| self.connections.get(bth.dest_qpn))?;
         // IBA annex A17.9.2: the packet must come from the peer's address, to ours.
         let expected = Arc::ptr_eq(&connection.port, rx.port)
             && rx.datagram.from.ip() == connection.to.remote

@@ -375,12 +375,11 @@ impl Engine {
     pub(super) fn start_over(&self, rx: &mut Receiver) {
         // Its lists may be torn; they are left where they are.
         std::mem::forget((std::mem::take(&mut rx.state), std::mem::take(&mut rx.due)));
-        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
-        for connection in &connections {
+        for connection in &self.connections.all() {
             acks::forget(connection);
             deferred::forget(connection);
             // It may have been about to call them all.
-            self.timers.set(&connection.timer, Some(now_ns()));
+            self.poll_state.timers.set(&connection.timer, Some(now_ns()));
         }
     }
 

@@ -180,7 +180,7 @@ impl Engine {
     }
 
     fn is_stopped(&self, qpn: u32) -> bool {
-        let qp = self.connection(qpn).map_or_else(|| self.datagrams.qp(qpn), |connection| connection.qp.upgrade());
+        let qp = self.connections.get(qpn).map_or_else(|| self.datagrams.qp(qpn), |connection| connection.qp.upgrade());
         qp.is_some_and(|qp| qp.is_stopped())
     }
 
@@ -188,7 +188,7 @@ impl Engine {
     fn lacks_receive(&self, qpn: u32, packet: &Packet<'_>) -> bool {
         let lacks = |qp: Option<Arc<Qp>>| qp.is_some_and(|qp| qp.lacks_receive());
         takes_receive(packet.headers.bth.opcode)
-            && match self.connection(qpn) {
+            && match self.connections.get(qpn) {
                 Some(connection) => lacks(connection.qp.upgrade()),
                 None => lacks(self.datagrams.qp(qpn)),
             }
