@@ -84,7 +84,7 @@ fn ways(identity: &Identity) -> Result<(Ways, Router)> {
         pollers.push(Arc::new(window.clone()));
     }
     if choice != LinkChoice::Window {
-        let roce = Arc::new(Roce::new(&devices, choice == LinkChoice::Roce, Arc::clone(&gsi))?);
+        let roce = Roce::new(&devices, choice == LinkChoice::Roce, Arc::clone(&gsi))?;
         *ROCE.lock() = Some(Arc::clone(&roce));
         carriers.push(roce.clone());
         pollers.push(roce);

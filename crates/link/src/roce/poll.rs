@@ -5,12 +5,12 @@
 //! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers: until
 //! a poll finds nothing, or the progress thread comes by.
 
-use super::Engine;
+use super::Roce;
 use super::idle_probe::{MOMENT_NS, ProbeStep};
 use super::net::sys::is_readable;
 use super::poll_state::{FIRST_TICK_NS, LAST_TICK_NS, PollState};
 use super::ports::LocalPort;
-use super::rx::Receiver;
+use super::rx::{ACK_DELAY_NS, Receiver};
 use super::timers::NEVER;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -27,8 +27,6 @@ use vervain_hca::{Error, Result, now_ns};
 /// The last such time if meanwhile nobody wanted it: so long that an acknowledgement which the program leaves behind need not
 /// wake it.
 const UNWANTED_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
-/// How long an acknowledgement may wait for a program that was at it a moment ago.
-pub(super) const ACK_DELAY_NS: u64 = 20_000;
 /// What "a moment ago" means.
 const RECENT_NS: u64 = 1_000_000;
 /// Between two visits to a process that is paused.
@@ -75,11 +73,11 @@ impl Sleep {
     }
 }
 
-impl Engine {
+impl Roce {
     /// What a thread that polls does about packets; whether any had come.
-    pub(super) fn poll(&self, process: &'static Process) -> bool {
+    pub(super) fn poll_packets(&self, process: &'static Process) -> bool {
         self.uncork();
-        let (rate, connected) = (&self.poll_state.rate, self.connections.has_any());
+        let (rate, connected) = (&self.poll_state.rate, self.addressees.connections.has_any());
         let interval = rate.interval(connected);
         process.set_poll_interval(interval);
         if !rate.is_due(connected, now_ns) {
@@ -102,7 +100,7 @@ impl Engine {
         let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.receive_in_poll(&mut rx) };
         rate.polled(any, now_ns);
         if rx.polled(any) {
-            self.send_responses(&mut rx);
+            rx.send_responses();
         }
         any |= self.expire(&mut rx);
         self.leave(process, &mut rx);
@@ -113,7 +111,7 @@ impl Engine {
     pub(super) fn take_all_in(&self, process: &'static Process) -> bool {
         let Some(mut rx) = self.receiving.try_lock() else { return false };
         (0..ROUNDS).take_while(|_| self.receive(&mut rx)).for_each(drop);
-        self.send_responses(&mut rx);
+        rx.send_responses();
         self.leave(process, &mut rx);
         true
     }
@@ -121,7 +119,7 @@ impl Engine {
     /// A thread of the program has received: what it leaves behind is seen to in time.
     fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiver>) {
         if rx.has_more_to_send() {
-            self.send_responses(rx);
+            rx.send_responses();
         }
         if let Some(since) = rx.acks_due_since() {
             self.poll_state.ensure(process, since + RECENT_NS);
@@ -159,9 +157,9 @@ impl Engine {
     /// else they stay.
     fn call_due(&self, rx: &mut Receiver, now: u64, is_taken_in: bool) -> bool {
         let mut due = std::mem::take(&mut rx.due);
-        self.poll_state
-            .timers
-            .take(now, |qpn, at| due.extend(self.connections.get(qpn).filter(|connection| connection.timer.take(at))));
+        self.poll_state.timers.take(now, |qpn, at| {
+            due.extend(self.addressees.connections.get(qpn).filter(|connection| connection.timer.take(at)))
+        });
         let mut late = false;
         for connection in due.drain(..) {
             let Some(qp) = connection.qp.upgrade() else { continue };
@@ -176,7 +174,7 @@ impl Engine {
     }
 
     /// What the progress thread does; see [`vervain_hca::process::poller::Poller::attend`].
-    pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+    pub(super) fn come_by(&self, process: &'static Process) -> (bool, Option<u64>) {
         let state = &self.poll_state;
         state.thread.store(tid(), Ordering::Relaxed);
         let slept_until = state.sleeps_until.swap(0, Ordering::SeqCst);
@@ -235,7 +233,7 @@ impl Engine {
         }
         if !visit.waited_for
             && self.poll_state.timers.next() == NEVER
-            && state.rate.watch(self.connections.has_any(), now)
+            && state.rate.watch(self.addressees.connections.has_any(), now)
         {
             state.tick.store(0, Ordering::Relaxed);
             return Sleep { for_packets: true, until: None, not_before: 0 };
@@ -280,7 +278,7 @@ impl Engine {
             Some(since) if since + patient > now_ns() && !rx.has_more_to_send() => {
                 sleep.no_longer_than(since + patient)
             }
-            Some(_) => self.send_responses(rx),
+            Some(_) => rx.send_responses(),
             None => {}
         }
         if rx.has_more_to_send() {
@@ -340,7 +338,7 @@ impl Engine {
             any = patience.look_out(|| {
                 let any = self.receive_in_poll(rx);
                 if !any && rx.acks_due_since().is_some_and(|since| since + patient <= now_ns()) {
-                    self.send_responses(rx);
+                    rx.send_responses();
                 }
                 any || enough()
             });
@@ -354,7 +352,7 @@ impl Engine {
     }
 
     /// Receives until `fd`, a completion channel, is readable.
-    pub(super) fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()> {
+    pub(super) fn wait_for_packets(&self, process: &'static Process, fd: RawFd) -> Result<()> {
         let Some(packets) = self.ports.packet_fd() else { return Ok(()) };
         // SAFETY: asks for the descriptor's flags.
         let blocks = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
@@ -378,7 +376,7 @@ impl Engine {
                         self.leave(process, &mut rx);
                         break Ok(());
                     }
-                    self.send_responses(&mut rx);
+                    rx.send_responses();
                     self.expire(&mut rx);
                     let held = rx.keeps_packets().then(|| now_ns() + FIRST_TICK_NS);
                     // A pause has begun.

@@ -2,7 +2,7 @@
 
 use super::address::{Address, gid_of};
 use super::net::address::scoped;
-use super::net::{Port, SendBatch};
+use super::net::{Datagram, Port, SendBatch};
 use super::poll_rate::PortPollRate;
 use super::port_sharing::{self, Sharing};
 use crate::os_error;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use vervain_hca::device::gids::interface_of;
+use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::address_map::actual;
 use vervain_hca::host::cancel::{Uncancelled, nap};
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
@@ -65,6 +66,19 @@ impl LocalPort {
         }
     }
 
+    /// Whether the ICRC of a packet is right; one that is not is counted.
+    #[inline]
+    pub(super) fn is_intact(&self, datagram: &Datagram<'_>) -> bool {
+        let is_intact = datagram.is_intact();
+        if !is_intact {
+            let counters = self.port.counters();
+            counters.bad_icrc.add(1);
+            FIRST.add(Word::BadIcrc, 1);
+            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+        }
+        is_intact
+    }
+
     /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at once, for
     /// enough wait.
     pub(super) fn cork(&self) -> bool {
@@ -91,6 +105,20 @@ impl LocalPort {
         if !batch.is_empty() {
             batch.flush();
         }
+    }
+}
+
+/// Names the sender of the `n`th packet whose ICRC is wrong, ever more seldom.
+#[cold]
+fn tell_of_bad_icrc(datagram: &Datagram<'_>, n: u64) {
+    if n.is_power_of_two() {
+        let (from, to) = datagram.on_the_wire();
+        let (from, to) = (from.ip(), to.ip());
+        log::info!(
+            "a packet from {from} to {to} has a wrong ICRC, and {} before it: damaged, with addresses that were translated on \
+             the way (NAT), or with IP options or extension headers",
+            n - 1
+        );
     }
 }
 
@@ -214,11 +242,6 @@ impl Ports {
         list.push(Arc::clone(&port));
         self.count.store(list.len(), Ordering::Release);
         Ok(port)
-    }
-
-    /// Whether members of multicast groups on this host get their copies by memory, and so none in packets.
-    pub(super) fn spares_own_members(&self) -> bool {
-        !self.multicast_loops
     }
 
     /// The port of `address`, if it is open.

@@ -2,9 +2,7 @@
 //! program that has just got a message often answers; and what READs and atomics are answered with, which does not wait.
 
 use super::{FEW, Receiver};
-use crate::roce::Engine;
 use crate::roce::connection::Connection;
-use crate::roce::poll::ACK_DELAY_NS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::now_ns;
@@ -12,6 +10,8 @@ use vervain_hca::process::Process;
 use vervain_transport::Nanos;
 use vervain_wire::{Bth, opcode};
 
+/// Nanoseconds that an acknowledgement may wait for a program that was at it a moment ago.
+pub(in crate::roce) const ACK_DELAY_NS: u64 = 20_000;
 /// Packets that a READ's answer may put out before others get their turn.
 const MAX_RESPONSE_PACKETS: u32 = 64;
 /// Messages whose acknowledgement may wait for another packet.
@@ -115,16 +115,16 @@ impl AcksDue {
     }
 }
 
-impl Engine {
-    /// Sends what the responders have to say.
-    pub(in crate::roce) fn send_responses(&self, rx: &mut Receiver) {
-        let acks = &mut rx.state.acks;
+impl Receiver {
+    /// Sends what the responders have to send.
+    pub(in crate::roce) fn send_responses(&mut self) {
+        let acks = &mut self.state.acks;
         if acks.connections.is_empty() {
             return;
         }
         let now = now_ns();
         if Process::current().and_then(|p| p.handle_packets(|| acks.respond(now))).is_some() {
-            rx.flush_ports();
+            self.flush_ports();
         }
     }
 }

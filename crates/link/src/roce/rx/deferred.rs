@@ -4,14 +4,14 @@
 //! while only.
 
 use super::RxState;
-use crate::roce::Engine;
 use crate::roce::connection::Connection;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_hca::Qp;
 use vervain_hca::now_ns;
 use vervain_hca::qp::remote::SenderAccess;
-use vervain_transport::Nanos;
-use vervain_wire::parse;
+use vervain_transport::{Nanos, Service};
+use vervain_wire::{Packet, opcode, parse};
 
 /// The packets, in the order of arrival.
 #[derive(Default)]
@@ -65,11 +65,30 @@ impl Deferred {
     }
 }
 
-impl Engine {
+impl RxState {
+    /// Gives a packet to the requester or the responder that it is for.
+    pub(super) fn deliver(
+        &mut self,
+        qp: &Qp,
+        connection: &Arc<Connection>,
+        now: Nanos,
+        packet: &Packet<'_>,
+    ) -> SenderAccess {
+        if opcode::is_request(packet.headers.bth.opcode) {
+            connection.request(qp, packet);
+            // Over UC nothing is acknowledged.
+            if connection.service != Service::Uc {
+                self.acks.add(connection, now, &packet.headers.bth);
+            }
+            return SenderAccess::Ran;
+        }
+        connection.response(qp, now, packet)
+    }
+
     /// Handles the deferred packets whose QP is free by now.
-    pub(super) fn retry_deferred(&self, state: &mut RxState) {
+    pub(super) fn retry_deferred(&mut self) {
         let now = now_ns();
-        for deferred in state.deferred.take() {
+        for deferred in self.deferred.take() {
             let connection = &deferred.connection;
             let (Ok(packet), Some(qp)) = (parse(&deferred.bytes), connection.qp.upgrade()) else { continue };
             if connection.is_closed() {
@@ -77,9 +96,9 @@ impl Engine {
             }
             if qp.is_stopped()
                 || must_wait(connection, now)
-                || self.deliver(&qp, connection, state, now, &packet) == SenderAccess::Busy
+                || self.deliver(&qp, connection, now, &packet) == SenderAccess::Busy
             {
-                state.deferred.push(deferred);
+                self.deferred.push(deferred);
             }
         }
     }

@@ -8,7 +8,10 @@ mod deferred;
 mod demux;
 mod no_receive;
 
-use super::Engine;
+pub(super) use acks::ACK_DELAY_NS;
+pub(super) use demux::Addressees;
+
+use super::Roce;
 use super::connection::Connection;
 use super::net::{Arrival, Datagram, ReceiveBatch};
 use super::pacing::Echoes;
@@ -121,7 +124,7 @@ fn is_request(packet: &[u8]) -> bool {
     packet.first().is_some_and(|op| opcode::is_request(*op))
 }
 
-impl Engine {
+impl Roce {
     /// Takes in what has come; whether there was anything.
     pub(super) fn receive(&self, rx: &mut Receiver) -> bool {
         self.receive_by(rx, true)
@@ -152,7 +155,7 @@ impl Engine {
             }
         }
         if rx.state.acks.is_stream() {
-            self.send_responses(rx);
+            rx.send_responses();
         }
         any
     }
@@ -161,11 +164,11 @@ impl Engine {
     #[inline]
     pub(super) fn retry_kept(&self, process: &Process, rx: &mut Receiver) {
         if !rx.state.deferred.is_empty() {
-            process.handle_packets(|| self.retry_deferred(&mut rx.state));
+            process.handle_packets(|| rx.state.retry_deferred());
             self.uncork();
         }
         if !rx.state.awaiting_receive.is_empty() {
-            process.handle_packets(|| self.retry_awaiting_receive(&mut rx.state, now_ns()));
+            process.handle_packets(|| self.addressees.retry_awaiting_receive(&mut rx.state, now_ns()));
             rx.send_echoes();
         }
     }
@@ -182,7 +185,7 @@ impl Engine {
             }
             let lacks_receive = rx.state.awaiting_receive.take_grown();
             if rx.state.acks.must_leave(now) {
-                self.send_responses(rx);
+                rx.send_responses();
             }
             rx.send_echoes();
             self.uncork();
@@ -230,7 +233,7 @@ impl Engine {
         rx.cut_short = false;
         self.empty_sockets(rx);
         if rx.acks_due_since().is_some() {
-            self.send_responses(rx);
+            rx.send_responses();
             self.empty_sockets(rx);
         }
         !rx.cut_short
@@ -243,16 +246,16 @@ impl Engine {
         let _ = (0..=messages / BATCHES as u64).find(|_| !self.receive(rx));
     }
 
-    /// Takes a packet that has not come by a socket; [`Engine::settle`] comes after the last.
+    /// Takes a packet that has not come by a socket; [`Roce::settle`] comes after the last.
     pub(super) fn arrived(&self, rx: &mut Receiver, port: &Arc<LocalPort>, datagram: &Datagram<'_>) {
         self.own_or_stray(port, &mut rx.state, &mut rx.strays, now_ns(), datagram);
     }
 
-    /// Does what follows from packets that [`Engine::arrived`] has taken.
+    /// Does what follows from packets that [`Roce::arrived`] has taken.
     pub(super) fn settle(&self, rx: &mut Receiver, port: &LocalPort) {
         rx.strays.flush(&port.sharing);
         rx.send_echoes();
-        self.send_responses(rx);
+        rx.send_responses();
         self.uncork();
     }
 
@@ -268,7 +271,7 @@ impl Engine {
     ) {
         match slot_of_packet(datagram.bytes) {
             Some(slot) if port.sharing.owns(slot) || slot == slot_of(MULTICAST_QPN) => {
-                self.packet(port, state, now, datagram);
+                self.addressees.packet(port, state, now, datagram);
             }
             slot => self.not_own(port, strays, slot, datagram),
         }
@@ -278,7 +281,7 @@ impl Engine {
     fn not_own(&self, port: &Arc<LocalPort>, strays: &mut Strays, slot: Option<u32>, datagram: &Datagram<'_>) {
         match slot {
             // QP 1 finds the process by itself.
-            Some(_) if qpn_of_packet(datagram.bytes) == Some(mad::QPN) => self.management(port, datagram),
+            Some(_) if qpn_of_packet(datagram.bytes) == Some(mad::QPN) => self.mads.receive(port, datagram),
             Some(slot) => strays.add(&port.sharing, slot, datagram),
             None => {
                 port.port.counters().malformed.add(1);
@@ -305,7 +308,7 @@ impl Engine {
             }
         }
         // Looked at now, while the addresses are those that they were sent to.
-        kept.retain(|(port, arrival, bytes)| self.is_intact(port, &arrival.with(bytes)));
+        kept.retain(|(port, arrival, bytes)| port.is_intact(&arrival.with(bytes)));
         self.has_kept.store(true, Ordering::SeqCst);
         let left = self.ports.leave();
         left.map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("sockets cannot be given up: {e}")))
@@ -359,13 +362,13 @@ impl Engine {
             for port in ports.iter() {
                 port.sharing.handle_events(Some(&mut |datagram: &Datagram<'_>| {
                     any = true;
-                    self.packet(port, state, now_ns(), datagram);
+                    self.addressees.packet(port, state, now_ns(), datagram);
                 }));
             }
         });
         if any {
             rx.send_echoes();
-            self.send_responses(&mut rx);
+            rx.send_responses();
             self.uncork();
         }
         handled.is_some()
@@ -375,7 +378,7 @@ impl Engine {
     pub(super) fn start_over(&self, rx: &mut Receiver) {
         // Its lists may be torn; they are left where they are.
         std::mem::forget((std::mem::take(&mut rx.state), std::mem::take(&mut rx.due)));
-        for connection in &self.connections.all() {
+        for connection in &self.addressees.connections.all() {
             acks::forget(connection);
             deferred::forget(connection);
             // It may have been about to call them all.
@@ -385,7 +388,7 @@ impl Engine {
 
     /// Acknowledges what was taken in, and sends what waits for other packets, when the process ends; see
     /// [`vervain_hca::process::poller::Poller::shutdown`].
-    pub(super) fn shutdown(&self) -> bool {
+    pub(super) fn send_last(&self) -> bool {
         match self.receiving.try_lock() {
             Some(rx) => rx.state.acks.acknowledge_if_free() & self.ports.flush_if_free(),
             // What it has taken in it has not acknowledged.

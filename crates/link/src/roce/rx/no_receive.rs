@@ -4,8 +4,7 @@
 //! case: what comes for it is dropped at once. What comes for a QP that is stopped is kept until it goes on.
 
 use super::RxState;
-use super::demux::RxPacket;
-use crate::roce::Engine;
+use super::demux::{Addressees, RxPacket};
 use crate::roce::net::Datagram;
 use crate::roce::pacing::PeerKey;
 use crate::roce::ports::LocalPort;
@@ -141,7 +140,7 @@ impl AwaitingReceive {
     }
 }
 
-impl Engine {
+impl Addressees {
     /// What waits for a receive gets another chance, or is dropped when it has waited long enough.
     pub(super) fn retry_awaiting_receive(&self, state: &mut RxState, now: Nanos) {
         for mut queue in std::mem::take(&mut state.awaiting_receive.queues) {
