@@ -1,6 +1,6 @@
 //! Control messages of sendmsg and recvmsg.
 
-use super::{HOP_LIMIT, MOST_LABEL};
+use super::limits::{HOP_LIMIT, MOST_LABEL};
 use libc::{c_int, cmsghdr, msghdr};
 use std::net::IpAddr;
 

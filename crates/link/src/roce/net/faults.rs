@@ -2,7 +2,7 @@
 //! any. They are asked about each packet of a train. What they let pass goes on in trains, parted where one is lost; those that
 //! are late, changed or sent twice leave one by one, from the line.
 
-use super::Datagram;
+use super::receive::Datagram;
 use super::train::FlowKey;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};

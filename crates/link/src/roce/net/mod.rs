@@ -15,6 +15,7 @@ mod faults;
 mod flush;
 mod groups;
 mod icrc;
+mod limits;
 pub(super) mod options;
 mod port;
 mod reach;
@@ -29,6 +30,7 @@ mod train;
 
 pub use counters::Counters;
 pub use faults::Arrival;
+pub use limits::{HOP_LIMIT, MOST_LABEL};
 pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};
@@ -39,10 +41,3 @@ pub fn check_environment() -> vervain_hca::Result<()> {
     faults::Lines::check_environment()?;
     capture::Capture::check()
 }
-
-/// The hop limit that the sockets have by themselves.
-pub const HOP_LIMIT: u8 = 64;
-/// The largest flow label of IPv6.
-pub const MOST_LABEL: u32 = 0xf_ffff;
-/// Most bytes that a UDP datagram carries over IPv4.
-const MAX_DATAGRAM: usize = 65_507;

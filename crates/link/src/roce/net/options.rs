@@ -1,6 +1,6 @@
 //! The socket options that RoCE v2 packets need.
 
-use super::HOP_LIMIT;
+use super::limits::HOP_LIMIT;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -10,10 +10,11 @@
 //! took 0.37 in place of 0.44 us, beside some 0.7 that the kernel takes.
 
 use super::address::RawAddress;
+use super::icrc;
+use super::limits::{HOP_LIMIT, MAX_DATAGRAM};
 use super::port::Port;
 use super::room::Room;
 use super::train::{FlowKey, Train};
-use super::{HOP_LIMIT, MAX_DATAGRAM, icrc};
 use libc::{iovec, mmsghdr};
 use std::net::IpAddr;
 use std::sync::Arc;

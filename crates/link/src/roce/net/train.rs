@@ -1,9 +1,9 @@
 //! A train: packets of one size, the last one perhaps shorter, to one process of one address, which go to the kernel in one
 //! piece. Here is what may join one; the bytes are in [`super::send`].
 
-use super::MAX_DATAGRAM;
 use super::address::RawAddress;
 use super::ancillary::Control;
+use super::limits::MAX_DATAGRAM;
 use std::net::IpAddr;
 use vervain_wire::icrc::Flow;
 
