@@ -104,7 +104,7 @@ impl Claims {
     /// processes have goes by their numbers, those of several windows had better not all have the same.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Claims::process`].
     pub fn process_from(self: &Arc<Self>, first: u32) -> Result<Process> {
         let mut held = self.held()?;
         let numbers = (0..PROCESSES).map(|n| (first % PROCESSES + n) % PROCESSES);
@@ -188,7 +188,7 @@ impl Claims {
         now < until && until <= now + REST_MS
     }
 
-    /// What heaps that are dead had among these granules rests from now on; by now with both locks.
+    /// Starts the rest period of dead heaps' granules. The caller holds both locks.
     fn let_rest(&self, granules: &Range<u32>) {
         let rested = (self.kernel.now_ms() + REST_MS) << 8;
         for granule in granules.clone() {
@@ -201,7 +201,7 @@ impl Claims {
     fn claim(&self, count: u32, all: &Range<u32>, align: u32, owner: u32) -> Result<Range<u32>> {
         let mut held = self.held()?;
         let claiming = locks::claiming(self.node);
-        // Whoever is stopped there only makes others pass over what it has just locked.
+        // A process that is stopped there only makes others pass over what it has just locked.
         let alone = locks::lock_soon(&*self.kernel, claiming, PATIENCE)?;
         let alone = alone.then(|| Locked::of(&*self.kernel, claiming));
         let found = self.find(&held, count, all, align)?;
@@ -225,9 +225,9 @@ impl Claims {
         Ok(granules)
     }
 
-    /// So many granules in a row that nobody owns or uses, by now with both locks. To ask the kernel for each granule takes long where
-    /// many processes have some, so those are passed over at first that are said to be a living process's; who says so wrongly hides
-    /// them until nothing else is free.
+    /// `count` granules in a row that nobody owns or uses; both locks of each are taken. To ask the kernel for each granule takes long where
+    /// many processes have some, so those are passed over at first that the table gives to a living process: a wrong
+    /// entry hides them until nothing else is free.
     fn find(&self, held: &Held, count: u32, all: &Range<u32>, align: u32) -> Result<Option<Range<u32>>> {
         let mut living = BTreeMap::new();
         let found =
@@ -321,7 +321,7 @@ impl Claims {
         let mut held = self.held()?;
         let dead = || Error::new(libc::ESTALE, format!("the process of node {node} whose memory that was is dead"));
         if !self.kernel.try_lock(locks::users(node, &granules), Kind::Shared)? {
-            // Whoever claims it has it: the owner's lock was free.
+            // It is the claimant's: the owner's lock was free.
             return Err(dead());
         }
         let guard = UseGuard { claims: self.clone(), node, granules };

@@ -214,10 +214,10 @@ pub unsafe trait Source {
     /// Stores `len` bytes from the one at `from` on, as [`Source::store_to`] does all.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Source::store_to`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Source::store_to`].
     ///
     /// # Panics
     /// There are not so many.

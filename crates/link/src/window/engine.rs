@@ -18,7 +18,7 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
 use vervain_hca::{Error, Qp, QpAttr, Result, now_ns};
-use vervain_window::pairs::pulse::BEAT_NS;
+use vervain_window::pairs::heartbeat::BEAT_NS;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::{PutDevice, Region};
 
@@ -118,7 +118,7 @@ impl Engine {
             self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
             self.pairs.beat();
         }
-        let mut next = self.pairs.tell_again(now).unwrap_or(NEVER);
+        let mut next = self.pairs.announce_again(now).unwrap_or(NEVER);
         for connection in self.connections.all() {
             if connection.deadline() <= now
                 && let Some(qp) = connection.qp().upgrade()

@@ -94,7 +94,7 @@ impl Place {
             return Some(Err(Refused::Full));
         }
         let ends = self.put(to, from, opcode::ends(headers.bth.opcode))?;
-        stands().then(|| pair.push_landed(class, &encode(headers), (to, len), ends))
+        stands().then(|| pair.push_landed_packet(class, &encode(headers), (to, len), ends))
     }
 
     /// Puts what the device can put there of these bytes: those before and behind it. None where it cannot be put.

@@ -11,7 +11,7 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::ends::Ends;
-use vervain_window::pairs::pulse::Pulse;
+use vervain_window::pairs::heartbeat::Heartbeat;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{ACKNOWLEDGEMENT, Acknowledgement, Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
@@ -57,7 +57,7 @@ pub struct Pair {
     /// The latter: what it has put is nothing to go by.
     distrusted: AtomicBool,
     /// Whether a peer of which no lock tells says that it lives, and whether it has not for long.
-    pulse: OwnerLock<Pulse>,
+    heartbeat: OwnerLock<Heartbeat>,
     silent: AtomicBool,
     /// What the peer had taken when a datagram had waited for it in vain; none is so many.
     stalled: AtomicU64,
@@ -92,7 +92,7 @@ impl Pair {
             held: OwnerLock::default(),
             over: AtomicBool::new(false),
             distrusted: AtomicBool::new(false),
-            pulse: OwnerLock::default(),
+            heartbeat: OwnerLock::default(),
             silent: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
             is_full: AtomicBool::new(false),
@@ -113,7 +113,7 @@ impl Pair {
         self.put(|outgoing| {
             let count = self.taken_back.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
             outgoing.tell(block::TAKEN_BACK, count.into());
-            outgoing.rouse();
+            outgoing.wake_if_asleep();
         });
     }
 
@@ -202,7 +202,7 @@ impl Pair {
         self.put(|outgoing| {
             outgoing.later(|o| o.tell_taken(taken));
             self.owes.store(outgoing.owes(), Ordering::Relaxed);
-            outgoing.rouse();
+            outgoing.wake_if_asleep();
         });
     }
 
@@ -261,10 +261,10 @@ impl Pair {
 
     /// Says to a peer that no lock tells of this process that it lives, and notes whether the peer does.
     pub fn beat(&self) {
-        let mut pulse = self.pulse.lock();
-        let count = pulse.beat();
+        let mut heartbeat = self.heartbeat.lock();
+        let count = heartbeat.beat();
         self.put(|outgoing| outgoing.tell(block::BEAT, count.into()));
-        let is_silent = pulse.look(self.told(block::BEAT));
+        let is_silent = heartbeat.look(self.told(block::BEAT));
         if self.silent.swap(is_silent, Ordering::Relaxed) != is_silent {
             let PeerId { node, process } = self.peer;
             let what = if is_silent { "is silent: nothing is put into its memory" } else { "is heard again" };
@@ -379,14 +379,14 @@ impl Pair {
     ///
     /// # Errors
     /// As there.
-    pub fn push_landed(
+    pub fn push_landed_packet(
         &self,
         class: Class,
         headers: &[u8; HEADERS],
         place: (u64, u64),
         ends: Ends,
     ) -> Result<u64, Refused> {
-        self.push_by(headers, |outgoing| outgoing.landed(class, headers, place, ends))
+        self.push_by(headers, |outgoing| outgoing.push_landed_packet(class, headers, place, ends))
     }
 
     #[inline]

@@ -89,9 +89,9 @@ impl Pairs {
         let mut meeting = self.meeting.lock();
         let Meeting { rendezvous, memory } = &mut *meeting;
         let mut events = Vec::new();
-        let wanted = rendezvous.want(now_ns(), peer, memory, &mut |event| events.push(event));
+        let has_room = rendezvous.request_pair(now_ns(), peer, memory, &mut |event| events.push(event));
         self.note(events);
-        wanted
+        has_room
     }
 
     /// Asks every process of the window for a pair.
@@ -171,7 +171,7 @@ impl Pairs {
         let mut meeting = self.meeting.lock();
         let Meeting { rendezvous, memory } = &mut *meeting;
         let mut events = Vec::new();
-        rendezvous.ended(peer, own, memory, &mut |event| events.push(event));
+        rendezvous.end_pair(peer, own, memory, &mut |event| events.push(event));
         self.note(events);
     }
 
@@ -207,15 +207,15 @@ impl Pairs {
         {
             let mut meeting = self.meeting.lock();
             let Meeting { rendezvous, memory } = &mut *meeting;
-            rendezvous.look_for_dead(memory, &mut |event| events.push(event));
+            rendezvous.drop_dead_pairs(memory, &mut |event| events.push(event));
             self.note(events);
         }
         let is_elsewhere = |pair: &&Arc<Pair>| self.device.claims().is_here(pair.peer.node) == Some(false);
         self.all().iter().filter(is_elsewhere).for_each(|pair| pair.beat());
     }
 
-    /// Puts the states again that have no answer. When the next of these is due.
-    pub fn tell_again(&self, now: u64) -> Option<u64> {
-        self.meeting.lock().rendezvous.tell_again(now)
+    /// Announces states again that have no answer. When the next of these is due.
+    pub fn announce_again(&self, now: u64) -> Option<u64> {
+        self.meeting.lock().rendezvous.announce_again(now)
     }
 }

@@ -24,7 +24,7 @@ const TELL_BYTES: u64 = block::BYTES / 4;
 
 /// Bytes of an acknowledgement that goes with a message: as much of the headers of one as differs from those of the message.
 pub const ACKNOWLEDGEMENT: usize = 12;
-/// See there; its first word says whose it is, so that a later one of these stands for those before.
+/// An acknowledgement that goes with a message. Its first word names operation and QP: a later one of the same stands for it.
 pub type Acknowledgement = [u8; ACKNOWLEDGEMENT];
 
 /// Why a message was not sent.
@@ -38,7 +38,8 @@ pub enum Unsent {
     Broken,
 }
 
-/// Who may use the last slots, so that each can go on while those before it cannot. The number is that of slots left to others.
+/// Classes of messages, by their right to the last slots: each goes on while those before it cannot. The number is that of slots left to
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Requests.
@@ -131,7 +132,7 @@ impl Outgoing {
     pub fn flush(&mut self) {
         let _ = self.later(Self::send_held);
         self.channel.flush();
-        self.rouse();
+        self.wake_if_asleep();
     }
 
     /// Whether puts take so long that acknowledgements had better go with what is sent next.
@@ -201,7 +202,7 @@ impl Outgoing {
 
     /// Wakes the peer if it has announced that it sleeps. Called behind everything that it is to see.
     #[inline]
-    pub fn rouse(&mut self) {
+    pub fn wake_if_asleep(&mut self) {
         let Some((waking, barrier)) = self.waking else { return };
         if self.is_later && self.owes() {
             return;
@@ -222,8 +223,8 @@ impl Outgoing {
         waking.wake(self.channel.as_mut(), asleep.into());
     }
 
-    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has put one. Who
-    /// announces passes a barrier, looks once more, and then sleeps.
+    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has put one.
+    /// The caller passes a barrier, looks once more, and then sleeps.
     pub fn announce_sleep(&mut self) -> bool {
         if !self.lacks_announcement() {
             return false;
@@ -329,7 +330,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// As [`Unsent`] says.
-    pub fn landed(
+    pub fn push_landed_packet(
         &mut self,
         class: Class,
         headers: &[u8; HEADERS],
@@ -372,8 +373,7 @@ impl Outgoing {
         self.put_slot(headers, meaning, [at, 0, 0, 0], Some(&padded), mark)
     }
 
-    /// Puts a payload, what a slot says of it and where it lies, with the length and the ends that one that has landed has, and the slot's
-    /// tag.
+    /// Puts one slot: payload, header words, place, then the tag. `named` has the place, and of a landed payload the length and the ends.
     #[inline]
     fn put_slot(
         &mut self,
@@ -423,7 +423,7 @@ impl Outgoing {
         self.marks[(self.sent % block::SLOTS) as usize] = (place, mark);
         self.sent += 1;
         self.held = None;
-        self.rouse();
+        self.wake_if_asleep();
         Ok(())
     }
 
@@ -472,9 +472,9 @@ pub struct Message {
     pub kind: Kind,
     /// A copy of its headers.
     pub headers: [u8; HEADERS],
-    /// Where its payload begins in the own region, and its bytes, which all lie there.
+    /// Where its payload begins in the own region.
     pub payload: u64,
-    /// See there.
+    /// Bytes of the payload, which all lie there.
     pub len: u64,
     /// Of a payload that was put where it belongs, the bytes that were not.
     pub ends: Ends,
@@ -560,7 +560,7 @@ impl Incoming {
         let (payload, len, most, begin, end) = match place {
             Place::Slot => (at + block::INLINE_AT, len, most, at, at + block::SLOT),
             Place::Block => (named(0), len, most, self.own + block::BYTES_AT, self.own + block::LEN),
-            // Who has told the sender where it belongs knows whether it is there.
+            // The caller, which has told the sender where it belongs, checks whether it is there.
             Place::Landed => (named(0), named(1), u64::MAX, 0, region.size()),
             Place::LongRing => {
                 let begin = self.long.ok_or(NoMessage)?;

@@ -12,7 +12,7 @@ use vervain_config::Peach2;
 
 /// A transfer with descriptors in the memory of the board, from the call to the last byte in the other node's memory: PEACH2's.
 pub(super) const INTERNAL_NS: u64 = 2000;
-/// As there, with descriptors in the memory of the host.
+/// The same with descriptors in the memory of the host.
 pub(super) const HOST_NS: u64 = 2200;
 /// Bytes per microsecond, to and from memory of the processor.
 pub(super) const CPU_RATE: u64 = 3500;

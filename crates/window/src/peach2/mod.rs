@@ -48,7 +48,7 @@ struct Inside {
     program: OnceLock<Box<dyn Program>>,
     /// The address at which the own region would begin, if the program had all of it; 0 while that is not known.
     program_base: AtomicUsize,
-    /// How often the program's memory was asked for in vain.
+    /// How often the program's memory was asked for and not found.
     misses: AtomicU32,
 }
 

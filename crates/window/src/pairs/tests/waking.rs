@@ -49,7 +49,7 @@ fn a_sender_wakes_once_for_each_announcement() {
                 0 if round == 2 => out.tell_taken(0),
                 _ => out.packet(Class::Request, &headers(0), &NO_BYTES).unwrap(),
             }
-            out.rouse();
+            out.wake_if_asleep();
             assert_eq!(word() != last, more == 0, "{more}");
             last = word();
         }
