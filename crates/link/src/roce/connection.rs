@@ -49,9 +49,9 @@ pub(super) struct Connection {
     pub owed: Owed,
     /// When its requester is called.
     pub timer: Timer,
-    /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered a READ
-    /// by that for streams it stays there: what follows must not overtake that answer, or the requester takes it for lost, and
-    /// nobody says when it has come.
+    /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered
+    /// a READ by that for streams it stays there: what follows must not overtake that answer, or the requester takes it
+    /// for lost, and nobody says when it has come.
     answers_by: AtomicU32,
     /// Its packets that are deferred. Of whoever receives alone.
     pub deferred: AtomicU32,
@@ -62,8 +62,8 @@ pub(super) struct Connection {
 /// What the responder of a connection may owe the peer.
 #[derive(Default)]
 pub(super) struct Owed {
-    /// The responder may have something to send. Set before the program can know of what it answers; changed under the lock of
-    /// `replying`.
+    /// The responder may have something to send. Set before the program can know of what it answers; changed under the
+    /// lock of `replying`.
     any: AtomicBool,
     /// The connection is among those whose responder has something to send (`rx::acks`).
     pub in_acks_due: AtomicBool,
@@ -89,8 +89,8 @@ pub(super) struct Path {
     pub window: OwnerLock<Window>,
     /// The process is one of Vervain's, which takes in what belongs together in its order.
     pub is_vervain: AtomicBool,
-    /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message by one
-    /// may answer it by another, as over XRC it always does.
+    /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message
+    /// by one may answer it by another, as over XRC it always does.
     acks_due: OwnerLock<Vec<Weak<Connection>>>,
     any_owes: AtomicBool,
     /// Packets of the peer that are deferred.
@@ -215,15 +215,15 @@ impl Connection {
         });
     }
 
-    /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that can
-    /// go out soon: nothing goes out of a QP that is done for.
+    /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that
+    /// can go out soon: nothing goes out of a QP that is done for.
     pub(super) fn answer(&self, qp: &Qp, packets: u32) -> bool {
         let more = self.reply(qp, |responder, host| responder.poll_transmit(packets, host) && host.out.pushed > 0);
         more.unwrap_or(false)
     }
 
-    /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel by one
-    /// source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
+    /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel
+    /// by one source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
     pub(super) fn piggyback_ack(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
         if !self.owed.any.load(Ordering::Relaxed) {
             return;
@@ -262,8 +262,8 @@ impl Connection {
         Destination { spread: if by == ANY { self.lanes.small } else { by }, ..self.to }
     }
 
-    /// Puts an acknowledgement that is due into the port's batch, unless somebody is in the middle of something; false if
-    /// that is another thread.
+    /// Puts an acknowledgement that is due into the port's batch, unless somebody is in the middle of something; false
+    /// if that is another thread.
     pub(super) fn acknowledge_if_free(&self, qp: &Qp) -> bool {
         let mut batch = match self.port.try_batch() {
             Ok(batch) => batch,
@@ -349,8 +349,8 @@ impl Connection {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain; and what of its posts
-    /// waits for other packets leaves.
+    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain; and what of its
+    /// posts waits for other packets leaves.
     pub(super) fn close(&self, qp: &Qp) {
         self.acknowledge(qp);
         self.port.flush();

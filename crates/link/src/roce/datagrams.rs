@@ -108,8 +108,8 @@ impl Datagrams {
         is_empty
     }
 
-    /// Puts a datagram from address `local` to `remote` into the batch of `port`. A time if its receiver has no room for it now: it is to
-    /// be tried again then.
+    /// Puts a datagram from address `local` to `remote` into the batch of `port`. A time if its receiver has no room
+    /// for it now: it is to be tried again then.
     pub(super) fn send(
         &self,
         paces: &Paces,
@@ -161,8 +161,8 @@ impl Datagrams {
         paced.held_back_until
     }
 
-    /// A datagram that has come. False if it was for one QP, which has no receive for it: nothing was done then, nor counted, for it
-    /// may be tried again.
+    /// A datagram that has come. False if it was for one QP, which has no receive for it: nothing was done then, nor
+    /// counted, for it may be tried again.
     pub(super) fn receive(&self, counters: &Counters, arrived: &Arrived<'_>, packet: &Packet<'_>) -> bool {
         let headers = &packet.headers;
         let Some(deth) = headers.deth else { return true };

@@ -1,4 +1,5 @@
-//! QP 1 over RoCE: a management datagram is a UD SEND of one packet between the QPs 1 of two hosts, as the kernel's (IBA 13.5.1, 9.8.3).
+//! QP 1 over RoCE: a management datagram is a UD SEND of one packet between the QPs 1 of two hosts, as the kernel's
+//! (IBA 13.5.1, 9.8.3).
 
 use super::address::gid_of;
 use super::net::{Datagram, HOP_LIMIT};
@@ -34,7 +35,8 @@ impl Mads {
         Mads { gsi, psn: AtomicU32::new(0), is_opening_port: AtomicBool::new(false) }
     }
 
-    /// Sends a MAD from the port that `open` opens, in another thread: opening may take long, and the progress thread must not wait.
+    /// Sends a MAD from the port that `open` opens, in another thread: opening may take long, and the progress thread
+    /// must not wait.
     pub(super) fn send_when_open(
         self: &Arc<Self>,
         open: impl FnOnce() -> Result<Arc<LocalPort>> + Send + 'static,

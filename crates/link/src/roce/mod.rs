@@ -1,8 +1,9 @@
 //! The RoCE link: QPs whose peer is on another host, as RoCE v2 packets over ordinary UDP sockets (DESIGN decision 12).
 //!
-//! `net` has the sockets, `vervain-transport` the protocol, and [`crate::endpoint`] joins it to the device model. Here a QP's
-//! two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` leads packets to them, `poll` says which
-//! thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost when a receiver falls behind.
+//! `net` has the sockets, `vervain-transport` the protocol, and [`crate::endpoint`] joins it to the device model. Here
+//! a QP's two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` leads packets to them,
+//! `poll` says which thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost
+//! when a receiver falls behind.
 
 pub(crate) mod address;
 mod backlog;
@@ -61,7 +62,8 @@ pub struct Roce {
     receiving: OwnerLock<Receiver>,
     poll_state: Arc<PollState>,
     reach: Reach,
-    /// Packets that others have received may have been kept while the process was stopped, or own ones when it was parked.
+    /// Packets that others have received may have been kept while the process was stopped, or own ones when it was
+    /// parked.
     has_kept: AtomicBool,
     /// Packets that lay in the sockets when these were given up.
     kept: OwnerLock<Vec<KeptPacket>>,
@@ -112,14 +114,14 @@ impl Roce {
         Some((connection.counters(), connection.requester_counters()))
     }
 
-    /// What this process may have under way of UC and UD messages to the process with QP `qpn` at `ip`, and what it has, in
-    /// bytes as a socket counts them; the first is none if the process does not answer probes.
+    /// What this process may have under way of UC and UD messages to the process with QP `qpn` at `ip`, and what it
+    /// has, in bytes as a socket counts them; the first is none if the process does not answer probes.
     pub fn credit(&self, ip: IpAddr, qpn: u32) -> Option<(Option<u64>, u64)> {
         self.addressees.paces.find((ip, slot_of(qpn))).map(|pace| pace.account())
     }
 
-    /// Takes packets as if the socket of local address `ip` had given them, and says what is to be said to them. False if
-    /// there is no such port.
+    /// Takes packets as if the socket of local address `ip` had given them, and says what is to be said to them. False
+    /// if there is no such port.
     pub fn take_in<'a>(&self, ip: IpAddr, packets: impl IntoIterator<Item = net::Datagram<'a>>) -> bool {
         let Some(port) = self.local_port(ip) else { return false };
         let mut rx = self.receiving.lock();
@@ -139,7 +141,8 @@ impl Roce {
         let (gid, interface) = device
             .source(ah.grh.sgid_index.into())
             .ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
-        // A program may know a host by two addresses: one that it has had, and what that has become. There is one for all that is counted.
+        // A program may know a host by two addresses: one that it has had, and what that has become. There is one for
+        // all that is counted.
         let (local, remote) = (ip_of(&gid), first_known(ip_of(&ah.grh.dgid)));
         if is_of_infiniband(&ah.grh.dgid) {
             return Err(Error::invalid(format!(

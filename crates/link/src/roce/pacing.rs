@@ -23,8 +23,8 @@ const MOST_PEERS: usize = 1024;
 const ACTIVE_NS: u64 = 1_000_000_000;
 /// Senders that are told from each other.
 const MOST_SENDERS: usize = 64;
-/// This part of a socket's buffer is granted; the rest is for reliable traffic, for what a sender sends before it knows its
-/// share, and for what the kernel has handed out and not yet counted as free (up to a quarter).
+/// This part of a socket's buffer is granted; the rest is for reliable traffic, for what a sender sends before it knows
+/// its share, and for what the kernel has handed out and not yet counted as free (up to a quarter).
 const PART: u64 = 2;
 
 /// A process: its address and its slot there.
@@ -125,7 +125,8 @@ pub(super) struct Paced<'a> {
 }
 
 impl Paced<'_> {
-    /// Adds a packet, with the mark or followed by a probe where that is due; `Refused::Full` when there is no credit for it.
+    /// Adds a packet, with the mark or followed by a probe where that is due; `Refused::Full` when there is no credit
+    /// for it.
     #[inline]
     pub(super) fn push(&mut self, out: &mut PacketSink<'_>, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
         let length = opcode::headers_len(headers.bth.opcode) + from.len() as usize + ICRC_LEN;

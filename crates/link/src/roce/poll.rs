@@ -1,9 +1,9 @@
-//! Who receives, and when. A thread that polls a CQ in vain does; one that sleeps for a completion event waits for packets
-//! itself, which saves a wake-up; while neither does, the progress thread waits for them. It keeps away as long as the
-//! program polls, and only comes by now and then to see whether it still does.
+//! Who receives, and when. A thread that polls a CQ in vain does; one that sleeps for a completion event waits for
+//! packets itself, which saves a wake-up; while neither does, the progress thread waits for them. It keeps away as long
+//! as the program polls, and only comes by now and then to see whether it still does.
 //!
-//! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers: until
-//! a poll finds nothing, or the progress thread comes by.
+//! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers:
+//! until a poll finds nothing, or the progress thread comes by.
 
 use super::Roce;
 use super::idle_probe::{MOMENT_NS, ProbeStep};
@@ -24,8 +24,8 @@ use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Error, Result, now_ns};
 
-/// The last such time if meanwhile nobody wanted it: so long that an acknowledgement which the program leaves behind need not
-/// wake it.
+/// The last such time if meanwhile nobody wanted it: so long that an acknowledgement which the program leaves behind
+/// need not wake it.
 const UNWANTED_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
 /// What "a moment ago" means.
 const RECENT_NS: u64 = 1_000_000;
@@ -62,8 +62,9 @@ impl Sleep {
         self.until = earlier(self.until, at);
     }
 
-    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it most of
-    /// the time, but what comes after its last poll would be seen by nobody if this had meant to sleep until packets come.
+    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it
+    /// most of the time, but what comes after its last poll would be seen by nobody if this had meant to sleep until
+    /// packets come.
     fn leave_to_receiver(&mut self, visit: &Visit) {
         self.for_packets = false;
         if !visit.polled || self.until.is_none() {
@@ -88,8 +89,8 @@ impl Roce {
             }
             return false;
         }
-        // After an idle time nobody knows where the next packet comes; and a process that only gets datagrams most likely polls
-        // for something else.
+        // After an idle time nobody knows where the next packet comes; and a process that only gets datagrams most
+        // likely polls for something else.
         let anywhere = !connected || rate.is_idle();
         let readable = !anywhere || self.ports.packet_fd().is_some_and(is_readable);
         if !connected && !readable {
@@ -136,9 +137,9 @@ impl Roce {
         }
     }
 
-    /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late, nor one
-    /// in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything before. The time
-    /// that counts is the one at which that began.
+    /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late,
+    /// nor one in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything
+    /// before. The time that counts is the one at which that began.
     fn expire(&self, rx: &mut Receiver) -> bool {
         if self.poll_state.timers.next() == NEVER {
             return false;
@@ -153,8 +154,8 @@ impl Roce {
         true
     }
 
-    /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they see to it;
-    /// else they stay.
+    /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they
+    /// see to it; else they stay.
     fn call_due(&self, rx: &mut Receiver, now: u64, is_taken_in: bool) -> bool {
         let mut due = std::mem::take(&mut rx.due);
         self.poll_state.timers.take(now, |qpn, at| {
@@ -301,8 +302,8 @@ impl Roce {
         sleep.leave_to_receiver(visit);
     }
 
-    /// Says when the progress thread wakes, with regard to timers and to those who have wanted it meanwhile. Whether packets are
-    /// to wake it too, and the time.
+    /// Says when the progress thread wakes, with regard to timers and to those who have wanted it meanwhile. Whether
+    /// packets are to wake it too, and the time.
     fn go_to_sleep(&self, mut sleep: Sleep) -> (bool, Option<u64>) {
         let state = &self.poll_state;
         let timer = self.poll_state.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
@@ -318,8 +319,8 @@ impl Roce {
         (sleep.for_packets, sleep.until)
     }
 
-    /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements that are
-    /// older than `patient` leave. Whether anything had come.
+    /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements
+    /// that are older than `patient` leave. Whether anything had come.
     fn receive_patiently(&self, rx: &mut Receiver, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
         let slept = now_ns().saturating_sub(rx.slept_at);
         let had_come = self.receive(rx);
@@ -452,8 +453,9 @@ fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
     Some(a.map_or(b, |a| a.min(b)))
 }
 
-/// Sleeps until one of `fds` is readable or the time has come. EINTR if a signal handler that does not ask for calls to be
-/// restarted may have run; poll itself is never restarted (`man 7 signal`), and the program must see what read would do.
+/// Sleeps until one of `fds` is readable or the time has come. EINTR if a signal handler that does not ask for calls to
+/// be restarted may have run; poll itself is never restarted (`man 7 signal`), and the program must see what read would
+/// do.
 fn sleep(fds: [RawFd; 2], until: Option<u64>) -> Result<()> {
     let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let time = until.map(|at| {

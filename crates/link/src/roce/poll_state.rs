@@ -1,4 +1,5 @@
-//! What the threads that poll, wait and send, and the progress thread, know of each other: when that comes by, and what waits for it.
+//! What the threads that poll, wait and send, and the progress thread, know of each other: when that comes by, and what
+//! waits for it.
 
 use super::idle_probe::IdleProbe;
 use super::poll_rate::PollRate;
@@ -27,12 +28,13 @@ pub(super) struct PollState {
     pub waits: AtomicU32,
     /// When the progress thread wakes by itself; 0 while it is awake.
     pub sleeps_until: AtomicU64,
-    /// The earliest time at which it is wanted, as far as it has not heard of it: [`NEVER`] less that, so that 0 is none.
+    /// The earliest time at which it is wanted, as far as it has not heard of it: [`NEVER`] less that, so that 0 is
+    /// none.
     pub wanted: AtomicU64,
     /// The progress thread, once it has come by.
     pub thread: AtomicU32,
-    /// Of the progress thread alone: the polls of the program that it knows, since when, and the time between two visits of its
-    /// own.
+    /// Of the progress thread alone: the polls of the program that it knows, since when, and the time between two
+    /// visits of its own.
     pub polls: AtomicU32,
     pub active_at: AtomicU64,
     pub tick: AtomicU64,
@@ -40,8 +42,8 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    /// Makes the progress thread come by at `at`, or at its next visit if it comes by anyway: waking it costs more than a
-    /// small message, and while the program polls it sees to everything itself.
+    /// Makes the progress thread come by at `at`, or at its next visit if it comes by anyway: waking it costs more than
+    /// a small message, and while the program polls it sees to everything itself.
     pub(super) fn ensure(&self, process: &'static Process, at: u64) {
         // It says when it wakes and then reads this; so either it sees this, or this sees when it wakes.
         self.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
@@ -59,8 +61,8 @@ impl PollState {
         }
     }
 
-    /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends them
-    /// when a poll ends.
+    /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends
+    /// them when a poll ends.
     pub(super) fn cork_follow_up(&self) {
         self.corked.store(true, Ordering::SeqCst);
     }

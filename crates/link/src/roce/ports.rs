@@ -79,8 +79,8 @@ impl LocalPort {
         is_intact
     }
 
-    /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at once, for
-    /// enough wait.
+    /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at
+    /// once, for enough wait.
     pub(super) fn cork(&self) -> bool {
         self.corked.fetch_add(1, Ordering::Relaxed) + 1 < MAX_CORKED
     }
@@ -142,7 +142,8 @@ pub(super) struct Ports {
     list: OwnerLock<Vec<Arc<LocalPort>>>,
     /// Length of the list, which only grows.
     count: AtomicUsize,
-    /// The slots of the process. Held while a port is opened, so that none of them is missed; not by the progress thread.
+    /// The slots of the process. Held while a port is opened, so that none of them is missed; not by the progress
+    /// thread.
     slots: OwnerLock<Vec<u32>>,
     /// Members of multicast groups on this host get packets, for they get no copy by memory.
     multicast_loops: bool,
@@ -191,8 +192,8 @@ impl Ports {
         Ok(port)
     }
 
-    /// The port of `address`, opened for a datagram if it is not yet: an address that could not be opened is left alone for a
-    /// while.
+    /// The port of `address`, opened for a datagram if it is not yet: an address that could not be opened is left alone
+    /// for a while.
     pub(super) fn open_for_datagram(&self, process: &'static Process, address: Address) -> Result<Arc<LocalPort>> {
         if let Some(port) = self.find(address) {
             return Ok(port);
@@ -209,8 +210,8 @@ impl Ports {
         opened
     }
 
-    /// Whether datagrams can leave from `address`: EADDRINUSE when somebody else has it. What else may be wrong with it can
-    /// change until they do. Without a slot there is no QP that sends, and nobody would be found behind a port.
+    /// Whether datagrams can leave from `address`: EADDRINUSE when somebody else has it. What else may be wrong with it
+    /// can change until they do. Without a slot there is no QP that sends, and nobody would be found behind a port.
     pub(super) fn check(&self, process: &'static Process, address: Address) -> Result<()> {
         if self.slots.lock().is_empty() {
             return Ok(());
@@ -224,7 +225,8 @@ impl Ports {
     fn open_now(&self, address: Address, slots: &[u32]) -> Result<Arc<LocalPort>> {
         let (ip, interface) = (address.ip, address.interface);
         let at = scoped(actual(ip), UDP_PORT, interface);
-        // With what is served, at once: nothing waits for others between here and the list, which is where who answers them looks.
+        // With what is served, at once: nothing waits for others between here and the list, which is where who answers
+        // them looks.
         let served = self.served.lock().as_ref().map(|served| served.at(ip));
         let (sharing, socket) = Sharing::join(at, slots, served, &|| Port::bind(ip, interface))?;
         let port = Arc::new(Port::with_socket(ip, interface, socket)?);
@@ -267,8 +269,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Has what is for QP 1 led to this process, at all ports that are open or will be: what names `slot`, or one of these services at an
-    /// address that it is claimed for. The first error, after all ports.
+    /// Has what is for QP 1 led to this process, at all ports that are open or will be: what names `slot`, or one of
+    /// these services at an address that it is claimed for. The first error, after all ports.
     pub(super) fn serve(&self, slot: u32, services: &[ServiceClaim]) -> Result<()> {
         let _slots = self.slots_when_there();
         let served = Served { slot, services: services.to_vec() };
@@ -355,7 +357,8 @@ impl Ports {
         }
     }
 
-    /// Sends what was collected at all ports without waiting for anybody; false while another thread has something of that.
+    /// Sends what was collected at all ports without waiting for anybody; false while another thread has something of
+    /// that.
     pub(super) fn flush_if_free(&self) -> bool {
         let Some(list) = self.list.try_lock() else { return !self.list.raw().comes_free() };
         list.iter().fold(true, |all, port| port.flush_if_free() & all)

@@ -1,5 +1,5 @@
-//! When requesters want to be called again. A QP stands here at most once; its entry may come too early, never too late, so
-//! that a deadline that moves on with every acknowledgement costs nothing.
+//! When requesters want to be called again. A QP stands here at most once; its entry may come too early, never too
+//! late, so that a deadline that moves on with every acknowledgement costs nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +21,8 @@ impl Timer {
         Timer { qpn, at: AtomicU64::new(NEVER) }
     }
 
-    /// Its time, `at`, has come: whether the entry of the timers was its own. One that a nearer one has replaced is nobody's.
+    /// Its time, `at`, has come: whether the entry of the timers was its own. One that a nearer one has replaced is
+    /// nobody's.
     pub(super) fn take(&self, at: u64) -> bool {
         self.at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
@@ -60,7 +61,8 @@ impl Timers {
         self.next.fetch_min(at, Ordering::SeqCst) > at
     }
 
-    /// Calls `due` for the QPs whose entries' time has come: with the number, and the time. The caller takes the [`Timer`].
+    /// Calls `due` for the QPs whose entries' time has come: with the number, and the time. The caller takes the
+    /// [`Timer`].
     pub(super) fn take(&self, now: u64, mut due: impl FnMut(u32, u64)) {
         let mut heap = self.heap.lock();
         while let Some(Reverse((at, qpn))) = heap.peek().copied()

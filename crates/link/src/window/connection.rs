@@ -69,7 +69,8 @@ struct Sending {
     counted: RequesterCounters,
 }
 
-/// The responder and its ways into the QP, and its counters as of the last time that they were added to those of the QP.
+/// The responder and its ways into the QP, and its counters as of the last time that they were added to those of the
+/// QP.
 struct Replying {
     responder: Responder,
     lanes: Lanes,
@@ -251,12 +252,12 @@ impl Connection {
         if left == 0 {
             return Progress::More;
         }
-        // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
+        // The thread that receives has QPs that wait go on when there is room; without a pair, when one begins.
         let SendPath { qp, peer, uc, direct, .. } = &self.path;
         let pair = peer.pair();
         pair.iter().for_each(|pair| pair.wait_for_room(qp));
         peer.look_for_process();
-        // Whoever has made room just before has not seen that somebody waits. An answer that is waited for comes by itself.
+        // Room that was made just before woke nobody. An answer that is waited for comes by itself.
         if !direct.landing.is_awaited() && pair.is_some_and(|pair| pair.has_room(Class::Request)) {
             return Progress::More;
         }
@@ -267,7 +268,7 @@ impl Connection {
         Progress::Idle
     }
 
-    /// Has the responder do `f`, and say what it has to say; whether there is more.
+    /// Has the responder do `f`, and send what it has to send; whether there is more.
     pub fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, SlotOut<'_>>)) -> bool {
         let mut replying = self.replying.lock();
         if replying.stolen() {
@@ -285,7 +286,8 @@ impl Connection {
         more
     }
 
-    /// A message of the peer is announced by the headers of its first packet: the memory that it belongs to, and the key of that.
+    /// A message of the peer is announced by the headers of its first packet: the memory that it belongs to, and the
+    /// key of that.
     pub fn announced(&self, qp: &Qp, headers: &Headers, length: u64) -> Option<(u32, Range<u64>)> {
         let mut memory = None;
         self.reply(qp, |responder, host| {
@@ -294,7 +296,7 @@ impl Connection {
         memory
     }
 
-    /// A request of the peer; whether there is more to say to it.
+    /// A request of the peer; whether there is more to answer.
     pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>) -> bool {
         self.reply(qp, |responder, host| {
             responder.handle_packet(packet, host);
@@ -347,7 +349,8 @@ impl Connection {
         self.path.peer.service == Service::Uc
     }
 
-    /// The QP is reset or gone. What it has acknowledged its peer learns: nothing more may be sent there that would take it along.
+    /// The QP is reset or gone. What it has acknowledged its peer learns: nothing more may be sent there that would
+    /// take it along.
     pub fn close(&self) {
         let mut replying = self.replying.lock();
         self.closed.store(true, Ordering::Relaxed);
@@ -392,7 +395,7 @@ impl carrier::Connection for Connection {
         let sending = self.sending.lock();
         let (end, peer) = (&sending.end, &self.path.peer);
         let goes_on = match peer.used_pair() {
-            // It begins as soon as both have met.
+            // It begins as soon as there is a pair.
             None => !peer.is_absent(),
             Some(pair) => !pair.is_over() && !pair.is_silent() && !end.waits_for_peer(),
         };

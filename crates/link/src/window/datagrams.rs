@@ -28,11 +28,11 @@ use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
 
 /// How soon a datagram that was not sent is tried again.
 const SOON_NS: u64 = 50_000;
-/// How long a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its own has its turn by
-/// then. Behind one that has timed out others do not wait until the receiver takes something again.
+/// How long a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its own has
+/// its turn by then. Behind one that has timed out others do not wait until the receiver takes something again.
 const PAIR_NS: u64 = 1_000_000_000;
-/// Where the receiver lives, and so may have to make a pair with many others first, it waits for so long: beside 23 others on two CPUs the
-/// last pair took more than a second. Less than a QP keeps it for.
+/// Where the receiver lives, and so may have to make a pair with many others first, it waits for so long: beside 23
+/// others on two CPUs the last pair took more than a second. Less than a QP keeps it for.
 const BUSY_PAIR_NS: u64 = 3_000_000_000;
 const ROOM_NS: u64 = 1_000_000_000;
 /// How long one that joins a group waits until those that are there can know.
@@ -46,7 +46,7 @@ pub struct Datagrams {
     groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
     /// Peers that are in a group.
     peers: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
-    /// From when on this process knows who is in which group; unset while it has sent to none.
+    /// When this process knows all members of groups (CLOCK_MONOTONIC, ns); unset while it has sent to none.
     known_from: OnceLock<u64>,
 }
 
@@ -55,7 +55,7 @@ struct Listener {
     qp: Weak<Qp>,
     lanes: OwnerLock<Lanes>,
     no_receive: NoReceive,
-    /// Since when a datagram for a peer waits, and one for a group.
+    /// Since when a datagram for a peer, or for a group (None), waits: CLOCK_MONOTONIC, ns.
     waits: OwnerLock<HashMap<Option<PeerId>, u64>>,
     has_waits: AtomicBool,
     /// Members of a group that have that datagram already.
@@ -65,8 +65,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// When a datagram that could not be sent to a peer, or to all of a group, is tried again; None, when it has waited for `limit`
-    /// nanoseconds.
+    /// When a datagram that could not be sent to a peer, or to all of a group, is tried again; None, when it has waited
+    /// for `limit` nanoseconds.
     fn tries_again(&self, to: Option<PeerId>, limit: u64) -> Option<u64> {
         let mut waits = self.waits.lock();
         self.has_waits.store(true, Ordering::Relaxed);
@@ -222,7 +222,8 @@ impl Datagrams {
         again
     }
 
-    /// Sends a datagram to all members of a group, each once. One that takes nothing does not hold up the others for long.
+    /// Sends a datagram to all members of a group, each once. One that takes nothing does not hold up the others for
+    /// long.
     fn send_to_group(
         &self,
         pairs: &Pairs,

@@ -1,4 +1,5 @@
-//! Answers to QPs that another thread has in hand. They are set aside, in their order, so that other QPs of the pair go on.
+//! Answers to QPs that another thread has in hand. They are set aside, in their order, so that other QPs of the pair go
+//! on.
 
 use super::connection::Connection;
 use super::pair::encode;
@@ -37,8 +38,8 @@ impl DeferredAnswers {
         self.0.is_empty()
     }
 
-    /// Handles an answer to a QP, or sets it aside where another thread has that in hand, and has it counted by `count`. False if there
-    /// are too many: it is to be looked at again.
+    /// Handles an answer to a QP, or sets it aside where another thread has that in hand, and has it counted by
+    /// `count`. False if there are too many: it is to be looked at again.
     pub fn handle(
         &mut self,
         connection: &Arc<Connection>,
@@ -66,9 +67,9 @@ impl DeferredAnswers {
         true
     }
 
-    /// Has answers that came before a request of the same peer taken in before it, for a moment: a thread that posts has the QP while its
-    /// put lasts, and a program that sees a message has its own Sends completed that the peer acknowledged before. One that is in the midst
-    /// of a batch may have it for longer, and wait for what comes behind.
+    /// Has answers that came before a request of the same peer taken in before it, for a moment: a thread that posts
+    /// has the QP while its put lasts, and a program that sees a message has its own Sends completed that the peer
+    /// acknowledged before. One that is in the midst of a batch may have it for longer, and wait for what comes behind.
     #[inline]
     pub fn catch_up(&mut self, connection: &Connection) {
         if self.0.is_empty() {

@@ -1,5 +1,5 @@
-//! What a process has of a window, and what its progress thread does: looks, and what is due by the clock. What comes is taken in by
-//! whichever thread looks ([`super::receive`]).
+//! What a process has of a window, and what its progress thread does: looks, and what is due by the clock. What comes
+//! is taken in by whichever thread looks ([`super::receive`]).
 
 use super::address;
 use super::connection::Connection;
@@ -87,15 +87,17 @@ impl Engine {
         Ok(connection)
     }
 
-    /// A pair with a process is over. Connections that have not used it, and so may mean the next process of that number, need another.
+    /// A pair with a process is over. Connections that have not used it, and so may mean the next process of that
+    /// number, need another.
     pub fn request_again(&self, peer: PeerId) {
         if self.connections.with(peer).iter().any(|connection| connection.peer().used_pair().is_none()) {
             self.pairs.request(peer);
         }
     }
 
-    /// The progress thread's look: where something has come, more may follow at once. The thread does not yield meanwhile: a
-    /// program that spins on the same CPU would have it for a whole slice, milliseconds, while a timer's wake-up preempts that program.
+    /// The progress thread's look: where something has come, more may follow at once. The thread does not yield
+    /// meanwhile: a program that spins on the same CPU would have it for a whole slice, milliseconds, while a timer's
+    /// wake-up preempts that program.
     fn look_out(&self, process: &'static Process) -> bool {
         let mut patience = self.patience.lock();
         let (patience, last) = &mut *patience;

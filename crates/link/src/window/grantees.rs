@@ -1,4 +1,5 @@
-//! Peers that were granted memory of this process, and this process as a grantee of theirs ([`vervain_window::pairs::grant`]).
+//! Peers that were granted memory of this process, and this process as a grantee of theirs
+//! ([`vervain_window::pairs::grant`]).
 
 use super::pair::Pair;
 use std::sync::{Arc, Weak};
@@ -37,7 +38,8 @@ impl Grantees {
         self.direct && pair.told(block::GIVEN_BACK) == count
     }
 
-    /// Notes that a peer is granted something, before it is: taking back waits for it even when the pair is over, as long as it lives.
+    /// Notes that a peer is granted something, before it is: taking back waits for it even when the pair is over, as
+    /// long as it lives.
     pub fn note(&self, pair: &Arc<Pair>) {
         let mut noted = self.noted.lock();
         if !noted.iter().any(|known| known.id == pair.id) {

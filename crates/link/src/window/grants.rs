@@ -1,5 +1,5 @@
-//! What peers ask of this process's memory, to put to it themselves, and what they answer; and taking back what they were granted
-//! ([`vervain_window::pairs::grant`]).
+//! What peers ask of this process's memory, to put to it themselves, and what they answer; and taking back what they
+//! were granted ([`vervain_window::pairs::grant`]).
 
 use super::connection::Connection;
 use super::connections::Connections;
@@ -134,7 +134,7 @@ impl Grants {
         }
     }
 
-    /// A peer has answered where a message belongs: whose message it is.
+    /// A peer has answered where a message belongs: the connection of that message.
     pub fn take_landing(&self, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) -> Option<Arc<Connection>> {
         let grant = Grant::decode(headers);
         let connection = self.connections.by_pair(grant.qpn, pair)?;
@@ -143,7 +143,7 @@ impl Grants {
         Some(connection)
     }
 
-    /// A READ has come, whose first PSN this is, and in its payload where its answer belongs.
+    /// A READ with the PSN `first` has come; its payload tells where the answer belongs.
     pub fn take_read(&self, pair: &Arc<Pair>, connection: &Connection, first: u32, message: &Message) {
         let word = |n| self.word(message, n);
         let (at, len, count, owner) = (word(0), word(1), word(2) as u32, word(3));

@@ -1,6 +1,6 @@
-//! Where a long message belongs: its sender asks before the first packet, its receiver tells the memory of the receive, which it claims
-//! for that, or that of the Write, and the sender puts the message there. One packet then stands for many, without their bytes. Where
-//! that memory is none that can be put to, the bytes go through the ring.
+//! Landings of long messages. The sender asks before the first packet where the message belongs; the receiver answers
+//! with the memory of the receive, which it claims for that, or of the Write; the sender puts the message there. One
+//! packet then stands for many, without their bytes. Where that memory cannot be put to, the bytes go through the ring.
 
 use super::grantees::Way;
 use super::pair::{Pair, encode};
@@ -22,7 +22,7 @@ use vervain_wire::{Headers, opcode};
 
 /// Messages from so many bytes on are worth the question, which takes a round trip.
 pub const LONG: u64 = 64 << 10;
-/// Packets that are put at once, before others and whoever takes a grant back get their turn: 1 MiB.
+/// Packets of one put, 1 MiB. Between two puts others have their turn, and a grant can be taken back.
 pub const AT_ONCE: u32 = (1 << 20) / block::MTU;
 /// Bytes of the question besides the headers: the length, and a number that the answer repeats.
 pub const QUESTION: usize = 16;
@@ -63,7 +63,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// That of a grant whose key is the PSN of the first packet.
+    /// That of a grant with the PSN of the first packet as its key.
     pub fn new(grant: Grant, channel: Box<dyn Channel>, used: Arc<UseGuard>) -> Place {
         Place { grant, channel, _used: used }
     }
@@ -89,7 +89,7 @@ impl Place {
         let (len, count) = (from.len(), self.grant.count);
         let stands = || !pair.is_over() && pair.told(block::TAKEN_BACK) == count;
         let to = self.grant.place(offset(self.first(), headers.bth.psn), len).filter(|_| stands())?;
-        // Room first: what is put twice is put in vain.
+        // Room first: without it the data would be put twice.
         if !pair.has_room(class) {
             return Some(Err(Refused::Full));
         }
@@ -188,17 +188,18 @@ impl Landing {
         }
     }
 
-    /// How many of the packets that are left of the message under way go as one: those of a put, where it has a landing.
+    /// How many of the packets that are left of the message under way go as one: those of a put, where it has a
+    /// landing.
     #[inline]
     pub fn packets(&self, left: u32) -> u32 {
         if self.is_long() && matches!(*self.destination.lock(), Destination::Here(_)) { left.min(AT_ONCE) } else { 1 }
     }
 
-    /// Sends a packet of a long message, or asks before the first one where the message belongs. None where the ring has to carry
-    /// its bytes.
+    /// Sends a packet of a long message, or asks before the first one where the message belongs. None where the ring
+    /// has to carry its bytes.
     #[inline]
     pub fn push(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
-        // What is read has its own way, and says nothing of the message before.
+        // A READ has its own way, and does not end the message before.
         let is_posted = || opcode::is_send(headers.bth.opcode) || opcode::is_write(headers.bth.opcode);
         if self.is_long() && is_posted() { self.push_long(pair, headers, from) } else { None }
     }

@@ -1,6 +1,6 @@
-//! QP 1 through a window: a management datagram is a datagram to QP 1 of a process. One that names an identifier goes to the process whose
-//! slot that begins with; a request for a service goes to any process of its node, which hands it on (`gsi`): to another one each time, so
-//! that one that stands still does not keep what is sent again and again.
+//! QP 1 through a window: a management datagram is a datagram to QP 1 of a process. An identifier in it begins with the
+//! slot of the process that it goes to; a request for a service goes to any process of its node, which hands it on
+//! (`gsi`): to another one each time, so that one that stands still does not keep what is sent again and again.
 
 use super::address;
 use super::pair::{PKEY, Pair, encode};
@@ -85,7 +85,8 @@ impl Mads {
         Ok(())
     }
 
-    /// Puts a MAD into the ring of its receiver; false if there is no pair with that yet, which is asked for, or no room.
+    /// Puts a MAD into the ring of its receiver; false if there is no pair with that yet, which is asked for, or no
+    /// room.
     fn push(&self, pairs: &Pairs, to: Receiver, payload: &[u8]) -> bool {
         let headers = Headers {
             bth: Bth { opcode: opcode::UD | opcode::SEND_ONLY, pkey: PKEY, dest_qpn: QPN, ..Bth::default() },

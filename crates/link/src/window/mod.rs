@@ -1,7 +1,12 @@
-//! The carrier through a window (`VERVAIN_WINDOW`): memory of nodes that may share no kernel, where a process puts and never reads. The
-//! protocol is that of `vervain-transport`; its packets go into the rings of pairs ([`vervain_window::pairs`]), which lose nothing. What
-//! comes is taken by whoever polls, by the watch, whom peers of this kernel wake, or by the progress thread, which looks ever more
-//! seldom while nothing comes.
+//! The carrier through a window (`VERVAIN_WINDOW`): memory of nodes that may share no kernel, where a process puts and
+//! never reads. The protocol is that of `vervain-transport`; its packets go into the rings of pairs
+//! ([`vervain_window::pairs`]), which lose nothing. A thread that polls takes in what comes, or the watch, which peers
+//! of this kernel wake, or the progress thread, which looks ever more seldom while nothing comes.
+//!
+//! [`engine::Engine`] has a part for each concern: `pairs` (how they begin and end), `connections`, `grants` (memory of
+//! either side that the other puts to), `datagrams` (UD and multicast), `mads` (QP 1), `receive` with `deferred`, and
+//! `watch`. A connection (`connection`) has the way of its packets in `slot_out`, and what is put where it belongs in
+//! `direct`.
 
 mod address;
 mod connection;
@@ -49,7 +54,8 @@ use vervain_window::pairs::slot::Kind;
 use vervain_window::{Options, PROCESSES, PutDevice};
 use watch::Looker;
 
-/// The window of the calling process, opened at the first call; None where the environment names none, or nothing goes that way.
+/// The window of the calling process, opened at the first call; None where the environment names none, or nothing goes
+/// that way.
 ///
 /// # Errors
 /// What is wrong with it, in a sentence.
@@ -102,8 +108,8 @@ impl Window {
         Ok(Window(Arc::new(Engine::new(device, process, direct, gsi))))
     }
 
-    /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number says
-    /// whose it is.
+    /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number
+    /// says whose it is.
     pub fn slots(&self) -> (u32, u32) {
         (PROCESSES, self.0.pairs.me().process)
     }
@@ -162,7 +168,7 @@ impl Carrier for Window {
     }
 
     fn serve(&self, process: &'static Process, _slot: u32, _services: &[ServiceClaim]) -> Result<()> {
-        // Whoever hands a MAD on finds out whom it is for.
+        // The process that gets a MAD hands it on to the one that it is for.
         process.expect_packets();
         process.wake_for_packets();
         Ok(())

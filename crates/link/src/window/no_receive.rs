@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Nanoseconds that a QP that had receives may be without one before messages for it are dropped: a program that has not seen yet
-/// the last ones cannot post more.
+/// Nanoseconds that a QP that had receives may be without one before messages for it are dropped: a program that has
+/// not seen yet the last ones cannot post more.
 const NO_RECEIVE_NS: u64 = 50_000_000;
 
 /// Whether a message may wait for a receive of its QP.

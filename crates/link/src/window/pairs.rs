@@ -1,4 +1,5 @@
-//! The pairs of this process: how they begin and end, by the doors ([`vervain_window::pairs::rendezvous`]), and the one with each peer.
+//! The pairs of this process: how they begin and end, by the doors ([`vervain_window::pairs::rendezvous`]), and the one
+//! with each peer.
 
 use super::pair::Pair;
 use std::collections::HashMap;
@@ -122,8 +123,8 @@ impl Pairs {
         std::mem::take(&mut *self.news.lock())
     }
 
-    /// The next look handles these, in the order in which they have happened. Called under the lock of the meeting: a connection
-    /// that is made after it finds no pair any more that is over.
+    /// The next look handles these, in the order in which they have happened. Called under the lock of the meeting: a
+    /// connection that is made after it finds no pair any more that is over.
     fn note(&self, events: Vec<Event>) {
         if events.is_empty() {
             return;
@@ -200,7 +201,8 @@ impl Pairs {
         self.meeting.lock().memory.long_ring(peer)
     }
 
-    /// Announces that this process lives, and looks whether its peers do: by the kernel's locks, or by the beats of other kernels'.
+    /// Announces that this process lives, and looks whether its peers do: by the kernel's locks, or by the beats of
+    /// other kernels'.
     pub fn beat(&self) {
         self.process.beat();
         let mut events = Vec::new();

@@ -1,5 +1,5 @@
-//! PSNs of Writes that were put, of which their target learns nothing by itself. They are needed for the attributes of a QP only
-//! (`man ibv_query_qp`), so the peer is asked then, and a Write sends none.
+//! PSNs of Writes that were put, of which their target learns nothing by itself. They are needed for the attributes of
+//! a QP only (`man ibv_query_qp`), so the peer is asked then, and a Write sends none.
 
 use super::pair::Pair;
 use super::peer_qp::PeerQp;
@@ -12,7 +12,7 @@ use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::ring::Class;
 use vervain_window::pairs::slot::Kind;
 
-/// How long the answer is waited for, whose sender may have no CPU or be stopped: then the last answer holds.
+/// How long the answer is waited for. Its sender may have no CPU or be stopped: then the last answer holds.
 const PATIENCE_NS: u64 = 20_000_000;
 /// Between two looks for it.
 const LOOK: Duration = Duration::from_micros(20);
@@ -46,8 +46,8 @@ impl PutPsns {
         self.told.load(Ordering::Acquire) as u32
     }
 
-    /// Asks the peer how far it is, if it may have put anything, and waits for the answer, which the next look takes in: of the watch
-    /// or the progress thread.
+    /// Asks the peer how far it is, if it may have put anything, and waits for the answer, which the next look takes
+    /// in: of the watch or the progress thread.
     pub fn ask(&self, peer: &PeerQp) {
         let Some(pair) = peer.pair().filter(|pair| self.is_granted.load(Ordering::Relaxed) && !pair.is_over()) else {
             return;

@@ -1,5 +1,6 @@
-//! Where the answer of a long READ belongs: the reader tells it with the request, if that is one piece of its memory in the window, and
-//! the responder puts it there. One packet then stands for many, without their bytes, as of a message that has a landing.
+//! Where the answer of a long READ belongs: the reader tells it with the request, if that is one piece of its memory in
+//! the window, and the responder puts it there. One packet then stands for many, without their bytes, as of a message
+//! that has a landing.
 
 use super::grantees::{Grantees, Way};
 use super::landing::{AT_ONCE, LONG, Place, Told};
@@ -27,11 +28,13 @@ pub const READ_WORDS: usize = 32;
 /// Where the answers of a connection's READs belong, in both directions.
 pub struct Reads {
     grantees: Weak<Grantees>,
-    /// READs under way whose answers the peer was told where to put, in their order; and whether there are any.
+    /// Where the peer was told to put the answers of READs under way, in their order.
     told: OwnerLock<VecDeque<Told>>,
+    /// Whether there are any.
     has_told: AtomicBool,
-    /// Where the peer has told this process to put the answers to its READs; and whether there are any.
+    /// Where this process was told to put the answers to the peer's READs.
     answers: OwnerLock<VecDeque<Place>>,
+    /// Whether there are any.
     has_answers: AtomicBool,
 }
 
@@ -47,7 +50,7 @@ impl Told {
 }
 
 impl Reads {
-    /// Of a connection whose peer becomes one of `grantees` by them.
+    /// Of a connection that makes its peer one of `grantees`.
     pub fn new(grantees: &Arc<Grantees>) -> Self {
         Reads {
             grantees: Arc::downgrade(grantees),
@@ -58,8 +61,8 @@ impl Reads {
         }
     }
 
-    /// Sends a READ request of `qp`, and with it where the answer belongs: `memory` of this process, found by a key. None where the answer has
-    /// to come through the ring.
+    /// Sends a READ request of `qp`, and with it where the answer belongs: `memory` of this process, found by a key.
+    /// None where the answer has to come through the ring.
     pub fn push_request(
         &self,
         qp: &Weak<Qp>,

@@ -1,5 +1,5 @@
-//! What comes from the pairs of this process: taken from their rings by whoever polls, or by the progress thread, and given to the QP
-//! that it is for.
+//! Receiving from the pairs of this process: a thread that polls, the watch or the progress thread takes messages from
+//! their rings and gives each to the QP that it is for.
 
 use super::connection::Connection;
 use super::deferred::DeferredAnswers;
@@ -30,8 +30,8 @@ use vervain_wire::{Headers, Packet, opcode, parse_headers_to};
 
 /// Messages of one pair before others get their turn: as many as there are slots for requests.
 const BATCH: usize = 32;
-/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its CPU in the midst of
-/// it; and between two looks.
+/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its
+/// CPU in the midst of it; and between two looks.
 const LANDING_ENDS_NS: u64 = 200_000_000;
 const LOOK: Duration = Duration::from_micros(20);
 /// Granules of a ring for long messages.
@@ -40,7 +40,7 @@ const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 /// A peer's region is full, which each of many peers says.
 static FULL: Reason = Reason::new();
 
-/// What whoever receives has in hand.
+/// State of the thread that receives.
 #[derive(Default)]
 pub struct Receiving {
     pairs: Vec<Inflow>,
@@ -48,11 +48,11 @@ pub struct Receiving {
     unanswered: Vec<Arc<Connection>>,
     /// Answers to QPs that another thread had.
     deferred: DeferredAnswers,
-    /// QPs that may send again, and whose send queue another thread had.
+    /// QPs that may send again: another thread had their send queues.
     held_up: Vec<Weak<Qp>>,
-    /// The next message of a pair is to be looked at again.
+    /// A message that was not taken is to be looked at again.
     later: bool,
-    /// That of the datagram in hand, out of reach of who has put it.
+    /// A copy of the payload of the datagram in hand, which its sender cannot change.
     payload: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ struct Inflow {
     incoming: Incoming,
     /// The peer has asked for a ring for long messages, and has not been told.
     owes_ring: bool,
-    /// Groups that the peer is to be told of.
+    /// Groups that were joined or left, for the peer to know.
     groups: Vec<(Kind, [u8; 16])>,
 }
 
@@ -93,7 +93,7 @@ impl Taken {
 }
 
 impl Receiving {
-    /// Whether something waits that no peer will ring for.
+    /// Whether something is left to do that no peer will ring for.
     pub fn has_more(&self) -> bool {
         !self.unanswered.is_empty()
             || !self.deferred.is_empty()
@@ -202,7 +202,7 @@ impl Engine {
     /// progress thread sees to it. Waits for no lock.
     pub fn is_all_said(&self) -> bool {
         let is_put_to = self.connections.is_put_to();
-        // In this order: what ends a message is acknowledged by whoever receives.
+        // In this order: the thread that receives acknowledges the end of a message.
         let owes = match self.receiving.try_lock() {
             Some(rx) => rx.owes_peers(),
             None => self.receiving.raw().comes_free(),
@@ -210,7 +210,8 @@ impl Engine {
         !is_put_to && !owes
     }
 
-    /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program sees them.
+    /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program
+    /// sees them.
     pub fn let_message_arrive(&self, process: &'static Process, connection: &Connection) {
         let until = now_ns() + LANDING_ENDS_NS;
         while connection.is_put_to() && now_ns() < until {
@@ -220,7 +221,7 @@ impl Engine {
         }
     }
 
-    /// What is left to do may be done when nothing comes any more: the progress thread sees to it.
+    /// Has the progress thread see to what is left, as nothing more may come.
     #[cold]
     fn hand_over(&self, process: &'static Process) {
         if self.next_look.load(Ordering::SeqCst) > now_ns() + FIRST_LOOK_NS {
@@ -249,7 +250,7 @@ impl Engine {
         any
     }
 
-    /// Sees who has come and gone.
+    /// Makes and ends pairs, if something has happened at the doors.
     fn meet(&self, rx: &mut Receiving) {
         if !self.pairs.is_rung() {
             return;
@@ -325,21 +326,22 @@ impl Engine {
             }
         }
         self.tell_pair(&mut rx.pairs[i]);
-        // What was said in a look before, nothing of the program's has followed.
+        // Nothing of the program's has followed what was acknowledged in the look before.
         if !any {
             pair.flush();
         }
         any
     }
 
-    /// Takes the packets that a peer has put before its end: an adapter would have taken them in by then, whatever became of their
-    /// sender. Nothing goes back, as its memory may be another's. What cannot be taken now is lost, as without a receive; and so is
-    /// what is for a connection that has not used the pair, which may be made for the next process of that number.
+    /// Takes the packets that a peer has put before its end: an adapter would have taken them in by then, whatever
+    /// became of their sender. Nothing goes back, as its memory may be another's. What cannot be taken now is lost, as
+    /// without a receive; and so is what is for a connection that has not used the pair, which may be made for the next
+    /// process of that number.
     fn take_last(&self, rx: &mut Receiving, peer: PeerId) {
         let Some(i) = rx.pairs.iter().position(|inflow| inflow.pair.peer == peer) else { return };
         let pair = Arc::clone(&rx.pairs[i].pair);
         pair.end();
-        // No more than it can have put: whoever lives, and says that it has another pair, may go on.
+        // No more than it can have put: a living peer that has announced another pair may go on.
         for _ in 0..block::SLOTS {
             if pair.is_distrusted() {
                 return;
@@ -352,7 +354,7 @@ impl Engine {
         }
     }
 
-    /// Tells a peer what it is to know besides packets, as far as there is room.
+    /// Sends a peer its messages of other kinds than packets, as far as there is room.
     fn tell_pair(&self, inflow: &mut Inflow) {
         let peer = inflow.pair.peer;
         if inflow.owes_ring {
@@ -447,7 +449,7 @@ impl Engine {
             return Taken::Yes;
         };
         if opcode::is_request(bth.opcode) && qp.is_stopped() {
-            // And so does all that comes behind it from that process.
+            // So does all that comes behind it from that process.
             return Taken::Later;
         }
         // What was put where it belongs its sender counts in both directions.
@@ -523,7 +525,7 @@ impl Engine {
         true
     }
 
-    /// Says what the responders have to say; whether any could.
+    /// Sends what the responders have to send; whether any did.
     fn answer(&self, rx: &mut Receiving) -> bool {
         let mut any = false;
         rx.unanswered.retain(|connection| {

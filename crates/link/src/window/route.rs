@@ -1,5 +1,5 @@
-//! What a packet of RoCE has in its IP header, and one of InfiniBand in its LRH and GRH: through a window it stands in front of the
-//! payload of a datagram.
+//! What a packet of RoCE has in its IP header, and one of InfiniBand in its LRH and GRH: through a window it stands in
+//! front of the payload of a datagram.
 
 use vervain_hca::device::{Device, lids};
 use vervain_hca::{AhAttr, Gid};

@@ -1,5 +1,5 @@
-//! How long messages over UC wait for a peer that is not there, or takes nothing. Then they are lost, as on a network: UC has no
-//! timer of the protocol's.
+//! How long messages over UC wait for a peer that is not there, or takes nothing. Then they are lost, as on a network:
+//! UC has no timer of the protocol's.
 
 use super::pair::Pair;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The watch: a thread that sleeps until a peer on this kernel wakes it, and takes in what has come where nobody polls. It asks to be
-//! woken before it sleeps ([`vervain_window::pairs::waking`]); where the program has polled and taken everything before it was there,
-//! it does not ask again for a while.
+//! The watch: a thread that sleeps until a peer on this kernel wakes it, and takes in what has come where nobody polls.
+//! It asks to be woken before it sleeps ([`vervain_window::pairs::waking`]); where the program has polled and taken
+//! everything before it was there, it does not ask again for a while.
 
 use super::pace::{FIRST_LOOK_NS, polls_steadily};
 use super::pairs::Pairs;
@@ -28,7 +28,8 @@ pub trait Looker: Send + Sync + 'static {
     /// Takes in what has come; whether there was anything.
     fn look(&self, process: &'static Process) -> bool;
 
-    /// The look before a sleep, behind which each put of a peer finds that this process sleeps. None while the process is paused.
+    /// The look before a sleep, behind which each put of a peer finds that this process sleeps. None while the process
+    /// is paused.
     fn last_look(&self, process: &'static Process) -> Option<bool>;
 }
 
@@ -47,7 +48,8 @@ impl Watch {
         self.stands.load(Ordering::Relaxed)
     }
 
-    /// Starts the thread, where there can be one, once. Called by the progress thread, whose signal mask the new one has too.
+    /// Starts the thread, where there can be one, once. Called by the progress thread, whose signal mask the new one
+    /// has too.
     pub fn start(&self, looker: &Arc<impl Looker>, process: &'static Process) {
         if self.begun.swap(true, Ordering::Relaxed) {
             return;
@@ -118,8 +120,8 @@ fn stand(looker: &impl Looker, process: &'static Process) {
 
 /// How long the watch stays away next, after a round of `took` in which threads of the program have looked so often.
 ///
-/// Where the program polls without a pause, it takes in what comes. Where it looks now and then, something that was `found` here may be
-/// what it did not take in, as whoever put it had this thread woken and run in its stead.
+/// Where the program polls without a pause, it takes in what comes. Where it looks now and then, a message that was
+/// `found` here may be one that it would have taken in, had the sender not woken this thread to run in its stead.
 fn next_rest(rest: Duration, looks: u32, took: Duration, found: bool) -> Duration {
     let polls = polls_steadily(looks, took.as_nanos() as u64);
     match (looks, found) {

@@ -1,6 +1,6 @@
-//! Writes that this process carries out itself, in memory that the peer has granted it ([`vervain_window::pairs::grant`]): RDMA Writes
-//! without immediate data, where nothing of the connection is under way before them. All others go through the ring, as do those
-//! to memory that is not granted.
+//! Writes that this process carries out itself, in memory that the peer has granted it
+//! ([`vervain_window::pairs::grant`]): RDMA Writes without immediate data, where nothing of the connection is under way
+//! before them. All others go through the ring, as do those to memory that is not granted.
 
 use super::grantees::Way;
 use super::pair::Pair;
@@ -92,14 +92,15 @@ impl Granted {
         }
     }
 
-    /// Whether the device puts so many bytes there: others go through the ring, or if they are many, but for their ends.
+    /// Whether the device puts so many bytes there: others go through the ring, or if they are many, but for their
+    /// ends.
     #[inline]
     fn takes(&self, to: u64, len: u64) -> bool {
         self.channel.as_ref().is_some_and(|channel| (to | len).is_multiple_of(channel.traits().grain))
     }
 
-    /// Where in the peer's region `[addr, addr + len)` of `rkey` lies, if that is granted now, `count` being how often the peer has
-    /// taken grants back.
+    /// Where in the peer's region `[addr, addr + len)` of `rkey` lies, if that is granted now, `count` being how often
+    /// the peer has taken grants back.
     #[inline]
     fn place(&mut self, count: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
         let grant = match self.last {
@@ -138,8 +139,9 @@ impl Writes {
         self.granted.lock().forget();
     }
 
-    /// Carries out request `n` to `peer`, if it is a Write to granted memory: how many bytes it has, where it is done so. A Write that
-    /// it has begun and does not finish goes through the ring from its beginning, as a packet that is sent again does.
+    /// Carries out request `n` to `peer`, if it is a Write to granted memory: how many bytes it has, where it is done
+    /// so. A Write that it has begun and does not finish goes through the ring from its beginning, as a packet that is
+    /// sent again does.
     pub fn execute(&self, peer: &PeerQp, sends: &Sends<'_>, n: u32) -> Option<u64> {
         let request = sends.get(n).filter(|request| request.opcode == Opcode::Write && request.length != 0)?;
         let pair = peer.pair().filter(|pair| !pair.is_over() && !pair.is_silent())?;
@@ -166,7 +168,8 @@ impl Writes {
             let put = Put { to: to + from, from: Origin::Source(&source) };
             granted.channel.as_mut()?.put(&[put]).ok()?;
             if pair.is_over() || pair.told(block::TAKEN_BACK) != count {
-                // The owner may not have waited for this one, and have given the memory to something else of its program's.
+                // The owner may not have waited for this one, and have given the memory to something else of its
+                // program's.
                 return None;
             }
             from += len;
@@ -177,8 +180,8 @@ impl Writes {
         Some(request.length)
     }
 
-    /// Whether a Write waits until nothing is under way, and is put then. A short one behind few others does not: through the ring it
-    /// is there sooner.
+    /// Whether a Write waits until nothing is under way, and is put then. A short one behind few others does not:
+    /// through the ring it is there sooner.
     pub fn waits_for_turn(&self, peer: &PeerQp, request: &RemoteRequest) -> bool {
         if request.opcode != Opcode::Write || request.length == 0 {
             self.behind_others.store(0, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Whether a peer on another kernel lives, whose locks are not seen here. Every [`BEAT_NS`] each side puts a new count into the other's
-//! block ([`super::block::BEAT`]), and looks at the one in its own. Looks are counted, not time: a process that stood still finds old
-//! counts for that reason alone, but has not looked meanwhile.
+//! Whether a peer on another kernel lives, whose locks are not seen here. Every [`BEAT_NS`] each side puts a new count
+//! into the other's block ([`super::block::BEAT`]), and looks at the one in its own. Looks are counted, not time: a
+//! process that stood still finds old counts for that reason alone, but has not looked meanwhile.
 
 /// Nanoseconds between two beats of a process.
 pub const BEAT_NS: u64 = 100_000_000;

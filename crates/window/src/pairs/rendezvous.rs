@@ -1,9 +1,10 @@
-//! How the processes of a window find each other: by their doors ([`super::door`]). A process that requests a pair puts its state into
-//! the peer's door, again and again until the peer has answered. The peer makes a block for that end of a pair and no other, and
-//! announces it; then the first one does the same. A side that knows the block which the other has for it can send: the pair is up.
+//! How the processes of a window find each other: by their doors ([`super::door`]). A process that requests a pair puts
+//! its state into the peer's door, again and again until the peer has answered. The peer makes a block for that end of
+//! a pair and no other, and announces it; then the first one does the same. A side that knows the block which the other
+//! has for it can send: the pair is up.
 //!
-//! A process that reuses a number has another incarnation: pairs with the one before are over. So is a pair of which one side announces
-//! a different end. No block serves two pairs before it has rested.
+//! A process that reuses a number has another incarnation: pairs with the one before are over. So is a pair of which
+//! one side announces a different end. No block serves two pairs before it has rested.
 
 use super::block;
 use super::door::{self, End, State};
@@ -55,8 +56,8 @@ pub enum Event {
         /// The block that this process has for it.
         own: u64,
     },
-    /// A pair is over: the process has ended, or it has another pair, or another process has its number. When nobody looks at the
-    /// block any more it is to be given back ([`Memory::give_back`]).
+    /// A pair is over: the process has ended, or it has another pair, or another process has its number. When nobody
+    /// looks at the block any more it is to be given back ([`Memory::give_back`]).
     Down {
         /// The peer of it.
         peer: PeerId,
@@ -169,8 +170,9 @@ impl fmt::Debug for Rendezvous {
 }
 
 impl Rendezvous {
-    /// For process `me`, whose `incarnation`, not zero, no process had before. States for earlier ones are wiped out: a peer that means
-    /// this one puts its own again. Each peer is told of the new incarnation, so that none goes on with the one before.
+    /// For process `me`, whose `incarnation`, not zero, no process had before. States for earlier ones are wiped out: a
+    /// peer that means this one puts its own again. Each peer is told of the new incarnation, so that none goes on with
+    /// the one before.
     pub fn new(device: Arc<dyn PutDevice>, me: PeerId, incarnation: u64) -> Self {
         let layout = device.facts().layout;
         let (begin, words) = (layout.door(me.process) / 8, layout.door_len() / 8);
@@ -242,8 +244,8 @@ impl Rendezvous {
         Bell::place(layout, of) + 8
     }
 
-    /// Ends pairs with dead peers, of a few that are looked at in each call: the kernel goes through the locks of all processes to say
-    /// whether one lives, which takes the longer the more pairs there are between them.
+    /// Ends pairs with dead peers, of a few that are looked at in each call: the kernel goes through the locks of all
+    /// processes to say whether one lives, which takes the longer the more pairs there are between them.
     pub fn drop_dead_pairs(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         let has_other = |(peer, known): (&PeerId, &Peer)| {
             let is_other = *peer != self.announcer.me && known.pair.as_ref().is_some_and(|pair| pair.with.is_some());
@@ -308,7 +310,8 @@ impl Rendezvous {
         }
         let is_known = self.pair(peer).is_some_and(|pair| pair.with.is_some());
         if !is_known && self.announcer.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false)) {
-            // The state is not of a living process. A block for that one would be free again while the real writer can put there.
+            // The state is not of a living process. A block for that one would be free again while the real writer can
+            // put there.
             return;
         }
         if self.pair(peer).is_none() && !self.begin(peer, false, memory) {

@@ -1,5 +1,5 @@
-//! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of the word of its
-//! slot. The receiver looks at one word; it takes a message without having to send anything.
+//! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of
+//! the word of its slot. The receiver looks at one word; it takes a message without having to send anything.
 
 use super::block::{self, ASLEEP, TAKEN, WOKEN};
 use super::byte_ring::ByteRing;
@@ -22,9 +22,11 @@ const LONG: u64 = 4096;
 const TELL_SLOTS: u64 = block::SLOTS / 4;
 const TELL_BYTES: u64 = block::BYTES / 4;
 
-/// Bytes of an acknowledgement that goes with a message: as much of the headers of one as differs from those of the message.
+/// Bytes of an acknowledgement that goes with a message: as much of the headers of one as differs from those of the
+/// message.
 pub const ACKNOWLEDGEMENT: usize = 12;
-/// An acknowledgement that goes with a message. Its first word names operation and QP: a later one of the same stands for it.
+/// An acknowledgement that goes with a message. Its first word names operation and QP: a later one of the same stands
+/// for it.
 pub type Acknowledgement = [u8; ACKNOWLEDGEMENT];
 
 /// Why a message was not sent.
@@ -34,12 +36,13 @@ pub enum Unsent {
     Full,
     /// The source is not there.
     Memory,
-    /// The peer has told what cannot be, or the device refuses what was asked for with its numbers: nothing goes there any more.
+    /// The peer has told what cannot be, or the device refuses what was asked for with its numbers: nothing goes there
+    /// any more.
     Broken,
 }
 
-/// Classes of messages, by their right to the last slots: each goes on while those before it cannot. The number is that of slots left to
-/// others.
+/// Classes of messages, by their right to the last slots: each goes on while those before it cannot. The number is that
+/// of slots left to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Requests.
@@ -79,7 +82,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// To the block `to` of the peer at the end of `channel`, which tells what it has taken in the block `own` of `region`.
+    /// To the block `to` of the peer at the end of `channel`, which tells what it has taken in the block `own` of
+    /// `region`.
     pub fn new(mut channel: Box<dyn Channel>, to: u64, region: Region, own: u64) -> Self {
         channel.prepare(to, block::SLOTS_AT..block::slot_at(block::SLOTS - 1) + block::SLOT, block::SLOT);
         let traits = channel.traits();
@@ -113,7 +117,8 @@ impl Outgoing {
         self.waking = Some((waking, barrier));
     }
 
-    /// Has `f` put what may become visible later: before something else does that `f` has not put, or at [`Outgoing::flush`].
+    /// Has `f` put what may become visible later: before something else does that `f` has not put, or at
+    /// [`Outgoing::flush`].
     #[inline]
     pub fn later<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.is_later, true);
@@ -141,8 +146,8 @@ impl Outgoing {
         self.traits.is_slow
     }
 
-    /// Keeps an acknowledgement for the next message that has room for it behind its headers; before any other, and at a flush, it is
-    /// sent as one with `headers`. Whether it stands for one that was kept before, which is not sent.
+    /// Keeps an acknowledgement for the next message that has room for it behind its headers; before any other, and at
+    /// a flush, it is sent as one with `headers`. Whether it stands for one that was kept before, which is not sent.
     ///
     /// # Errors
     /// As [`Unsent`] says of one of somebody else that was kept.
@@ -223,8 +228,8 @@ impl Outgoing {
         waking.wake(self.channel.as_mut(), asleep.into());
     }
 
-    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has put one.
-    /// The caller passes a barrier, looks once more, and then sleeps.
+    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has
+    /// put one. The caller passes a barrier, looks once more, and then sleeps.
     pub fn announce_sleep(&mut self) -> bool {
         if !self.lacks_announcement() {
             return false;
@@ -325,8 +330,9 @@ impl Outgoing {
         self.send(kind, headers, payload)
     }
 
-    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region. They may be more
-    /// than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and behind what it puts.
+    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region.
+    /// They may be more than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and
+    /// behind what it puts.
     ///
     /// # Errors
     /// As [`Unsent`] says.
@@ -373,7 +379,8 @@ impl Outgoing {
         self.put_slot(headers, meaning, [at, 0, 0, 0], Some(&padded), mark)
     }
 
-    /// Puts one slot: payload, header words, place, then the tag. `named` has the place, and of a landed payload the length and the ends.
+    /// Puts one slot: payload, header words, place, then the tag. `named` has the place, and of a landed payload the
+    /// length and the ends.
     #[inline]
     fn put_slot(
         &mut self,
@@ -582,7 +589,8 @@ impl Incoming {
         (self.taken - self.told >= TELL_SLOTS || self.bytes >= TELL_BYTES).then(|| self.tell())
     }
 
-    /// How many were taken, if the peer does not know, and it lacks more than slots for that; or `any` it does not know.
+    /// How many were taken, if the peer does not know, and it lacks more than slots for that; or `any` it does not
+    /// know.
     #[inline]
     pub fn untold(&mut self, any: bool) -> Option<u64> {
         (self.bytes > 0 || any && self.taken != self.told).then(|| self.tell())

@@ -13,7 +13,8 @@ use vervain_window::{CELL, GRANULE, Layout, PROCESSES, Plan, PutDevice, REST_MS,
 const MOST: u64 = 3;
 /// Steps after which a stall is over.
 const STALL: u64 = 100;
-/// Steps in which all that is wanted must come up, and all that was sent must be taken, once nothing goes wrong any more.
+/// Steps in which all that is wanted must come up, and all that was sent must be taken, once nothing goes wrong any
+/// more.
 const PATIENCE: u64 = 40_000;
 
 /// What a run has come to.

@@ -1,4 +1,5 @@
-//! A process of the simulation: it does with pairs what a carrier does with them, and checks each message that it takes.
+//! A process of the simulation: it does with pairs what a carrier does with them, and checks each message that it
+//! takes.
 
 use crate::message::{Buffer, Stamp};
 use crate::random::Random;

@@ -1,11 +1,11 @@
 //! RoCE v2 over ordinary UDP sockets, in the shape of quinn-udp: all that depends on the operating system is here, and
-//! nothing of the protocol. A [`Port`] is the sockets of one local address. A [`SendBatch`] merges packets into trains that
-//! the kernel cuts (UDP_SEGMENT), and seals each with its ICRC; a [`ReceiveBatch`] takes trains from the kernel whole
-//! (UDP_GRO) and hands out the packets.
+//! nothing of the protocol. A [`Port`] is the sockets of one local address. A [`SendBatch`] merges packets into trains
+//! that the kernel cuts (UDP_SEGMENT), and seals each with its ICRC; a [`ReceiveBatch`] takes trains from the kernel
+//! whole (UDP_GRO) and hands out the packets.
 //!
 //! The ICRC covers the IPv4 header with its identification, which a program cannot set. But an unconnected socket that
-//! insists on "don't fragment" sends identification 0, and the segments cut from a train count up from it, so that it is
-//! known beforehand.
+//! insists on "don't fragment" sends identification 0, and the segments cut from a train count up from it, so that it
+//! is known beforehand.
 
 pub(super) mod address;
 mod ancillary;

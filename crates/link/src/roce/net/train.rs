@@ -1,5 +1,5 @@
-//! A train: packets of one size, the last one perhaps shorter, to one process of one address, which go to the kernel in one
-//! piece. Here is what may join one; the bytes are in [`super::send`].
+//! A train: packets of one size, the last one perhaps shorter, to one process of one address, which go to the kernel in
+//! one piece. Here is what may join one; the bytes are in [`super::send`].
 
 use super::address::RawAddress;
 use super::ancillary::Control;
@@ -75,7 +75,8 @@ impl Train {
         self.bytes -= bytes;
     }
 
-    /// Whether a packet of `bytes` bytes of flow `key` may be the next, and after it others up to `packets`, none longer.
+    /// Whether a packet of `bytes` bytes of flow `key` may be the next, and after it others up to `packets`, none
+    /// longer.
     pub fn admits(&self, key: &FlowKey, bytes: usize, packets: usize) -> bool {
         let even = self.bytes == self.packets * self.segment;
         let in_size = if packets == 1 { bytes <= self.segment } else { bytes == self.segment };

@@ -1,5 +1,6 @@
-//! What the responders of this process have to say: acknowledgements, which wait for a packet that goes the same way, for a
-//! program that has just got a message often answers; and what READs and atomics are answered with, which does not wait.
+//! What the responders of this process have to say: acknowledgements, which wait for a packet that goes the same way,
+//! for a program that has just got a message often answers; and what READs and atomics are answered with, which does
+//! not wait.
 
 use super::{FEW, Receiver};
 use crate::roce::connection::Connection;
@@ -54,8 +55,8 @@ impl AcksDue {
         self.urgent && !self.connections.is_empty()
     }
 
-    /// Whether the requests look like a stream, which needs its acknowledgements to go on. To a few packets, or to one message,
-    /// however long, an answer may follow at once.
+    /// Whether the requests look like a stream, which needs its acknowledgements to go on. To a few packets, or to one
+    /// message, however long, an answer may follow at once.
     pub(super) fn is_stream(&self) -> bool {
         self.requests > FEW && (self.in_message || self.messages > 1)
     }
@@ -105,8 +106,8 @@ impl AcksDue {
         self.begin(now);
     }
 
-    /// Has acknowledgements that are due put into the batches of the ports without waiting for anybody; false while other
-    /// threads have what that takes.
+    /// Has acknowledgements that are due put into the batches of the ports without waiting for anybody; false while
+    /// other threads have what that takes.
     pub(super) fn acknowledge_if_free(&self) -> bool {
         self.connections.iter().fold(true, |all, connection| {
             let done = connection.qp.upgrade().is_none_or(|qp| connection.acknowledge_if_free(&qp));

@@ -1,7 +1,7 @@
-//! Reliable packets that wait for their QP: responses whose send queue another thread had, and what came after them from the
-//! same process, in that order; and those for a QP that is stopped. A program must not find an answer to a message of its own whose completion is still to come,
-//! and over XRC such an answer is for another QP. But one QP may be busy for long (`ibv_wr_start`); the others wait for a
-//! while only.
+//! Reliable packets that wait for their QP: responses whose send queue another thread had, and what came after them
+//! from the same process, in that order; and those for a QP that is stopped. A program must not find an answer to a
+//! message of its own whose completion is still to come, and over XRC such an answer is for another QP. But one QP may
+//! be busy for long (`ibv_wr_start`); the others wait for a while only.
 
 use super::RxState;
 use crate::roce::connection::Connection;

@@ -1,4 +1,5 @@
-//! Which connection a packet is for. Whatever fails a check changes nothing but a counter, and nothing is answered to it.
+//! Which connection a packet is for. Whatever fails a check changes nothing but a counter, and nothing is answered to
+//! it.
 
 use super::RxState;
 use super::deferred::must_wait;
@@ -178,8 +179,8 @@ impl Addressees {
         Some((connection, qp))
     }
 
-    /// Whether a UC packet goes on to the responder now. One that comes before the receive it takes is kept, or dropped (IBA
-    /// 9.8.2.2); all are kept while the QP is stopped.
+    /// Whether a UC packet goes on to the responder now. One that comes before the receive it takes is kept, or dropped
+    /// (IBA 9.8.2.2); all are kept while the QP is stopped.
     fn admit_uc(&self, state: &mut RxState, rx: &RxPacket<'_>, connection: &Connection, qp: &Qp) -> bool {
         let (bth, awaiting) = (rx.bth(), &mut state.awaiting_receive);
         let takes = takes_receive(bth.opcode);
@@ -202,8 +203,9 @@ impl Addressees {
         !is_early
     }
 
-    /// A probe that has come to a QP of this process, or a UC or UD packet with the mark that has been taken in, after everything
-    /// that its sender sent before: one echo goes back. What does not come from a sender of that QP gets none.
+    /// A probe that has come to a QP of this process, or a UC or UD packet with the mark that has been taken in, after
+    /// everything that its sender sent before: one echo goes back. What does not come from a sender of that QP gets
+    /// none.
     pub(super) fn answer_probe(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         let (bth, from) = (rx.bth(), rx.datagram.from.ip());
         let asker = match (self.connections.get(bth.dest_qpn), rx.packet.headers.deth) {
@@ -231,8 +233,8 @@ fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
     if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
 }
 
-/// Whether such packets are for the half of a QP that there is: an XRC initiator has no responder, its target no requester
-/// (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
+/// Whether such packets are for the half of a QP that there is: an XRC initiator has no responder, its target no
+/// requester (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
 fn takes(qp: &Qp, opcode: u8) -> bool {
     if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) {
         return false;

@@ -1,7 +1,7 @@
-//! From the socket to the QP. Whoever receives takes packets from the sockets here. `demux` checks each and finds the requester
-//! or responder that it is for; `acks` says when the responders' acknowledgements and answers leave. Packets that cannot be
-//! handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable messages that came
-//! before a receive for them.
+//! From the socket to the QP. Whoever receives takes packets from the sockets here. `demux` checks each and finds the
+//! requester or responder that it is for; `acks` says when the responders' acknowledgements and answers leave. Packets
+//! that cannot be handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable
+//! messages that came before a receive for them.
 
 mod acks;
 mod deferred;
@@ -130,8 +130,8 @@ impl Roce {
         self.receive_by(rx, true)
     }
 
-    /// Takes in what has come, for a thread that asks all the time: ports where nothing comes are left out of most polls, and
-    /// a poll ends with the first few packets.
+    /// Takes in what has come, for a thread that asks all the time: ports where nothing comes are left out of most
+    /// polls, and a poll ends with the first few packets.
     pub(super) fn receive_in_poll(&self, rx: &mut Receiver) -> bool {
         rx.polls = rx.polls.wrapping_add(1);
         self.receive_by(rx, rx.ports.len() < 2)
@@ -206,8 +206,8 @@ impl Roce {
     fn receive_batch(&self, process: &Process, rx: &mut Receiver, i: usize) -> Option<Nanos> {
         let Receiver { batch, ports, state, strays, cut_short, .. } = rx;
         let port = &ports[i];
-        // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that gets the
-        // answer finds its own send complete, as with an HCA.
+        // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that
+        // gets the answer finds its own send complete, as with an HCA.
         let is_request = |d: &Datagram<'_>| is_request(d.bytes);
         let taken = process.handle_packets(|| {
             // Not before: a pause that began in between would leave what was taken to nobody.
@@ -227,8 +227,8 @@ impl Roce {
         taken.flatten()
     }
 
-    /// Takes in all that has come until now, and all that this process has to say to itself about it. False if a pause kept it
-    /// from that.
+    /// Takes in all that has come until now, and all that this process has to say to itself about it. False if a pause
+    /// kept it from that.
     pub(super) fn take_in_all(&self, rx: &mut Receiver) -> bool {
         rx.cut_short = false;
         self.empty_sockets(rx);
@@ -327,7 +327,8 @@ impl Roce {
         Ok(())
     }
 
-    /// Takes packets of this process that came to others, and those that it kept when it stood still. False if it could not now.
+    /// Takes packets of this process that came to others, and those that it kept when it stood still. False if it could
+    /// not now.
     pub(super) fn adopt_strays(&self) -> bool {
         let Some(process) = Process::current() else { return true };
         let is_stopped = process.is_stopped();
@@ -335,8 +336,8 @@ impl Roce {
             return false;
         }
         let Some(mut rx) = self.receiving.try_lock() else {
-            // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still there when
-            // this is called again, which is at once.
+            // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still
+            // there when this is called again, which is at once.
             nap(STRAYS_WAIT);
             return false;
         };

@@ -1,7 +1,7 @@
-//! UC and UD messages that came before there was a receive for them. A poll may take in more of them than the program has
-//! posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it has seen
-//! what the poll has found. So they are kept until it has had the time. A QP that had no receive to begin with is no such
-//! case: what comes for it is dropped at once. What comes for a QP that is stopped is kept until it goes on.
+//! UC and UD messages that came before there was a receive for them. A poll may take in more of them than the program
+//! has posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it
+//! has seen what the poll has found. So they are kept until it has had the time. A QP that had no receive to begin with
+//! is no such case: what comes for it is dropped at once. What comes for a QP that is stopped is kept until it goes on.
 
 use super::RxState;
 use super::demux::{Addressees, RxPacket};
@@ -92,8 +92,8 @@ impl AwaitingReceive {
         self.queues.iter().find(holds).map(|queue| (queue.qpn, Arc::clone(&queue.ended)))
     }
 
-    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped. One that is stopped has
-    /// the time that it `stands` besides.
+    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped. One that
+    /// is stopped has the time that it `stands` besides.
     pub(super) fn keep(
         &mut self,
         rx: &RxPacket<'_>,
@@ -194,7 +194,8 @@ impl Addressees {
     }
 }
 
-/// Whether a packet of UC or UD takes a receive (IBA 9.8.2.2): the first of a SEND, the last of a WRITE with immediate data.
+/// Whether a packet of UC or UD takes a receive (IBA 9.8.2.2): the first of a SEND, the last of a WRITE with immediate
+/// data.
 pub(super) fn takes_receive(op: u8) -> bool {
     opcode::is_send(op) && opcode::starts(op) || opcode::is_write(op) && opcode::has_imm(op)
 }
