@@ -48,7 +48,7 @@ impl Datagrams {
     }
 
     /// `qp` receives from now on.
-    pub(super) fn listen(&self, qp: &Arc<Qp>) {
+    pub(super) fn register_qp(&self, qp: &Arc<Qp>) {
         let (lanes, psn) = (OwnerLock::default(), AtomicU32::new(0));
         let (qpn, qp, closed) = (qp.qp_num(), Arc::downgrade(qp), Arc::default());
         self.listeners.lock().insert(qpn, Arc::new(Listener { qp, lanes, psn, closed }));

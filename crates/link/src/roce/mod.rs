@@ -199,7 +199,7 @@ impl Carrier for Roce {
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        self.addressees.datagrams.listen(qp);
+        self.addressees.datagrams.register_qp(qp);
         let (mut opened, mut refused) = (false, None);
         for address in self.own_addresses(qp) {
             match self.ports.open(qp.process(), address) {
@@ -324,7 +324,7 @@ impl EventHandler for Roce {
 
     /// Lets other processes into the ports, and takes packets of this process that came to them.
     fn handle_events(&self, _process: &'static Process) {
-        self.adopt_strays();
+        self.adopt_misrouted();
     }
 
     fn leave(&self) -> Result<()> {

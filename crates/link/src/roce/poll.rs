@@ -192,7 +192,7 @@ impl Roce {
             state.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
             return (false, Some(now + PAUSED_NS));
         }
-        let still_kept = self.has_kept.swap(false, Ordering::SeqCst) && !self.adopt_strays();
+        let still_kept = self.has_kept.swap(false, Ordering::SeqCst) && !self.adopt_misrouted();
         let is_wanted = || self.poll_state.timers.next() != NEVER || self.ports.packet_fd().is_some_and(is_readable);
         if state.rate.is_watched() && is_wanted() {
             // The program sees to it, if it polls.

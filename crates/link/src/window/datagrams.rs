@@ -97,7 +97,7 @@ impl Listener {
 
 impl Datagrams {
     /// `qp` receives from now on.
-    pub fn listen(&self, qp: &Arc<Qp>) {
+    pub fn register_qp(&self, qp: &Arc<Qp>) {
         let listener = Listener {
             qp: Arc::downgrade(qp),
             lanes: OwnerLock::default(),

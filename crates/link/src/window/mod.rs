@@ -142,7 +142,7 @@ impl Carrier for Window {
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        self.0.datagrams.listen(qp);
+        self.0.datagrams.register_qp(qp);
         qp.process().expect_packets();
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::Roce;
 use super::connection::Connection;
 use super::net::{Arrival, Datagram, ReceiveBatch};
 use super::pacing::Echoes;
-use super::port_sharing::{Strays, qpn_of_packet, slot_of_packet};
+use super::port_sharing::{Misrouted, qpn_of_packet, slot_of_packet};
 use super::ports::LocalPort;
 use crate::gsi::mad;
 use acks::AcksDue;
@@ -42,7 +42,7 @@ const FEW: u32 = 4;
 /// Polls in a row without a packet after which acknowledgements leave on their own.
 const EMPTY_POLLS: u32 = 2;
 /// How long misrouted packets of this process wait while another thread receives.
-const STRAYS_WAIT: Duration = Duration::from_micros(50);
+const MISROUTED_WAIT: Duration = Duration::from_micros(50);
 
 /// What whoever receives packets has in hand.
 #[derive(Default)]
@@ -57,7 +57,7 @@ pub(super) struct Receiver {
     pub(super) patience: Patience,
     pub(super) slept_at: Nanos,
     /// Packets for other processes of this host.
-    strays: Strays,
+    misrouted: Misrouted,
     /// A pause kept what had come from being taken in.
     cut_short: bool,
     /// QPs whose time has come, for whoever calls them.
@@ -180,8 +180,8 @@ impl Roce {
         for _ in 0..BATCHES {
             let Some(now) = self.receive_batch(process, rx, i) else { break };
             any = true;
-            if !rx.strays.is_empty() {
-                rx.strays.flush(&rx.ports[i].sharing);
+            if !rx.misrouted.is_empty() {
+                rx.misrouted.flush(&rx.ports[i].sharing);
             }
             let lacks_receive = rx.state.awaiting_receive.take_grown();
             if rx.state.acks.must_leave(now) {
@@ -204,7 +204,7 @@ impl Roce {
     /// Takes in one batch from the `i`th port. The time of it; None if nothing had come, or a pause kept it out.
     #[inline]
     fn receive_batch(&self, process: &Process, rx: &mut Receiver, i: usize) -> Option<Nanos> {
-        let Receiver { batch, ports, state, strays, cut_short, .. } = rx;
+        let Receiver { batch, ports, state, misrouted, cut_short, .. } = rx;
         let port = &ports[i];
         // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that
         // gets the answer finds its own send complete, as with an HCA.
@@ -216,10 +216,10 @@ impl Roce {
             }
             let now = now_ns();
             for datagram in batch.datagrams().filter(|d| !is_request(d)) {
-                self.own_or_stray(port, state, strays, now, &datagram);
+                self.take_or_forward(port, state, misrouted, now, &datagram);
             }
             for datagram in batch.datagrams().filter(is_request) {
-                self.own_or_stray(port, state, strays, now, &datagram);
+                self.take_or_forward(port, state, misrouted, now, &datagram);
             }
             Some(now)
         });
@@ -248,12 +248,12 @@ impl Roce {
 
     /// Takes a packet that has not come by a socket; [`Roce::settle`] comes after the last.
     pub(super) fn arrived(&self, rx: &mut Receiver, port: &Arc<LocalPort>, datagram: &Datagram<'_>) {
-        self.own_or_stray(port, &mut rx.state, &mut rx.strays, now_ns(), datagram);
+        self.take_or_forward(port, &mut rx.state, &mut rx.misrouted, now_ns(), datagram);
     }
 
     /// Does what follows from packets that [`Roce::arrived`] has taken.
     pub(super) fn settle(&self, rx: &mut Receiver, port: &LocalPort) {
-        rx.strays.flush(&port.sharing);
+        rx.misrouted.flush(&port.sharing);
         rx.send_echoes();
         rx.send_responses();
         self.uncork();
@@ -261,11 +261,11 @@ impl Roce {
 
     /// A packet goes to its process, which is nearly always this one.
     #[inline]
-    fn own_or_stray(
+    fn take_or_forward(
         &self,
         port: &Arc<LocalPort>,
         state: &mut RxState,
-        strays: &mut Strays,
+        misrouted: &mut Misrouted,
         now: Nanos,
         datagram: &Datagram<'_>,
     ) {
@@ -273,16 +273,16 @@ impl Roce {
             Some(slot) if port.sharing.owns(slot) || slot == slot_of(MULTICAST_QPN) => {
                 self.addressees.packet(port, state, now, datagram);
             }
-            slot => self.not_own(port, strays, slot, datagram),
+            slot => self.forward(port, misrouted, slot, datagram),
         }
     }
 
     #[cold]
-    fn not_own(&self, port: &Arc<LocalPort>, strays: &mut Strays, slot: Option<u32>, datagram: &Datagram<'_>) {
+    fn forward(&self, port: &Arc<LocalPort>, misrouted: &mut Misrouted, slot: Option<u32>, datagram: &Datagram<'_>) {
         match slot {
             // QP 1 finds the process by itself.
             Some(_) if qpn_of_packet(datagram.bytes) == Some(mad::QPN) => self.mads.receive(port, datagram),
-            Some(slot) => strays.add(&port.sharing, slot, datagram),
+            Some(slot) => misrouted.add(&port.sharing, slot, datagram),
             None => {
                 port.port.counters().malformed.add(1);
                 FIRST.add(Word::Malformed, 1);
@@ -329,7 +329,7 @@ impl Roce {
 
     /// Takes packets of this process that came to others, and those that it kept when it stood still. False if it could
     /// not now.
-    pub(super) fn adopt_strays(&self) -> bool {
+    pub(super) fn adopt_misrouted(&self) -> bool {
         let Some(process) = Process::current() else { return true };
         let is_stopped = process.is_stopped();
         if process.is_paused() && !is_stopped {
@@ -338,11 +338,11 @@ impl Roce {
         let Some(mut rx) = self.receiving.try_lock() else {
             // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still
             // there when this is called again, which is at once.
-            nap(STRAYS_WAIT);
+            nap(MISROUTED_WAIT);
             return false;
         };
         self.ports.refresh(&mut rx.ports);
-        let Receiver { ports, state, strays, .. } = &mut *rx;
+        let Receiver { ports, state, misrouted, .. } = &mut *rx;
         if is_stopped {
             // Others may join all the same.
             ports.iter().for_each(|port| port.sharing.handle_events(None));
@@ -350,15 +350,15 @@ impl Roce {
             return true;
         }
         let mut any = false;
-        // Nor is a stray taken that would not be handled.
+        // Nor is a misrouted packet taken that would not be handled.
         let handled = process.handle_packets(|| {
             let mut kept = std::mem::take(&mut *self.kept.lock());
             // As they are taken from a socket.
             kept.sort_by_key(|(.., bytes)| is_request(bytes));
             for (port, arrival, bytes) in kept {
                 any = true;
-                self.own_or_stray(&port, state, strays, now_ns(), &arrival.with(&bytes));
-                strays.flush(&port.sharing);
+                self.take_or_forward(&port, state, misrouted, now_ns(), &arrival.with(&bytes));
+                misrouted.flush(&port.sharing);
             }
             for port in ports.iter() {
                 port.sharing.handle_events(Some(&mut |datagram: &Datagram<'_>| {
