@@ -1,6 +1,6 @@
-//! Who receives, and when. A thread that polls a CQ in vain does; one that sleeps for a completion event waits for
-//! packets itself, which saves a wake-up; while neither does, the progress thread waits for them. It keeps away as long
-//! as the program polls, and only comes by now and then to see whether it still does.
+//! Which thread receives, and when. A thread whose poll of a CQ finds nothing does; one that sleeps for a completion
+//! event waits for packets itself, which saves a wake-up; while neither does, the progress thread waits for them. It
+//! keeps away as long as the program polls, and only comes by now and then to see whether it still does.
 //!
 //! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers:
 //! until a poll finds nothing, or the progress thread comes by.

@@ -3,7 +3,7 @@
 //! ([`vervain_window::pairs`]), which lose nothing. A thread that polls takes in what comes, or the watch, which peers
 //! of this kernel wake, or the progress thread, which looks ever more seldom while nothing comes.
 //!
-//! [`engine::Engine`] has a part for each concern: `pairs` (how they begin and end), `connections`, `grants` (memory of
+//! `engine::Engine` has a part for each concern: `pairs` (how they begin and end), `connections`, `grants` (memory of
 //! either side that the other puts to), `datagrams` (UD and multicast), `mads` (QP 1), `receive` with `deferred`, and
 //! `watch`. A connection (`connection`) has the way of its packets in `slot_out`, and what is put where it belongs in
 //! `direct`.
