@@ -82,13 +82,13 @@ rule "a payload goes on at the beginning" byte_ring.rs \
 # Who is there.
 rule "the bell is read behind the doors" rendezvous.rs \
     'self.bell.seen.store(self.bell.rung(), Ordering::Relaxed);
-        let me = self.voice.me;
-        for peer in all(self.voice.layout()).filter(|peer| *peer != me) {
-            self.hear(peer, memory, event);
+        let me = self.announcer.me;
+        for peer in all(self.announcer.layout()).filter(|peer| *peer != me) {
+            self.receive(peer, memory, event);
         }' \
-    'let me = self.voice.me;
-        for peer in all(self.voice.layout()).filter(|peer| *peer != me) {
-            self.hear(peer, memory, event);
+    'let me = self.announcer.me;
+        for peer in all(self.announcer.layout()).filter(|peer| *peer != me) {
+            self.receive(peer, memory, event);
         }
         self.bell.seen.store(self.bell.rung(), Ordering::Relaxed);'
 rule "the bell is rung before there is something to hear" rendezvous.rs \
@@ -109,14 +109,14 @@ rule "a block for any pair with this process is used" rendezvous.rs \
     'is_some_and(|pair| state.to == mine(pair))' 'is_some_and(|pair| state.to.incarnation == mine(pair).incarnation)'
 rule "another end gets the same block" rendezvous.rs \
     'memory.give_back(pair.own, peer, incarnation);
-        // Who has not had it still wants it.
-        if pair.is_wanted
+        // A request that was not met stands.
+        if pair.is_requested
             && let Some(own) = memory.take(peer)
         {
             pair.own = own;' \
-    'if pair.is_wanted {'
+    'if pair.is_requested {'
 rule "who ends a pair does not say so" rendezvous.rs \
-    'return self.tell(peer, false);
+    'return self.announce(peer, false);
         }
         memory' 'return;
         }
@@ -127,16 +127,16 @@ rule "who is asked does not answer" rendezvous.rs \
     'if has_changed || state.asks {' 'if has_changed {'
 rule "who goes on with what is over is not told" rendezvous.rs \
     'if state.asks {
-                self.tell(peer, false);
+                self.announce(peer, false);
             }
             return;' 'return;'
 rule "everybody is answered, also who does not ask" rendezvous.rs \
     'if state.asks {
-                self.tell(peer, false);
+                self.announce(peer, false);
             }
-            return;' 'return self.tell(peer, false);'
+            return;' 'return self.announce(peer, false);'
 rule "nobody is told of a new process" rendezvous.rs \
-    'voice.tell(peer, voice.nothing());' 'let _ = peer;'
+    'announcer.announce(peer, announcer.nothing());' 'let _ = peer;'
 rule "who connects does not ask whether the peer is there" rendezvous.rs \
     'pair.is_answered = false;
         }' '}'

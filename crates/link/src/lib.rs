@@ -1,6 +1,6 @@
-//! How a QP reaches its peer. The rendezvous ([`local`]) joins processes of one user on one host; it finds them, maps their
-//! arenas and hears of their end. The RoCE carrier ([`roce`]) takes what memory does not reach as packets. What is done in an
-//! arena stands in `vervain-hca`; nothing here knows C structs.
+//! How a QP reaches its peer. The rendezvous ([`local`]) joins processes of one user on one host; it finds them, maps
+//! their arenas and hears of their end. The RoCE carrier ([`roce`]) takes what memory does not reach as packets. What
+//! is done in an arena stands in `vervain-hca`; nothing here knows C structs.
 
 pub mod endpoint;
 pub mod gsi;
@@ -84,7 +84,7 @@ fn ways(identity: &Identity) -> Result<(Ways, Router)> {
         pollers.push(Arc::new(window.clone()));
     }
     if choice != LinkChoice::Window {
-        let roce = Arc::new(Roce::new(&devices, choice == LinkChoice::Roce, Arc::clone(&gsi))?);
+        let roce = Roce::new(&devices, choice == LinkChoice::Roce, Arc::clone(&gsi))?;
         *ROCE.lock() = Some(Arc::clone(&roce));
         carriers.push(roce.clone());
         pollers.push(roce);

@@ -1,13 +1,16 @@
-//! Numbers and memory of processes. The kernel's locks say whose they are, so that it takes them back from the dead. Two locks
-//! stand for a granule of a region: that of its owner, and one that peers share while they may put there. Who wants a granule
-//! needs both, so that memory of a dead process is not given to another while a stopped peer may still write to it.
+//! Numbers and memory of processes. The kernel's locks say whose they are, so that it takes them back from the dead.
+//! Two locks stand for a granule of a region: that of its owner, and one that peers share while they may put there. Who
+//! wants a granule needs both, so that memory of a dead process is not given to another while a stopped peer may still
+//! write to it.
 //!
-//! Of peers on another kernel locks tell nothing. Where there are any, memory rests for [`REST_MS`] after the last sign of life of
-//! its owner, or after it was given back. That is what the table at the beginning of a region is for: for each process the
-//! time at which it was last alive, for each granule its owner or the time from which on it may be claimed.
+//! Of peers on another kernel locks tell nothing. Where there are any, memory rests for [`REST_MS`] after the last sign
+//! of life of its owner, or after it was given back. That is what the table at the beginning of a region is for: for
+//! each process the time at which it was last alive, for each granule its owner or the time from which on it may be
+//! claimed.
 //!
-//! The heap of a process is an owner without a number ([`HeapOwner`]): nobody calls on it, so it has no doors, and no time at which
-//! it was last alive. What it leaves behind when it dies rests from the moment at which somebody finds it.
+//! The heap of a process is an owner without a number ([`HeapOwner`]): nobody calls on it, so it has no doors, and no
+//! time at which it was last alive. What it leaves behind when it dies rests from the moment at which somebody finds
+//! it.
 
 use crate::device::Region;
 use crate::error::{Error, Result};
@@ -91,8 +94,8 @@ impl Claims {
         Ok(self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lowest number among the processes of this node that is free, and a new incarnation. Its doors are as the process left them
-    /// that had the number before.
+    /// The lowest number among the processes of this node that is free, and a new incarnation. Its doors are as the
+    /// process left them that had the number before.
     ///
     /// # Errors
     /// ENOSPC: [`PROCESSES`] processes are there. ESRCH: this is a forked child.
@@ -100,11 +103,12 @@ impl Claims {
         self.process_from(0)
     }
 
-    /// [`Claims::process`], with the first number that is free from `first` on, after the last of which the lowest follows: where what
-    /// processes have goes by their numbers, those of several windows had better not all have the same.
+    /// [`Claims::process`], with the first number that is free from `first` on, after the last of which the lowest
+    /// follows: where what processes have goes by their numbers, those of several windows had better not all have the
+    /// same.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Claims::process`].
     pub fn process_from(self: &Arc<Self>, first: u32) -> Result<Process> {
         let mut held = self.held()?;
         let numbers = (0..PROCESSES).map(|n| (first % PROCESSES + n) % PROCESSES);
@@ -168,7 +172,8 @@ impl Claims {
         }
     }
 
-    /// When the process with this number was last alive; 0 if what is there cannot be, after a restart of the machine say.
+    /// When the process with this number was last alive; 0 if what is there cannot be, after a restart of the machine
+    /// say.
     fn alive(&self, number: u32) -> u64 {
         let said = self.own.word(Layout::alive(number)).load(Ordering::Acquire);
         if said > self.kernel.now_ms() { 0 } else { said }
@@ -188,7 +193,7 @@ impl Claims {
         now < until && until <= now + REST_MS
     }
 
-    /// What heaps that are dead had among these granules rests from now on; by now with both locks.
+    /// Starts the rest period of dead heaps' granules. The caller holds both locks.
     fn let_rest(&self, granules: &Range<u32>) {
         let rested = (self.kernel.now_ms() + REST_MS) << 8;
         for granule in granules.clone() {
@@ -201,7 +206,7 @@ impl Claims {
     fn claim(&self, count: u32, all: &Range<u32>, align: u32, owner: u32) -> Result<Range<u32>> {
         let mut held = self.held()?;
         let claiming = locks::claiming(self.node);
-        // Whoever is stopped there only makes others pass over what it has just locked.
+        // A process that is stopped there only makes others pass over what it has just locked.
         let alone = locks::lock_soon(&*self.kernel, claiming, PATIENCE)?;
         let alone = alone.then(|| Locked::of(&*self.kernel, claiming));
         let found = self.find(&held, count, all, align)?;
@@ -225,9 +230,9 @@ impl Claims {
         Ok(granules)
     }
 
-    /// So many granules in a row that nobody owns or uses, by now with both locks. To ask the kernel for each granule takes long where
-    /// many processes have some, so those are passed over at first that are said to be a living process's; who says so wrongly hides
-    /// them until nothing else is free.
+    /// `count` granules in a row that nobody owns or uses; both locks of each are taken. To ask the kernel for each
+    /// granule takes long where many processes have some, so those are passed over at first that the table gives to a
+    /// living process: a wrong entry hides them until nothing else is free.
     fn find(&self, held: &Held, count: u32, all: &Range<u32>, align: u32) -> Result<Option<Range<u32>>> {
         let mut living = BTreeMap::new();
         let found =
@@ -235,7 +240,8 @@ impl Claims {
         if found.is_some() { Ok(found) } else { self.find_where(|_| true, held, count, all, align) }
     }
 
-    /// Whether a granule is said to be another process's that lives; `living` is what has been found out about processes.
+    /// Whether a granule is said to be another process's that lives; `living` is what has been found out about
+    /// processes.
     fn is_said_to_be_owned(&self, granule: u32, living: &mut BTreeMap<u32, bool>) -> bool {
         let word = self.own.word(Layout::owner(granule)).load(Ordering::Acquire);
         let process = (word as u8).checked_sub(1).map(u32::from).filter(|process| *process < PROCESSES);
@@ -308,11 +314,13 @@ impl Claims {
         self.kernel.unlock(locks::owner(self.node, granules));
     }
 
-    /// Uses memory that the process with this incarnation has said to be its own on `node`: while the guard is there, it stays that
-    /// process's memory or nobody's. On another kernel that holds for [`REST_MS`] from the process's last sign of life only.
+    /// Uses memory that the process with this incarnation has said to be its own on `node`: while the guard is there,
+    /// it stays that process's memory or nobody's. On another kernel that holds for [`REST_MS`] from the process's last
+    /// sign of life only.
     ///
     /// # Errors
-    /// ESTALE: the process is dead, or the memory another's. EINVAL: there is no such memory. ESRCH: this is a forked child.
+    /// ESTALE: the process is dead, or the memory another's. EINVAL: there is no such memory. ESRCH: this is a forked
+    /// child.
     pub fn use_of(self: &Arc<Self>, node: u32, granules: Range<u32>, incarnation: u64) -> Result<UseGuard> {
         let all = self.layout.granules();
         if node >= self.layout.nodes() || granules.is_empty() || granules.start < all.start || granules.end > all.end {
@@ -321,7 +329,7 @@ impl Claims {
         let mut held = self.held()?;
         let dead = || Error::new(libc::ESTALE, format!("the process of node {node} whose memory that was is dead"));
         if !self.kernel.try_lock(locks::users(node, &granules), Kind::Shared)? {
-            // Whoever claims it has it: the owner's lock was free.
+            // It is the claimant's: the owner's lock was free.
             return Err(dead());
         }
         let guard = UseGuard { claims: self.clone(), node, granules };
@@ -387,7 +395,8 @@ impl Claims {
         self.header().table.get(node as usize).and_then(Identity::of_entry).is_some()
     }
 
-    /// Whether a process of `node` has this number. On another kernel that is believed of all numbers of a node that there ever was.
+    /// Whether a process of `node` has this number. On another kernel that is believed of all numbers of a node that
+    /// there ever was.
     ///
     /// # Errors
     /// ESRCH: this is a forked child.
@@ -466,7 +475,8 @@ impl Process {
         self.0.number
     }
 
-    /// Random, not 0; no other process of the window has had it. By it peers use the process's memory ([`Claims::use_of`]).
+    /// Random, not 0; no other process of the window has had it. By it peers use the process's memory
+    /// ([`Claims::use_of`]).
     pub fn incarnation(&self) -> u64 {
         self.0.incarnation
     }
@@ -502,8 +512,8 @@ impl HeapOwner {
         self.0.incarnation
     }
 
-    /// The granules that heaps claim: all but the first 8 MiB of the region, or the first eighth, where processes look first for what
-    /// messages need.
+    /// The granules that heaps claim: all but the first 8 MiB of the region, or the first eighth, where processes look
+    /// first for what messages need.
     pub fn granules(&self) -> Range<u32> {
         let all = self.0.claims.layout.granules();
         let left = (all.len() as u32 / LEFT_PART).max((LEFT / GRANULE) as u32);

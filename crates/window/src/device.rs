@@ -1,4 +1,5 @@
-//! What a device is that can write the memory of other nodes and never read it: no method returns bytes of another node.
+//! What a device is that can write the memory of other nodes and never read it: no method returns bytes of another
+//! node.
 
 use crate::claims::Claims;
 use crate::error::Result;
@@ -36,8 +37,8 @@ impl Facts {
         self.read_speed.is_some_and(medium::is_uncached)
     }
 
-    /// The GID of `node`, which only one window of the world has: a local IPv6 address (RFC 4193), whose global part is 40 bits of
-    /// the window's random number, and whose interface part is the node's number and one.
+    /// The GID of `node`, which only one window of the world has: a local IPv6 address (RFC 4193), whose global part is
+    /// 40 bits of the window's random number, and whose interface part is the node's number and one.
     pub fn gid(&self, node: u32) -> [u8; 16] {
         let mut gid = [0; 16];
         gid[0] = 0xfd;
@@ -55,7 +56,8 @@ pub trait PutDevice: Send + Sync {
     /// The region of this process's node.
     fn own(&self) -> &Region;
 
-    /// A way into the region of `node`, which may be this one. There may be several to one node, without an order among them.
+    /// A way into the region of `node`, which may be this one. There may be several to one node, without an order among
+    /// them.
     ///
     /// # Errors
     /// EINVAL: there is no such node; and what the device's own means may lack.
@@ -66,8 +68,8 @@ pub trait PutDevice: Send + Sync {
         false
     }
 
-    /// Sleeps until the lower half of the word at `offset` of the own region is another one than `seen`, or it is woken; it may also
-    /// return for no reason. Only where [`PutDevice::wakes`] says so of the own node.
+    /// Sleeps until the lower half of the word at `offset` of the own region is another one than `seen`, or it is
+    /// woken; it may also return for no reason. Only where [`PutDevice::wakes`] says so of the own node.
     fn sleep(&self, _offset: u64, _seen: u32) {}
 
     /// Numbers and memory for the processes of this node.
@@ -79,8 +81,8 @@ pub trait PutDevice: Send + Sync {
 
 /// What a device is told of the program, and tells of what it does for it.
 pub trait Program: Send + Sync {
-    /// Where `len` bytes at `address` lie in the own region, if they do, and in one piece. Where they do not any more, nothing is read by
-    /// this answer.
+    /// Where `len` bytes at `address` lie in the own region, if they do, and in one piece. Where they do not any more,
+    /// nothing is read by this answer.
     fn place(&self, address: *const u8, len: usize) -> Option<u64>;
 
     /// Something was done for the program so many times, or with so many bytes.
@@ -139,7 +141,8 @@ pub trait Channel: Send {
         false
     }
 
-    /// The block that begins at `block` will be put to often: words before its slots, and the slots, of `len` bytes each.
+    /// The block that begins at `block` will be put to often: words before its slots, and the slots, of `len` bytes
+    /// each.
     fn prepare(&mut self, _block: u64, _slots: Range<u64>, _len: u64) {}
 
     /// Whether the bytes of a source are better put to a place of their own than behind words.
@@ -201,8 +204,8 @@ pub unsafe trait Source {
     /// Bytes.
     fn len(&self) -> usize;
 
-    /// Stores the bytes at `to`. Stores that bypass the caches are fenced before it returns: a plain store that follows is
-    /// seen after them.
+    /// Stores the bytes at `to`. Stores that bypass the caches are fenced before it returns: a plain store that follows
+    /// is seen after them.
     ///
     /// # Errors
     /// Memory that could not be read. Part of the bytes may have been stored.
@@ -214,10 +217,10 @@ pub unsafe trait Source {
     /// Stores `len` bytes from the one at `from` on, as [`Source::store_to`] does all.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Source::store_to`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Source::store_to`].
     ///
     /// # Panics
     /// There are not so many.
@@ -228,8 +231,8 @@ pub unsafe trait Source {
         false
     }
 
-    /// Another handle on the same memory, for a device that reads it after [`Channel::put`] has returned; it is dropped when
-    /// the bytes were read. Without one the device reads them before.
+    /// Another handle on the same memory, for a device that reads it after [`Channel::put`] has returned; it is dropped
+    /// when the bytes were read. Without one the device reads them before.
     fn keep(&self) -> Option<Box<dyn Source + Send>> {
         None
     }
@@ -329,8 +332,8 @@ impl Bounds {
     }
 }
 
-/// Memory of a window that this process reads and writes, beside others that write it at any time: what is in it is never
-/// believed, and never borrowed but as atomic words. It stays as long as a clone of this is there.
+/// Memory of a window that this process reads and writes, beside others that write it at any time: what is in it is
+/// never believed, and never borrowed but as atomic words. It stays as long as a clone of this is there.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<u8>,
@@ -351,8 +354,8 @@ impl fmt::Debug for Region {
 
 impl Region {
     /// # Safety
-    /// `memory` keeps `len` bytes at `base` readable and writable, a multiple of 8 at a multiple of 8. No reference is ever to
-    /// them but to atomics.
+    /// `memory` keeps `len` bytes at `base` readable and writable, a multiple of 8 at a multiple of 8. No reference is
+    /// ever to them but to atomics.
     pub(crate) unsafe fn new(base: NonNull<u8>, len: usize, memory: Arc<dyn Any + Send + Sync>) -> Region {
         debug_assert!(base.as_ptr().addr().is_multiple_of(8) && len.is_multiple_of(8));
         Region { base, len, _memory: memory }

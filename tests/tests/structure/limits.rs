@@ -276,7 +276,7 @@ impl Beyond {
         let sources = production(parse(folder));
         let crate_name = crate_name(folder);
         let full = |module: &[String], name: &str| {
-            let parts = [&[crate_name.clone()], module, &[name.to_owned()]].concat();
+            let parts = [std::slice::from_ref(&crate_name), module, &[name.to_owned()]].concat();
             parts.join("::")
         };
         let mut all = Modules::new();

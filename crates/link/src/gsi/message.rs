@@ -54,7 +54,8 @@ impl Message {
         bytes
     }
 
-    /// What has come; None for what no process of this version sends, or comes from an address by which this one knows another host.
+    /// What has come; None for what no process of this version sends, or comes from an address by which this one knows
+    /// another host.
     pub fn of(bytes: &[u8]) -> Option<Message> {
         let bytes: &[u8; MESSAGE] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -81,7 +82,7 @@ fn known_gid(gid: &Gid) -> Option<Gid> {
 }
 
 fn wide_of(ip: std::net::IpAddr) -> Gid {
-    crate::roce::gid_of(ip)
+    crate::roce::address::gid_of(ip)
 }
 
 #[cfg(test)]

@@ -1,26 +1,24 @@
 //! A connected QP as its packets see it: who its peer is, its responder, and its requester (`outbound`).
 
-use super::Engine;
+use super::backlog::Backlog;
 use super::net::SendBatch;
 use super::outbound::Outbound;
 use super::pacing::Pace;
-use super::packet_sink::{Destination, Lanes, PacketSink};
+use super::packet_sink::{Destination, Lanes, PKEY, PacketSink};
+use super::poll_state::PollState;
 use super::ports::LocalPort;
-use super::rx::Backlog;
-use super::timers::NEVER;
+use super::timers::Timer;
 use crate::endpoint::counters;
 use crate::endpoint::responder::{self, Inbound};
 use crate::endpoint::saved;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
 use vervain_transport::{Responder, ResponderConfig, ResponderCounters, SavedResponder, Service, Window};
 use vervain_wire::{Packet, opcode};
 
-/// The only P_Key there is, of full membership.
-pub(super) const PKEY: u16 = 0xffff;
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
 /// one some megabytes; loss finds what is right in between.
 const MOST_UNDER_WAY: u64 = 8 << 20;
@@ -42,26 +40,18 @@ pub(super) struct Connection {
     pub path: Arc<Path>,
     /// Over UC.
     pub pace: Option<Arc<Pace>>,
-    pub engine: Arc<Engine>,
+    /// What the progress thread is told of what it sends.
+    pub poll_state: Arc<PollState>,
     /// Its requester; taken under the lock of the QP's send queue only.
     pub outbound: OwnerLock<Outbound>,
-    /// What its responder was made from.
-    responder_config: ResponderConfig,
     replying: OwnerLock<Replying>,
-    /// The responder may have something to say. Said before the program can know of what it answers; changed under the lock of
-    /// `replying`.
-    may_owe: AtomicBool,
-    /// When the timers call its requester; see `timers`.
-    pub timer: AtomicU64,
-    /// It is among those whose responder has something to say (`rx::acks`).
-    pub in_acks_due: AtomicBool,
-    /// It is among those of its path that owe the peer an acknowledgement.
-    in_path_acks_due: AtomicBool,
-    /// Its last acknowledgement has travelled along with other packets.
-    pub ack_piggybacked: AtomicBool,
-    /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered a READ
-    /// by that for streams it stays there: what follows must not overtake that answer, or the requester takes it for lost, and
-    /// nobody says when it has come.
+    /// Acknowledgements that its responder may have to send.
+    pub owed: Owed,
+    /// When its requester is called.
+    pub timer: Timer,
+    /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered
+    /// a READ by that for streams it stays there: what follows must not overtake that answer, or the requester takes it
+    /// for lost, and nobody says when it has come.
     answers_by: AtomicU32,
     /// Its packets that are deferred. Of whoever receives alone.
     pub deferred: AtomicU32,
@@ -69,9 +59,25 @@ pub(super) struct Connection {
     pub closed: Arc<AtomicBool>,
 }
 
+/// What the responder of a connection may owe the peer.
+#[derive(Default)]
+pub(super) struct Owed {
+    /// The responder may have something to send. Set before the program can know of what it answers; changed under the
+    /// lock of `replying`.
+    any: AtomicBool,
+    /// The connection is among those whose responder has something to send (`rx::acks`).
+    pub in_acks_due: AtomicBool,
+    /// It is among those of its path that owe the peer an acknowledgement.
+    in_path_acks_due: AtomicBool,
+    /// Its last acknowledgement has travelled along with other packets.
+    pub piggybacked: AtomicBool,
+}
+
 /// The responder and its ways into the QP.
 struct Replying {
     responder: Responder,
+    /// What it was made from.
+    config: ResponderConfig,
     /// What of its counters has been told.
     told: ResponderCounters,
     lanes: responder::Lanes,
@@ -83,8 +89,8 @@ pub(super) struct Path {
     pub window: OwnerLock<Window>,
     /// The process is one of Vervain's, which takes in what belongs together in its order.
     pub is_vervain: AtomicBool,
-    /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message by one
-    /// may answer it by another, as over XRC it always does.
+    /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message
+    /// by one may answer it by another, as over XRC it always does.
     acks_due: OwnerLock<Vec<Weak<Connection>>>,
     any_owes: AtomicBool,
     /// Packets of the peer that are deferred.
@@ -106,7 +112,7 @@ impl Path {
     fn owe(connection: &Arc<Connection>) {
         let path = &connection.path;
         // Each connection holds it once.
-        if Arc::strong_count(path) > 1 && !connection.in_path_acks_due.swap(true, Ordering::Relaxed) {
+        if Arc::strong_count(path) > 1 && !connection.owed.in_path_acks_due.swap(true, Ordering::Relaxed) {
             path.acks_due.lock().push(Arc::downgrade(connection));
             path.any_owes.store(true, Ordering::Relaxed);
         }
@@ -114,7 +120,7 @@ impl Path {
 
     /// `connection` is gone. Nothing may ever be sent by the path, and then nobody takes what waits there.
     fn forget(&self, connection: &Connection) {
-        if connection.in_path_acks_due.load(Ordering::Relaxed) {
+        if connection.owed.in_path_acks_due.load(Ordering::Relaxed) {
             self.acks_due.lock().retain(|other| !std::ptr::eq(other.as_ptr(), connection));
         }
     }
@@ -127,7 +133,7 @@ impl Path {
         let mut acks_due = self.acks_due.lock();
         self.any_owes.store(false, Ordering::Relaxed);
         let taken: Vec<_> = acks_due.drain(..).filter_map(|connection| connection.upgrade()).collect();
-        taken.iter().for_each(|connection| connection.in_path_acks_due.store(false, Ordering::Relaxed));
+        taken.iter().for_each(|connection| connection.owed.in_path_acks_due.store(false, Ordering::Relaxed));
         taken
     }
 }
@@ -140,7 +146,7 @@ impl Drop for Connection {
 
 impl Connection {
     pub(super) fn new(
-        engine: &Arc<Engine>,
+        poll_state: Arc<PollState>,
         qp: &Arc<Qp>,
         attr: &QpAttr,
         port: Arc<LocalPort>,
@@ -154,7 +160,7 @@ impl Connection {
             _ => Service::Rc,
         };
         let migrated = attr.path_mig_state == mig::MIGRATED;
-        let responder_config = ResponderConfig {
+        let config = ResponderConfig {
             service,
             dest_qpn: attr.dest_qp_num,
             pkey: PKEY,
@@ -164,7 +170,7 @@ impl Connection {
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             acks_first: false,
         };
-        let responder = Responder::new(&responder_config);
+        let responder = Responder::new(&config);
         let to = Destination::new(remote, &attr.ah.grh);
         let lanes = if pace.is_some() { Lanes { small: 0, bulk: 0 } } else { Lanes::new(&to, qp.qp_num()) };
         Connection {
@@ -178,19 +184,16 @@ impl Connection {
             lanes,
             path,
             pace,
-            engine: Arc::clone(engine),
+            poll_state,
             outbound: OwnerLock::default(),
-            responder_config,
             replying: OwnerLock::new(Replying {
                 responder,
+                config,
                 told: ResponderCounters::default(),
                 lanes: responder::Lanes::default(),
             }),
-            may_owe: AtomicBool::new(false),
-            timer: AtomicU64::new(NEVER),
-            in_acks_due: AtomicBool::new(false),
-            in_path_acks_due: AtomicBool::new(false),
-            ack_piggybacked: AtomicBool::new(false),
+            owed: Owed::default(),
+            timer: Timer::new(qp.qp_num()),
             answers_by: AtomicU32::new(ANY),
             deferred: AtomicU32::new(0),
             closed: Arc::default(),
@@ -207,22 +210,22 @@ impl Connection {
             if packet.headers.bth.ack_request && self.service != Service::Uc {
                 Path::owe(self);
             }
-            self.may_owe.store(true, Ordering::Relaxed);
+            self.owed.any.store(true, Ordering::Relaxed);
             responder.handle_packet(packet, host);
         });
     }
 
-    /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that can
-    /// go out soon: nothing goes out of a QP that is done for.
+    /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that
+    /// can go out soon: nothing goes out of a QP that is done for.
     pub(super) fn answer(&self, qp: &Qp, packets: u32) -> bool {
         let more = self.reply(qp, |responder, host| responder.poll_transmit(packets, host) && host.out.pushed > 0);
         more.unwrap_or(false)
     }
 
-    /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel by one
-    /// source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
+    /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel
+    /// by one source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
     pub(super) fn piggyback_ack(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
-        if !self.may_owe.load(Ordering::Relaxed) {
+        if !self.owed.any.load(Ordering::Relaxed) {
             return;
         }
         self.reply_in(qp, batch, |responder, host| {
@@ -231,9 +234,9 @@ impl Connection {
                     host.out.to.spread = spread;
                 }
                 responder.poll_transmit(1, host);
-                self.ack_piggybacked.store(true, Ordering::Relaxed);
+                self.owed.piggybacked.store(true, Ordering::Relaxed);
             }
-            self.may_owe.store(responder.has_ack_due(), Ordering::Relaxed);
+            self.owed.any.store(responder.has_ack_due(), Ordering::Relaxed);
         });
     }
 
@@ -259,8 +262,8 @@ impl Connection {
         Destination { spread: if by == ANY { self.lanes.small } else { by }, ..self.to }
     }
 
-    /// Puts an acknowledgement that is due into the port's batch, unless somebody is in the middle of something; false if
-    /// that is another thread.
+    /// Puts an acknowledgement that is due into the port's batch, unless somebody is in the middle of something; false
+    /// if that is another thread.
     pub(super) fn acknowledge_if_free(&self, qp: &Qp) -> bool {
         let mut batch = match self.port.try_batch() {
             Ok(batch) => batch,
@@ -293,7 +296,7 @@ impl Connection {
         if self.is_closed() {
             return None;
         }
-        let Replying { responder, told, lanes } = &mut *replying;
+        let Replying { responder, told, lanes, .. } = &mut *replying;
         let out = PacketSink { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
         let result = f(responder, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
         counters::of_responder(&qp.tally, responder.counters(), told);
@@ -309,9 +312,10 @@ impl Connection {
     /// Goes on in the place of a responder that was saved.
     pub(super) fn resume_responder(&self, qp: &Qp, mut saved: SavedResponder) -> Result<()> {
         saved::claim_places(qp, &mut saved)?;
-        let responder = Responder::resume(&self.responder_config, &saved).map_err(saved::unusable)?;
-        self.replying.lock().responder = responder;
-        self.may_owe.store(true, Ordering::Relaxed);
+        let mut replying = self.replying.lock();
+        replying.responder = Responder::resume(&replying.config, &saved).map_err(saved::unusable)?;
+        drop(replying);
+        self.owed.any.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -345,8 +349,8 @@ impl Connection {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain; and what of its posts
-    /// waits for other packets leaves.
+    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain; and what of its
+    /// posts waits for other packets leaves.
     pub(super) fn close(&self, qp: &Qp) {
         self.acknowledge(qp);
         self.port.flush();
@@ -357,7 +361,7 @@ impl Connection {
 
     /// Whether an acknowledgement is due.
     pub(super) fn owes_acknowledgement(&self) -> bool {
-        self.may_owe.load(Ordering::Relaxed) && self.replying.lock().responder.has_ack_due()
+        self.owed.any.load(Ordering::Relaxed) && self.replying.lock().responder.has_ack_due()
     }
 
     /// Puts an acknowledgement that is due into the port's batch.

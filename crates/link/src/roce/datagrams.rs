@@ -1,8 +1,10 @@
 //! Datagrams and multicast (IBA 9.8.3, 10.5): one packet each, to a UD QP that knows its senders only from it.
 
+use super::address::gid_of;
 use super::net::{Counters, Datagram as Arrived};
+use super::pacing::Paces;
 use super::packet_sink::{Destination, PacketSink};
-use super::{Engine, gid_of, ip_of};
+use super::ports::LocalPort;
 use crate::endpoint::PacketOut;
 use crate::endpoint::responder::Lanes;
 use std::collections::HashMap;
@@ -15,17 +17,17 @@ use vervain_hca::device::grh;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::process::Process;
 use vervain_hca::qp::carrier::Datagram;
 use vervain_hca::responder::datagram::{self, Delivered};
 use vervain_hca::rq::Receipt;
-use vervain_hca::{Gid, Qp, QpType, Result, now_ns, wc};
+use vervain_hca::{Qp, QpType, now_ns, wc};
 use vervain_transport::{Nak, Nanos};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
 
 /// UD QPs that receive, and the groups they are in.
-#[derive(Default)]
 pub(super) struct Datagrams {
+    /// Members of multicast groups on this host get their copies by memory, and so none in packets.
+    spares_own_members: bool,
     listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
     groups: OwnerLock<HashMap<IpAddr, Vec<u32>>>,
 }
@@ -40,8 +42,13 @@ struct Listener {
 }
 
 impl Datagrams {
+    /// None so far.
+    pub(super) fn new(spares_own_members: bool) -> Datagrams {
+        Datagrams { spares_own_members, listeners: OwnerLock::default(), groups: OwnerLock::default() }
+    }
+
     /// `qp` receives from now on.
-    pub(super) fn listen(&self, qp: &Arc<Qp>) {
+    pub(super) fn register_qp(&self, qp: &Arc<Qp>) {
         let (lanes, psn) = (OwnerLock::default(), AtomicU32::new(0));
         let (qpn, qp, closed) = (qp.qp_num(), Arc::downgrade(qp), Arc::default());
         self.listeners.lock().insert(qpn, Arc::new(Listener { qp, lanes, psn, closed }));
@@ -78,31 +85,47 @@ impl Datagrams {
         }
         self.groups.lock().get(&group).cloned().unwrap_or_default()
     }
-}
 
-impl Engine {
-    /// Puts a datagram into the batch of its port. A time if its receiver has no room for it now: it is to be tried again then.
-    pub(super) fn send_datagram(&self, process: &'static Process, qp: &Qp, datagram: &Datagram<'_>) -> Option<Nanos> {
-        let opened = self.addresses(qp.device_index(), datagram.ah).and_then(|(local, remote)| {
-            let port = self.ports.open_for_datagram(process, local)?;
-            Ok((port, local.ip, remote))
-        });
-        let (port, local, remote) = match opened {
-            Ok(opened) => opened,
-            Err(e) => {
-                // Datagrams may be lost; this one is.
-                log::info!("QP {:#x}: a datagram is dropped: {e}", qp.qp_num());
-                return None;
-            }
-        };
-        let psn = self.datagrams.listener(qp.qp_num()).map_or(0, |l| l.psn.fetch_add(1, Ordering::Relaxed));
+    /// Enters `qpn` into a group; whether it is the first of this process.
+    pub(super) fn join(&self, group: IpAddr, qpn: u32) -> bool {
+        let mut groups = self.groups.lock();
+        let members = groups.entry(group).or_default();
+        if !members.contains(&qpn) {
+            members.push(qpn);
+        }
+        members.len() == 1
+    }
+
+    /// Takes `qpn` out of a group; whether it was the last of this process.
+    pub(super) fn leave(&self, group: IpAddr, qpn: u32) -> bool {
+        let mut groups = self.groups.lock();
+        let Some(members) = groups.get_mut(&group) else { return false };
+        members.retain(|m| *m != qpn);
+        let is_empty = members.is_empty();
+        if is_empty {
+            groups.remove(&group);
+        }
+        is_empty
+    }
+
+    /// Puts a datagram from address `local` to `remote` into the batch of `port`. A time if its receiver has no room
+    /// for it now: it is to be tried again then.
+    pub(super) fn send(
+        &self,
+        paces: &Paces,
+        qp: &Qp,
+        datagram: &Datagram<'_>,
+        port: &LocalPort,
+        (local, remote): (IpAddr, IpAddr),
+    ) -> Option<Nanos> {
+        let psn = self.listener(qp.qp_num()).map_or(0, |l| l.psn.fetch_add(1, Ordering::Relaxed));
         let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
         let headers = Headers {
             bth: Bth {
                 opcode: opcode::UD | operation,
                 solicited: datagram.solicited,
                 pad: (datagram.data.len().wrapping_neg() & 3) as u8,
-                pkey: super::connection::PKEY,
+                pkey: super::packet_sink::PKEY,
                 // There is no other path.
                 migration: true,
                 dest_qpn: datagram.qpn,
@@ -117,7 +140,7 @@ impl Engine {
         let to = Destination::new(remote, grh);
         // Nobody of a group answers for the others.
         if remote.is_multicast() {
-            if local.is_loopback() && self.ports.spares_own_members() {
+            if local.is_loopback() && self.spares_own_members {
                 // It would come back to this host, and to nobody else.
                 return None;
             }
@@ -125,7 +148,7 @@ impl Engine {
                 PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
             return None;
         }
-        let pace = self.paces.with(remote, datagram.qpn);
+        let pace = paces.with(remote, datagram.qpn);
         let mut paced = pace.lock(qp.qp_num(), now_ns());
         let _ = paced.push(
             &mut PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 },
@@ -138,21 +161,21 @@ impl Engine {
         paced.held_back_until
     }
 
-    /// A datagram that has come. False if it was for one QP, which has no receive for it: nothing was done then, nor counted, for it
-    /// may be tried again.
-    pub(super) fn datagram(&self, counters: &Counters, arrived: &Arrived<'_>, packet: &Packet<'_>) -> bool {
+    /// A datagram that has come. False if it was for one QP, which has no receive for it: nothing was done then, nor
+    /// counted, for it may be tried again.
+    pub(super) fn receive(&self, counters: &Counters, arrived: &Arrived<'_>, packet: &Packet<'_>) -> bool {
         let headers = &packet.headers;
         let Some(deth) = headers.deth else { return true };
         let mut known = false;
         let (from, to) = (gid_of(arrived.from.ip()), gid_of(arrived.to));
         let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
-        if is_for_group && self.ports.spares_own_members() && is_of_this_host(&from) {
+        if is_for_group && self.spares_own_members && is_of_this_host(&from) {
             // Members on this host have had it by memory. It has come back by another interface, or the network sends
             // what it gets to everybody.
             return true;
         }
-        for qpn in self.datagrams.addressees(arrived.to, headers.bth.dest_qpn) {
-            let Some(listener) = self.datagrams.listener(qpn) else { continue };
+        for qpn in self.addressees(arrived.to, headers.bth.dest_qpn) {
+            let Some(listener) = self.listener(qpn) else { continue };
             let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
             known = true;
             let route = grh::Route {
@@ -210,52 +233,12 @@ impl Engine {
     }
 
     /// A datagram for `qpn` that is dropped because that has no receive.
-    pub(super) fn drop_datagram(&self, counters: &Counters, arrived: &Arrived<'_>, qpn: u32) {
-        if let Some(qp) = self.datagrams.qp(qpn) {
+    pub(super) fn drop_without_receive(&self, counters: &Counters, arrived: &Arrived<'_>, qpn: u32) {
+        if let Some(qp) = self.qp(qpn) {
             count_received(&qp, arrived);
         }
         counters.no_receive.add(1);
         FIRST.add(Word::OutOfBuffer, 1);
-    }
-
-    /// Enters `qpn` into a group, on all addresses of its family.
-    pub(super) fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
-        let qpn = qp.qp_num();
-        let mut groups = self.datagrams.groups.lock();
-        let group = ip_of(group);
-        let members = groups.entry(group).or_default();
-        if !members.contains(&qpn) {
-            members.push(qpn);
-        }
-        if members.len() > 1 {
-            return Ok(());
-        }
-        drop(groups);
-        // One for each interface: the sockets of its other addresses would get copies.
-        let mut addresses = self.own_addresses(qp);
-        addresses.retain(|a| a.ip.is_ipv4() == group.is_ipv4());
-        addresses.sort_by_key(|a| a.interface);
-        addresses.dedup_by_key(|a| a.interface);
-        for address in addresses {
-            let joined = self.ports.open(qp.process(), address).and_then(|port| self.ports.join(&port, group));
-            if let Err(e) = joined {
-                log::info!("QP {qpn:#x} is not in the group {group} at {}: {e}", address.ip);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes `qpn` out of a group.
-    pub(super) fn leave_group(&self, group: &Gid, qpn: u32) {
-        let mut groups = self.datagrams.groups.lock();
-        let group = ip_of(group);
-        let Some(members) = groups.get_mut(&group) else { return };
-        members.retain(|m| *m != qpn);
-        if members.is_empty() {
-            groups.remove(&group);
-            drop(groups);
-            self.ports.each(|port| port.port.leave(group));
-        }
     }
 }
 

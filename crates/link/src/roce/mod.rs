@@ -1,19 +1,23 @@
 //! The RoCE link: QPs whose peer is on another host, as RoCE v2 packets over ordinary UDP sockets (DESIGN decision 12).
 //!
-//! `net` has the sockets, `vervain-transport` the protocol, and [`crate::endpoint`] joins it to the device model. Here a QP's
-//! two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` leads packets to them, `poll` says which
-//! thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost when a receiver falls behind.
+//! `net` has the sockets, `vervain-transport` the protocol, and [`crate::endpoint`] joins it to the device model. Here
+//! a QP's two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` leads packets to them,
+//! `poll` says which thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost
+//! when a receiver falls behind.
 
+pub(crate) mod address;
+mod backlog;
 mod connection;
+mod connections;
 mod datagrams;
 mod idle_probe;
-mod inspect;
-mod management;
+mod mads;
 mod outbound;
 mod pacing;
 mod packet_sink;
 mod poll;
 mod poll_rate;
+mod poll_state;
 mod ports;
 mod rx;
 mod timers;
@@ -22,20 +26,23 @@ pub mod net;
 pub mod port_sharing;
 
 use crate::gsi::Gsi;
-use connection::{Connection, Path};
+use address::{Address, ip_of};
+use connection::Connection;
+use connections::Connections;
 use datagrams::Datagrams;
-use net::{Arrival, Reach};
+use mads::Mads;
+use net::{Arrival, Port, Reach};
 use pacing::Paces;
-use poll::PollState;
+use packet_sink::Destination;
+use poll_state::PollState;
 use ports::{LocalPort, Ports};
-use rx::Receiver;
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use rx::{Addressees, Receiver};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use timers::Timers;
+use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::Device;
 use vervain_hca::device::lids::is_of_infiniband;
 use vervain_hca::host::address_map::first_known;
@@ -44,39 +51,23 @@ use vervain_hca::process::Process;
 use vervain_hca::process::poller::{EventHandler, Poller};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram, Mad, ServiceClaim};
 use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, QpType, Result};
+use vervain_transport::{RequesterCounters, ResponderCounters};
 
-/// The RoCE carrier of one process.
+/// The RoCE carrier of one process, in parts.
 pub struct Roce {
-    engine: Arc<Engine>,
-}
-
-/// What all parts of the carrier share.
-struct Engine {
+    me: Weak<Roce>,
     devices: Vec<Arc<Device>>,
     ports: Ports,
-    /// Connected QPs by their number.
-    connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
-    /// How many they are.
-    connected: AtomicUsize,
-    datagrams: Datagrams,
-    /// By address and process slot, as long as a QP uses them.
-    paths: OwnerLock<HashMap<(IpAddr, u32), Weak<Path>>>,
-    /// What UC and UD messages wait for.
-    paces: Paces,
+    addressees: Addressees,
     receiving: OwnerLock<Receiver>,
-    timers: Timers,
-    poll_state: PollState,
+    poll_state: Arc<PollState>,
     reach: Reach,
-    /// Packets that others have received may have been kept while the process was stopped, or own ones when it was parked.
+    /// Packets that others have received may have been kept while the process was stopped, or own ones when it was
+    /// parked.
     has_kept: AtomicBool,
     /// Packets that lay in the sockets when these were given up.
     kept: OwnerLock<Vec<KeptPacket>>,
-    /// Who takes what is for QP 1.
-    gsi: Arc<Gsi>,
-    /// PSN of the next packet from there.
-    management_psn: AtomicU32,
-    /// A thread opens a port for what the progress thread has sent from there.
-    is_opening_port: AtomicBool,
+    mads: Arc<Mads>,
 }
 
 /// A packet that lay in a socket when this was given up: whose port, from whom, its bytes.
@@ -86,185 +77,72 @@ impl Roce {
     /// The carrier of a process that has no QP yet; sockets are opened when the first one needs them.
     ///
     /// `alone` says that there is no other way to processes of this host.
-    pub(crate) fn new(devices: &[Arc<Device>], alone: bool, gsi: Arc<Gsi>) -> Result<Roce> {
-        let engine = Engine {
-            devices: devices.to_vec(),
-            ports: Ports::new(alone)?,
-            connections: OwnerLock::default(),
-            connected: AtomicUsize::new(0),
-            datagrams: Datagrams::default(),
-            paths: OwnerLock::default(),
+    pub(crate) fn new(devices: &[Arc<Device>], alone: bool, gsi: Arc<Gsi>) -> Result<Arc<Roce>> {
+        let ports = Ports::new(alone)?;
+        let addressees = Addressees {
+            connections: Connections::default(),
+            datagrams: Datagrams::new(!alone),
             paces: Paces::default(),
+        };
+        Ok(Arc::new_cyclic(|me| Roce {
+            me: Weak::clone(me),
+            devices: devices.to_vec(),
+            ports,
+            addressees,
             receiving: OwnerLock::default(),
-            timers: Timers::default(),
-            poll_state: PollState::default(),
+            poll_state: Arc::default(),
             reach: Reach::default(),
             has_kept: AtomicBool::new(false),
             kept: OwnerLock::default(),
-            gsi,
-            management_psn: AtomicU32::new(0),
-            is_opening_port: AtomicBool::new(false),
-        };
-        Ok(Roce { engine: Arc::new(engine) })
-    }
-}
-
-impl Carrier for Roce {
-    fn carries(&self, device: &Device, _ah: &AhAttr) -> bool {
-        device.is_ethernet()
+            mads: Arc::new(Mads::new(gsi)),
+        }))
     }
 
-    fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
-        let engine = &self.engine;
-        let (local, remote) = engine.addresses(qp.device_index(), &attr.ah)?;
-        engine.reach.check(local.ip, local.interface, remote, Duration::ZERO)?;
-        let port = engine.ports.open(qp.process(), local)?;
-        let path = engine.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
-        if Arc::strong_count(&path) == 1 {
-            log::info!("QP {:#x} is connected to {remote} in packets", qp.qp_num());
+    /// The port of a local address, with its counters; none if no QP has needed it yet.
+    pub fn port(&self, ip: IpAddr) -> Option<Arc<Port>> {
+        self.local_port(ip).map(|port| Arc::clone(&port.port))
+    }
+
+    /// Packets that came to this address for process slots that nobody has.
+    pub fn unowned(&self, ip: IpAddr) -> Option<u64> {
+        self.local_port(ip).map(|port| port.sharing.counters().unowned.get())
+    }
+
+    /// What the two halves of a connected QP have counted. The requester's are none before its QP was ready to send.
+    pub fn counters(&self, qpn: u32) -> Option<(ResponderCounters, Option<RequesterCounters>)> {
+        let connection = self.addressees.connections.get(qpn)?;
+        Some((connection.counters(), connection.requester_counters()))
+    }
+
+    /// What this process may have under way of UC and UD messages to the process with QP `qpn` at `ip`, and what it
+    /// has, in bytes as a socket counts them; the first is none if the process does not answer probes.
+    pub fn credit(&self, ip: IpAddr, qpn: u32) -> Option<(Option<u64>, u64)> {
+        self.addressees.paces.find((ip, slot_of(qpn))).map(|pace| pace.account())
+    }
+
+    /// Takes packets as if the socket of local address `ip` had given them, and says what is to be said to them. False
+    /// if there is no such port.
+    pub fn take_in<'a>(&self, ip: IpAddr, packets: impl IntoIterator<Item = net::Datagram<'a>>) -> bool {
+        let Some(port) = self.local_port(ip) else { return false };
+        let mut rx = self.receiving.lock();
+        self.ports.refresh(rx.ports());
+        for datagram in packets {
+            self.arrived(&mut rx, &port, &datagram);
         }
-        let pace = (qp.qp_type() == QpType::Uc).then(|| engine.paces.with(remote, attr.dest_qp_num));
-        let connection = Arc::new(Connection::new(engine, qp, attr, port, remote, path, pace));
-        let mut connections = engine.connections.lock();
-        connections.insert(qp.qp_num(), Arc::clone(&connection));
-        engine.connected.store(connections.len(), Ordering::Relaxed);
-        drop(connections);
-        Ok(connection)
-    }
-
-    fn resolve(&self, device: u32, ah: &AhAttr, patience: Duration) -> Result<()> {
-        let (local, remote) = self.engine.addresses(device, ah)?;
-        self.engine.reach.check(local.ip, local.interface, remote, patience)
-    }
-
-    fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        self.engine.datagrams.listen(qp);
-        let (mut opened, mut refused) = (false, None);
-        for address in self.engine.own_addresses(qp) {
-            match self.engine.ports.open(qp.process(), address) {
-                Ok(port) => {
-                    // A datagram brings its IP header's hop limit and traffic class with it.
-                    port.port.tell_hop_limits();
-                    opened = true;
-                }
-                Err(e) => {
-                    log::info!("QP {:#x} receives no datagrams at {}: {e}", qp.qp_num(), address.ip);
-                    refused.get_or_insert(e);
-                }
-            }
-        }
-        refused.filter(|_| !opened).map_or(Ok(()), |e| {
-            self.engine.datagrams.unregister_qp(qp.qp_num());
-            Err(e)
-        })
-    }
-
-    fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
-        self.engine.addresses(device, ah).map_or(Ok(()), |(local, _)| self.engine.ports.check(process, local))
-    }
-
-    fn unregister_qp(&self, qpn: u32) {
-        self.engine.datagrams.unregister_qp(qpn);
-        let mut connections = self.engine.connections.lock();
-        let connection = connections.remove(&qpn);
-        self.engine.connected.store(connections.len(), Ordering::Relaxed);
-        drop(connections);
-        if let Some(connection) = connection
-            && let Some(qp) = connection.qp.upgrade()
-        {
-            connection.close(&qp);
-        }
-    }
-
-    fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
-        self.engine.send_datagram(qp.process(), qp, datagram)
-    }
-
-    fn send_mad(&self, process: &'static Process, device: u32, ah: &AhAttr, mad: &Mad) -> Result<()> {
-        management::send(&self.engine, process, device, ah, mad)
-    }
-
-    fn serve(&self, process: &'static Process, slot: u32, services: &[ServiceClaim]) -> Result<()> {
-        self.engine.serve(process, slot, services)
-    }
-
-    fn flush(&self) {
-        self.engine.ports.each(LocalPort::flush);
-    }
-
-    fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
-        self.engine.join(group, qp)
-    }
-
-    fn leave(&self, group: &Gid, qpn: u32) {
-        self.engine.leave_group(group, qpn);
+        self.settle(&mut rx, &port);
+        true
     }
 }
 
-impl EventHandler for Roce {
-    fn events_fd(&self) -> Option<RawFd> {
-        Some(self.engine.ports.control_fd().as_raw_fd())
-    }
-
-    /// Lets other processes into the ports, and takes packets of this process that came to them.
-    fn handle_events(&self, _process: &'static Process) {
-        self.engine.adopt_strays();
-    }
-
-    fn leave(&self) -> Result<()> {
-        self.engine.leave_ports()
-    }
-
-    fn rejoin(&self) -> Result<()> {
-        self.engine.rejoin_ports()
-    }
-}
-
-impl Poller for Roce {
-    fn expect_slot(&self, slot: u32) -> Result<()> {
-        self.engine.ports.add_slot(slot)
-    }
-
-    fn poll(&self, process: &'static Process) -> bool {
-        self.engine.poll(process)
-    }
-
-    fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()> {
-        self.engine.wait_for(process, fd)
-    }
-
-    fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
-        self.engine.attend(process)
-    }
-
-    fn packet_fd(&self) -> Option<RawFd> {
-        self.engine.ports.packet_fd()
-    }
-
-    fn take_in(&self, process: &'static Process) -> bool {
-        self.engine.take_all_in(process)
-    }
-
-    fn shutdown(&self) -> bool {
-        self.engine.shutdown()
-    }
-}
-
-/// A local address, as the program knows it, and the interface that has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
-    ip: IpAddr,
-    interface: u32,
-}
-
-impl Engine {
+impl Roce {
     /// The local and the remote address of an address vector. EINVAL when they are not of one family.
     fn addresses(&self, device: u32, ah: &AhAttr) -> Result<(Address, IpAddr)> {
         let device = &self.devices[device as usize];
         let (gid, interface) = device
             .source(ah.grh.sgid_index.into())
             .ok_or_else(|| Error::invalid(format!("the port has no GID at index {}", ah.grh.sgid_index)))?;
-        // A program may know a host by two addresses: one that it has had, and what that has become. There is one for all that is counted.
+        // A program may know a host by two addresses: one that it has had, and what that has become. There is one for
+        // all that is counted.
         let (local, remote) = (ip_of(&gid), first_known(ip_of(&ah.grh.dgid)));
         if is_of_infiniband(&ah.grh.dgid) {
             return Err(Error::invalid(format!(
@@ -288,47 +166,202 @@ impl Engine {
         gids.iter().map(|e| Address { ip: ip_of(&e.gid), interface: e.ifindex }).collect()
     }
 
-    /// The path to the process that has QP `qpn` at `remote`.
-    fn path(&self, remote: IpAddr, qpn: u32, mtu: u32) -> Arc<Path> {
-        let slot = vervain_hca::arena::layout::slot_of(qpn);
-        let mut paths = self.paths.lock();
-        if let Some(path) = paths.get(&(remote, slot)).and_then(Weak::upgrade) {
-            return path;
+    /// The port of a local address, if it is open.
+    fn local_port(&self, ip: IpAddr) -> Option<Arc<LocalPort>> {
+        let mut ports = Vec::new();
+        self.ports.refresh(&mut ports);
+        ports.into_iter().find(|port| port.port.ip() == ip)
+    }
+}
+
+impl Carrier for Roce {
+    fn carries(&self, device: &Device, _ah: &AhAttr) -> bool {
+        device.is_ethernet()
+    }
+
+    fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
+        let (local, remote) = self.addresses(qp.device_index(), &attr.ah)?;
+        self.reach.check(local.ip, local.interface, remote, Duration::ZERO)?;
+        let port = self.ports.open(qp.process(), local)?;
+        let path = self.addressees.connections.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
+        if Arc::strong_count(&path) == 1 {
+            log::info!("QP {:#x} is connected to {remote} in packets", qp.qp_num());
         }
-        paths.retain(|_, path| path.strong_count() > 0);
-        let path = Arc::new(Path::new(mtu));
-        paths.insert((remote, slot), Arc::downgrade(&path));
-        path
+        let pace = (qp.qp_type() == QpType::Uc).then(|| self.addressees.paces.with(remote, attr.dest_qp_num));
+        let connection = Arc::new(Connection::new(Arc::clone(&self.poll_state), qp, attr, port, remote, path, pace));
+        self.addressees.connections.insert(Arc::clone(&connection));
+        Ok(connection)
     }
 
-    /// Whether any connected QP is far.
-    fn has_connections(&self) -> bool {
-        self.connected.load(Ordering::Relaxed) != 0
+    fn resolve(&self, device: u32, ah: &AhAttr, patience: Duration) -> Result<()> {
+        let (local, remote) = self.addresses(device, ah)?;
+        self.reach.check(local.ip, local.interface, remote, patience)
     }
 
-    /// Connected QP `qpn`.
-    fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
-        self.connections.lock().get(&qpn).cloned()
+    fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
+        self.addressees.datagrams.register_qp(qp);
+        let (mut opened, mut refused) = (false, None);
+        for address in self.own_addresses(qp) {
+            match self.ports.open(qp.process(), address) {
+                Ok(port) => {
+                    // A datagram brings its IP header's hop limit and traffic class with it.
+                    port.port.tell_hop_limits();
+                    opened = true;
+                }
+                Err(e) => {
+                    log::info!("QP {:#x} receives no datagrams at {}: {e}", qp.qp_num(), address.ip);
+                    refused.get_or_insert(e);
+                }
+            }
+        }
+        refused.filter(|_| !opened).map_or(Ok(()), |e| {
+            self.addressees.datagrams.unregister_qp(qp.qp_num());
+            Err(e)
+        })
+    }
+
+    fn check_source(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<()> {
+        self.addresses(device, ah).map_or(Ok(()), |(local, _)| self.ports.check(process, local))
+    }
+
+    fn unregister_qp(&self, qpn: u32) {
+        self.addressees.datagrams.unregister_qp(qpn);
+        if let Some(connection) = self.addressees.connections.remove(qpn)
+            && let Some(qp) = connection.qp.upgrade()
+        {
+            connection.close(&qp);
+        }
+    }
+
+    fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+        let opened = self.addresses(qp.device_index(), datagram.ah).and_then(|(local, remote)| {
+            let port = self.ports.open_for_datagram(qp.process(), local)?;
+            Ok((port, (local.ip, remote)))
+        });
+        let Addressees { datagrams, paces, .. } = &self.addressees;
+        match opened {
+            Ok((port, addresses)) => datagrams.send(paces, qp, datagram, &port, addresses),
+            Err(e) => {
+                // Datagrams may be lost; this one is.
+                log::info!("QP {:#x}: a datagram is dropped: {e}", qp.qp_num());
+                None
+            }
+        }
+    }
+
+    fn send_mad(&self, process: &'static Process, device: u32, ah: &AhAttr, mad: &Mad) -> Result<()> {
+        let (local, remote) = self.addresses(device, ah)?;
+        let to = Destination::new(remote, &ah.grh);
+        let port = match self.ports.find(local) {
+            Some(port) => port,
+            // What the progress thread sends leaves when the port is open.
+            None if process.is_progress_thread() => {
+                let Some(me) = self.me.upgrade() else { return Ok(()) };
+                return self.mads.send_when_open(move || me.ports.open_for_datagram(process, local), to, mad);
+            }
+            None => self.ports.open_for_datagram(process, local)?,
+        };
+        self.mads.send(&port, to, mad);
+        Ok(())
+    }
+
+    fn serve(&self, process: &'static Process, slot: u32, services: &[ServiceClaim]) -> Result<()> {
+        self.ports.serve(slot, services)?;
+        let own = || self.devices.iter().flat_map(|device| device.gids(1));
+        // The addresses of the services are opened. An error where none of a service is to be had.
+        for claim in services {
+            let (mut opened, mut refused) = (false, None);
+            for entry in own().filter(|entry| claim.address.is_none_or(|address| address == entry.gid)) {
+                let address = Address { ip: ip_of(&entry.gid), interface: entry.ifindex };
+                match self.ports.open_for_datagram(process, address) {
+                    Ok(_) => opened = true,
+                    Err(e) => {
+                        log::info!("no MADs come by packets at {}: {e}", address.ip);
+                        refused.get_or_insert(e);
+                    }
+                }
+            }
+            refused.filter(|_| !opened).map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) {
+        self.ports.each(LocalPort::flush);
+    }
+
+    fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
+        let (group, qpn) = (ip_of(group), qp.qp_num());
+        if !self.addressees.datagrams.join(group, qpn) {
+            return Ok(());
+        }
+        // On all addresses of its family, one for each interface: the sockets of its other addresses would get copies.
+        let mut addresses = self.own_addresses(qp);
+        addresses.retain(|a| a.ip.is_ipv4() == group.is_ipv4());
+        addresses.sort_by_key(|a| a.interface);
+        addresses.dedup_by_key(|a| a.interface);
+        for address in addresses {
+            let joined = self.ports.open(qp.process(), address).and_then(|port| self.ports.join(&port, group));
+            if let Err(e) = joined {
+                log::info!("QP {qpn:#x} is not in the group {group} at {}: {e}", address.ip);
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&self, group: &Gid, qpn: u32) {
+        let group = ip_of(group);
+        if self.addressees.datagrams.leave(group, qpn) {
+            self.ports.each(|port| port.port.leave(group));
+        }
     }
 }
 
-/// The IP address that a RoCE v2 GID is (IBA annex A17.4.3).
-///
-/// Of an IPv4 multicast group there is a second form, `ff0e::ffff:a.b.c.d`, by which the kernel's rdma_cm names it.
-fn ip_of(gid: &Gid) -> IpAddr {
-    const IPV4_GROUP: [u8; 12] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-    let v6 = Ipv6Addr::from(*gid);
-    match (gid.strip_prefix(&IPV4_GROUP), v6.to_ipv4_mapped()) {
-        (Some(&[a, b, c, d]), _) => Ipv4Addr::new(a, b, c, d).into(),
-        (_, Some(v4)) => v4.into(),
-        _ => v6.into(),
+impl EventHandler for Roce {
+    fn events_fd(&self) -> Option<RawFd> {
+        Some(self.ports.control_fd().as_raw_fd())
+    }
+
+    /// Lets other processes into the ports, and takes packets of this process that came to them.
+    fn handle_events(&self, _process: &'static Process) {
+        self.adopt_misrouted();
+    }
+
+    fn leave(&self) -> Result<()> {
+        self.leave_ports()
+    }
+
+    fn rejoin(&self) -> Result<()> {
+        self.rejoin_ports()
     }
 }
 
-/// The GID of an IP address.
-pub(crate) fn gid_of(ip: IpAddr) -> Gid {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
+impl Poller for Roce {
+    fn expect_slot(&self, slot: u32) -> Result<()> {
+        self.ports.add_slot(slot)
+    }
+
+    fn poll(&self, process: &'static Process) -> bool {
+        self.poll_packets(process)
+    }
+
+    fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()> {
+        self.wait_for_packets(process, fd)
+    }
+
+    fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+        self.come_by(process)
+    }
+
+    fn packet_fd(&self) -> Option<RawFd> {
+        self.ports.packet_fd()
+    }
+
+    fn take_in(&self, process: &'static Process) -> bool {
+        self.take_all_in(process)
+    }
+
+    fn shutdown(&self) -> bool {
+        self.send_last()
     }
 }

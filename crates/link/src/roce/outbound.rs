@@ -1,9 +1,9 @@
 //! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
 
-use super::connection::{Connection, PKEY};
+use super::connection::Connection;
 use super::net::SendBatch;
 use super::pacing::Paced;
-use super::packet_sink::{Destination, PacketSink};
+use super::packet_sink::{Destination, PKEY, PacketSink};
 use crate::endpoint::PacketOut;
 use crate::endpoint::counters;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
@@ -18,8 +18,8 @@ use vervain_hca::{Qp, Result, now_ns};
 use vervain_transport::{Nanos, Refused, Requester, RequesterConfig, RequesterCounters, Sent, Service, Window};
 use vervain_wire::{Headers, Packet, opcode};
 
-/// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the time
-/// after which the progress thread believes that the program no longer polls.
+/// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the
+/// time after which the progress thread believes that the program no longer polls.
 const BUDGET: u32 = 96;
 
 /// Why a requester goes on.
@@ -57,8 +57,8 @@ impl Outbound {
         })
     }
 
-    /// The time that the requester asked for may have come. If it has, and not everything `is_taken_in` that came until then,
-    /// only `late` is set.
+    /// The time that the requester asked for may have come. If it has, and not everything `is_taken_in` that came until
+    /// then, only `late` is set.
     fn timeout(
         &mut self,
         connection: &Connection,
@@ -139,9 +139,9 @@ impl Outbound {
             }
             if !out.batch.is_empty() {
                 acknowledge(sends, out.batch);
-                // While earlier messages are under way, a small one can wait for the next: together they cost as much as
-                // one alone. So can the beginning of a train that the next call goes on with. A poll that finds nothing sends
-                // them.
+                // While earlier messages are under way, a small one can wait for the next: together they cost as much
+                // as one alone. So can the beginning of a train that the next call goes on with. A poll that finds
+                // nothing sends them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
                 flush_or_cork(connection, trigger, may_wait, out.batch);
             }
@@ -152,8 +152,8 @@ impl Outbound {
         };
         let Some(requester) = end.requester() else { return Progress::Idle };
         counters::of_requester(&qp.tally, requester.counters(), told);
-        connection.engine.sends();
-        connection.engine.set_timer(connection, requester.next_timeout());
+        connection.poll_state.sends();
+        connection.poll_state.set_timer(&connection.timer, requester.next_timeout());
         match held_back_until {
             Some(until) => Progress::Wait(until),
             None if sent == Sent::HostFull => Progress::More,
@@ -166,11 +166,11 @@ impl Outbound {
 #[inline]
 fn flush_or_cork(connection: &Connection, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
     if trigger == Trigger::Packet {
-        connection.engine.cork_follow_up();
+        connection.poll_state.cork_follow_up();
     } else if !may_wait || !connection.port.cork() {
         connection.port.flush_batch(batch);
     } else {
-        connection.engine.cork_post();
+        connection.poll_state.cork_post();
     }
 }
 
@@ -182,15 +182,15 @@ fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
     others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
 }
 
-/// Where the acknowledgement of an earlier message goes when something is posted. The peer is to take it before the last
-/// packet of that or along with it, or a program would get an answer before the completion of its own message, which an HCA
-/// acknowledges when it comes.
+/// Where the acknowledgement of an earlier message goes when something is posted. The peer is to take it before the
+/// last packet of that or along with it, or a program would get an answer before the completion of its own message,
+/// which an HCA acknowledges when it comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AckPosition {
     /// After everything: what is posted is one packet, and both are one train.
     Last,
-    /// In the train of the last packet. If it went before, the peer would get it alone, and a program that has seen its own
-    /// message complete may look for the answer in its memory, without a poll that takes packets in.
+    /// In the train of the last packet. If it went before, the peer would get it alone, and a program that has seen its
+    /// own message complete may look for the answer in its memory, without a poll that takes packets in.
     WithLast,
     /// Before everything.
     First,
@@ -272,8 +272,8 @@ impl carrier::Connection for Connection {
         self.outbound.lock().end.requester().is_some_and(Requester::waits_for_receive)
     }
 
-    /// What has left may be lost, and is not sent again when its QP is gone, as by an adapter: to wait for its acknowledgement would
-    /// hold up whoever destroys many QPs whose peers are gone.
+    /// What has left may be lost, and is not sent again when its QP is gone, as by an adapter: to wait for its
+    /// acknowledgement would hold up whoever destroys many QPs whose peers are gone.
     fn holds_back(&self, sends: &Sends<'_>) -> bool {
         let end = &self.outbound.lock().end;
         end.has_unsent(sends) && !end.waits_for_peer()
@@ -315,8 +315,8 @@ impl Connection {
         qp.with_sends(self, |sends| self.outbound.lock().response(self, sends, now, packet))
     }
 
-    /// The time that its requester asked for may have come. If it has, and not everything `is_taken_in` that came until then,
-    /// only `late` is set.
+    /// The time that its requester asked for may have come. If it has, and not everything `is_taken_in` that came until
+    /// then, only `late` is set.
     pub(super) fn timeout(self: &Arc<Self>, qp: &Qp, now: Nanos, is_taken_in: bool, late: &mut bool) -> SenderAccess {
         qp.with_sends(self, |sends| self.outbound.lock().timeout(self, sends, now, is_taken_in, late))
     }

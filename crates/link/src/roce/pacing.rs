@@ -1,10 +1,8 @@
 //! Keeping UC and UD messages from overrunning their receiver: this side's credit with each peer process, and what this
 //! process grants to those that send to it. The rules are in `vervain_transport::Pacer`; docs/protocol.md tells why.
 
-use super::Engine;
-use super::connection::PKEY;
 use super::net::{Counters, Datagram};
-use super::packet_sink::{Destination, PacketSink};
+use super::packet_sink::{Destination, PKEY, PacketSink};
 use super::ports::LocalPort;
 use crate::endpoint::PacketOut;
 use std::collections::HashMap;
@@ -16,7 +14,7 @@ use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::now_ns;
 use vervain_hca::{Grh, Qp};
-use vervain_transport::{Nanos, Pacer, Refused, Service, pacer};
+use vervain_transport::{Nanos, Pacer, Refused, pacer};
 use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, Packet, opcode};
 
 /// Peers that are remembered beyond those of connected QPs; then those are forgotten that nothing waits for.
@@ -25,8 +23,8 @@ const MOST_PEERS: usize = 1024;
 const ACTIVE_NS: u64 = 1_000_000_000;
 /// Senders that are told from each other.
 const MOST_SENDERS: usize = 64;
-/// This part of a socket's buffer is granted; the rest is for reliable traffic, for what a sender sends before it knows its
-/// share, and for what the kernel has handed out and not yet counted as free (up to a quarter).
+/// This part of a socket's buffer is granted; the rest is for reliable traffic, for what a sender sends before it knows
+/// its share, and for what the kernel has handed out and not yet counted as free (up to a quarter).
 const PART: u64 = 2;
 
 /// A process: its address and its slot there.
@@ -67,6 +65,16 @@ impl Paces {
         let pace = Arc::new(Pace { state: OwnerLock::new(State { pacer, waiting: Vec::new(), turn: 0 }) });
         known.insert(key, Arc::clone(&pace));
         pace
+    }
+
+    /// An echo: those that it lets go on do.
+    pub(super) fn echo(&self, counters: &Counters, arrived: &Datagram<'_>, packet: &Packet<'_>) {
+        let peer_qpn = packet.headers.deth.map_or(0, |deth| deth.source_qpn);
+        let pace = self.find((arrived.from.ip(), slot_of(peer_qpn)));
+        let credit = packet.payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        if !pace.is_some_and(|pace| pace.echo(packet.headers.bth.psn, credit)) {
+            counters.unwanted.add(1);
+        }
     }
 
     pub(super) fn find(&self, key: PeerKey) -> Option<Arc<Pace>> {
@@ -117,7 +125,8 @@ pub(super) struct Paced<'a> {
 }
 
 impl Paced<'_> {
-    /// Adds a packet, with the mark or followed by a probe where that is due; `Refused::Full` when there is no credit for it.
+    /// Adds a packet, with the mark or followed by a probe where that is due; `Refused::Full` when there is no credit
+    /// for it.
     #[inline]
     pub(super) fn push(&mut self, out: &mut PacketSink<'_>, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
         let length = opcode::headers_len(headers.bth.opcode) + from.len() as usize + ICRC_LEN;
@@ -184,6 +193,16 @@ impl Echoes {
     pub(super) fn take_batched(&mut self) -> bool {
         std::mem::take(&mut self.batched)
     }
+
+    /// Answers a probe of QP `source_qpn` at `from`, whose headers begin with `bth`, by an echo in the batch of `port`.
+    pub(super) fn answer(&mut self, port: &LocalPort, now: Nanos, (from, source_qpn): (IpAddr, u32), bth: &Bth) {
+        let credit = self.senders.share(now, (from, slot_of(source_qpn)), port.port.room());
+        let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
+        let to = Destination::new(from, &Grh::default());
+        let mut batch = port.batch();
+        let mut out = PacketSink { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
+        self.batched |= out.push(&headers, &Pieces::of(&credit.to_be_bytes())).is_ok();
+    }
 }
 
 /// The processes that send unreliable messages to this one.
@@ -201,55 +220,6 @@ impl Senders {
             self.active.push((sender, now));
         }
         (room / PART / self.active.len() as u64).min(u32::MAX.into()) as u32
-    }
-}
-
-impl Engine {
-    /// A probe that has come to a QP of this process, or a UC or UD packet with the mark that has been taken in, after everything
-    /// that its sender sent before: one echo goes back. What does not come from a sender of that QP gets none.
-    pub(super) fn probe(
-        &self,
-        port: &LocalPort,
-        echoes: &mut Echoes,
-        now: Nanos,
-        arrived: &Datagram<'_>,
-        packet: &Packet<'_>,
-    ) {
-        let (bth, from) = (&packet.headers.bth, arrived.from.ip());
-        let asker = match (self.connection(bth.dest_qpn), packet.headers.deth) {
-            (Some(c), deth) => {
-                let is_peer = c.service == Service::Uc && std::ptr::eq(&*c.port, port) && c.to.remote == from;
-                // A UC packet does not name its sender.
-                (is_peer && deth.is_none_or(|deth| deth.source_qpn == c.peer_qpn)).then_some(c.peer_qpn)
-            }
-            (None, Some(Deth { qkey, source_qpn })) => {
-                let qp = self.datagrams.qp(bth.dest_qpn);
-                qp.is_some_and(|qp| qp.qkey() == qkey).then_some(source_qpn)
-            }
-            (None, None) => None,
-        };
-        let Some(source_qpn) = asker else {
-            if bth.opcode == opcode::PROBE {
-                port.port.counters().unwanted.add(1);
-            }
-            return;
-        };
-        let credit = echoes.senders.share(now, (from, slot_of(source_qpn)), port.port.room());
-        let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
-        let to = Destination::new(from, &Grh::default());
-        let mut batch = port.batch();
-        let mut out = PacketSink { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
-        echoes.batched |= out.push(&headers, &Pieces::of(&credit.to_be_bytes())).is_ok();
-    }
-
-    /// An echo: those that it lets go on do.
-    pub(super) fn echo(&self, counters: &Counters, arrived: &Datagram<'_>, packet: &Packet<'_>) {
-        let peer_qpn = packet.headers.deth.map_or(0, |deth| deth.source_qpn);
-        let pace = self.paces.find((arrived.from.ip(), slot_of(peer_qpn)));
-        let credit = packet.payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-        if !pace.is_some_and(|pace| pace.echo(packet.headers.bth.psn, credit)) {
-            counters.unwanted.add(1);
-        }
     }
 }
 

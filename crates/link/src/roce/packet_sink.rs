@@ -10,6 +10,8 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS};
 
+/// The only P_Key there is, of full membership.
+pub(super) const PKEY: u16 = 0xffff;
 /// Longer messages are streams, which fill trains of their own.
 const BULK: u64 = 16 << 10;
 
@@ -25,8 +27,8 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    /// What an address vector says. All messages of all QPs to a process go by one source port, where nothing else is said:
-    /// together they cost the system calls of one, and a probe does not overtake what it asks about.
+    /// What an address vector says. All messages of all QPs to a process go by one source port, where nothing else is
+    /// said: together they cost the system calls of one, and a probe does not overtake what it asks about.
     pub(super) fn new(remote: IpAddr, grh: &Grh) -> Destination {
         let label = grh.flow_label & net::MOST_LABEL;
         Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class, label, spread: 0 }
@@ -43,7 +45,8 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// The source ports of QP `qpn`. QPs made one after the other have numbers that follow each other, and so take turns.
+    /// The source ports of QP `qpn`. QPs made one after the other have numbers that follow each other, and so take
+    /// turns.
     pub(super) fn new(to: &Destination, qpn: u32) -> Lanes {
         let of = |flow: u32| flow % net::SPREAD as u32;
         if to.label == 0 {
@@ -93,8 +96,8 @@ impl PacketOut for PacketSink<'_> {
             headers: &bytes[..n],
             payload: from,
         };
-        // SAFETY: local memory that was checked against its key; whoever revokes that key waits until the mark ends under
-        // which this call is made.
+        // SAFETY: local memory that was checked against its key; whoever revokes that key waits until the mark ends
+        // under which this call is made.
         unsafe { self.batch.push(&packet) }.map_err(|_| Refused::Memory)?;
         self.pushed += 1;
         let bytes = n as u64 + from.len().next_multiple_of(4) + ICRC_LEN as u64;

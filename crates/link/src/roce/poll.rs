@@ -1,24 +1,23 @@
-//! Who receives, and when. A thread that polls a CQ in vain does; one that sleeps for a completion event waits for packets
-//! itself, which saves a wake-up; while neither does, the progress thread waits for them. It keeps away as long as the
-//! program polls, and only comes by now and then to see whether it still does.
+//! Which thread receives, and when. A thread whose poll of a CQ finds nothing does; one that sleeps for a completion
+//! event waits for packets itself, which saves a wake-up; while neither does, the progress thread waits for them. It
+//! keeps away as long as the program polls, and only comes by now and then to see whether it still does.
 //!
-//! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers: until
-//! a poll finds nothing, or the progress thread comes by.
+//! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers:
+//! until a poll finds nothing, or the progress thread comes by.
 
-use super::Engine;
-use super::connection::Connection;
-use super::idle_probe::{IdleProbe, MOMENT_NS, ProbeStep};
+use super::Roce;
+use super::idle_probe::{MOMENT_NS, ProbeStep};
 use super::net::sys::is_readable;
-use super::poll_rate::PollRate;
+use super::poll_state::{FIRST_TICK_NS, LAST_TICK_NS, PollState};
 use super::ports::LocalPort;
-use super::rx::Receiver;
+use super::rx::{ACK_DELAY_NS, Receiver};
 use super::timers::NEVER;
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use vervain_hca::host::cancel::Uncancelled;
-use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
+use vervain_hca::host::lock::OwnerGuard;
 use vervain_hca::host::signals::SignalsHeld;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::host::tid::tid;
@@ -26,14 +25,9 @@ use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Error, Result, now_ns};
 
-/// The progress thread comes by so often at first, and at last, while the program polls.
-const FIRST_TICK_NS: u64 = 100_000;
-const LAST_TICK_NS: u64 = 400_000;
-/// The last such time if meanwhile nobody wanted it: so long that an acknowledgement which the program leaves behind need not
-/// wake it.
+/// The last such time if meanwhile nobody wanted it: so long that an acknowledgement which the program leaves behind
+/// need not wake it.
 const UNWANTED_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
-/// How long an acknowledgement may wait for a program that was at it a moment ago.
-pub(super) const ACK_DELAY_NS: u64 = 20_000;
 /// What "a moment ago" means.
 const RECENT_NS: u64 = 1_000_000;
 /// Between two visits to a process that is paused.
@@ -42,30 +36,6 @@ const PAUSED_NS: u64 = 1_000_000;
 const STOPPED_NS: u64 = 50_000_000;
 /// Rounds of receiving before the progress thread sees to other things.
 const ROUNDS: usize = 16;
-
-/// What the threads know of each other.
-#[derive(Default)]
-pub(super) struct PollState {
-    /// Packets wait in a batch for others.
-    corked: AtomicBool,
-    /// How often polls ask for packets.
-    rate: PollRate,
-    /// Threads of the program that sleep for events, and how often one of them has received.
-    waiters: AtomicU32,
-    waits: AtomicU32,
-    /// When the progress thread wakes by itself; 0 while it is awake.
-    sleeps_until: AtomicU64,
-    /// The earliest time at which it is wanted, as far as it has not heard of it: [`NEVER`] less that, so that 0 is none.
-    wanted: AtomicU64,
-    /// The progress thread, once it has come by.
-    thread: AtomicU32,
-    /// Of the progress thread alone: the polls of the program that it knows, since when, and the time between two visits of its
-    /// own.
-    polls: AtomicU32,
-    active_at: AtomicU64,
-    tick: AtomicU64,
-    idle_probe: OwnerLock<IdleProbe>,
-}
 
 /// What the progress thread finds when it comes by.
 struct Visit {
@@ -93,8 +63,9 @@ impl Sleep {
         self.until = earlier(self.until, at);
     }
 
-    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it most of
-    /// the time, but what comes after its last poll would be seen by nobody if this had meant to sleep until packets come.
+    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it
+    /// most of the time, but what comes after its last poll would be seen by nobody if this had meant to sleep until
+    /// packets come.
     fn leave_to_receiver(&mut self, visit: &Visit) {
         self.for_packets = false;
         if !visit.polled || self.until.is_none() {
@@ -104,11 +75,11 @@ impl Sleep {
     }
 }
 
-impl Engine {
+impl Roce {
     /// What a thread that polls does about packets; whether any had come.
-    pub(super) fn poll(&self, process: &'static Process) -> bool {
+    pub(super) fn poll_packets(&self, process: &'static Process) -> bool {
         self.uncork();
-        let (rate, connected) = (&self.poll_state.rate, self.has_connections());
+        let (rate, connected) = (&self.poll_state.rate, self.addressees.connections.has_any());
         let interval = rate.interval(connected);
         process.set_poll_interval(interval);
         if !rate.is_due(connected, now_ns) {
@@ -119,8 +90,8 @@ impl Engine {
             }
             return false;
         }
-        // After an idle time nobody knows where the next packet comes; and a process that only gets datagrams most likely polls
-        // for something else.
+        // After an idle time nobody knows where the next packet comes; and a process that only gets datagrams most
+        // likely polls for something else.
         let anywhere = !connected || rate.is_idle();
         let readable = !anywhere || self.ports.packet_fd().is_some_and(is_readable);
         if !connected && !readable {
@@ -131,7 +102,7 @@ impl Engine {
         let mut any = if anywhere { readable && self.receive(&mut rx) } else { self.receive_in_poll(&mut rx) };
         rate.polled(any, now_ns);
         if rx.polled(any) {
-            self.send_responses(&mut rx);
+            rx.send_responses();
         }
         any |= self.expire(&mut rx);
         self.leave(process, &mut rx);
@@ -142,7 +113,7 @@ impl Engine {
     pub(super) fn take_all_in(&self, process: &'static Process) -> bool {
         let Some(mut rx) = self.receiving.try_lock() else { return false };
         (0..ROUNDS).take_while(|_| self.receive(&mut rx)).for_each(drop);
-        self.send_responses(&mut rx);
+        rx.send_responses();
         self.leave(process, &mut rx);
         true
     }
@@ -150,77 +121,32 @@ impl Engine {
     /// A thread of the program has received: what it leaves behind is seen to in time.
     fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiver>) {
         if rx.has_more_to_send() {
-            self.send_responses(rx);
+            rx.send_responses();
         }
         if let Some(since) = rx.acks_due_since() {
-            self.ensure(process, since + RECENT_NS);
+            self.poll_state.ensure(process, since + RECENT_NS);
         }
         if rx.keeps_packets() {
-            self.ensure(process, now_ns() + FIRST_TICK_NS);
-        }
-    }
-
-    /// Makes the progress thread come by at `at`, or at its next visit if it comes by anyway: waking it costs more than a
-    /// small message, and while the program polls it sees to everything itself.
-    fn ensure(&self, process: &'static Process, at: u64) {
-        // It says when it wakes and then reads this; so either it sees this, or this sees when it wakes.
-        self.poll_state.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
-        if self.poll_state.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
-            process.wake_for_packets();
-        }
-    }
-
-    /// Packets of a post wait in a batch for others: the next poll of the program sends them, or the progress thread.
-    pub(super) fn cork_post(&self) {
-        self.poll_state.corked.store(true, Ordering::SeqCst);
-        if let Some(process) = Process::current() {
-            process.set_poll_interval(1);
-            self.ensure(process, now_ns() + FIRST_TICK_NS);
-        }
-    }
-
-    /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends them
-    /// when a poll ends.
-    pub(super) fn cork_follow_up(&self) {
-        self.poll_state.corked.store(true, Ordering::SeqCst);
-    }
-
-    /// A thread sends. One of the program's that is at it will poll, as far as can be told.
-    #[inline]
-    pub(super) fn sends(&self) {
-        self.poll_state.rate.activity();
-        let Some(process) = Process::current() else { return };
-        process.set_poll_interval(1);
-        if tid() != self.poll_state.thread.load(Ordering::Relaxed) {
-            process.count_look();
+            self.poll_state.ensure(process, now_ns() + FIRST_TICK_NS);
         }
     }
 
     /// Sends the packets that wait in batches.
     pub(super) fn uncork(&self) {
-        if self.poll_state.corked.load(Ordering::Relaxed) && self.poll_state.corked.swap(false, Ordering::SeqCst) {
+        if self.poll_state.take_corked() {
             self.ports.each(LocalPort::flush);
         }
     }
 
-    /// Has a requester called at `deadline`.
-    pub(super) fn set_timer(&self, connection: &Connection, deadline: Option<u64>) {
-        if self.timers.set(connection, deadline)
-            && let (Some(at), Some(process)) = (deadline, Process::current())
-        {
-            self.ensure(process, at);
-        }
-    }
-
-    /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late, nor one
-    /// in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything before. The time
-    /// that counts is the one at which that began.
+    /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late,
+    /// nor one in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything
+    /// before. The time that counts is the one at which that began.
     fn expire(&self, rx: &mut Receiver) -> bool {
-        if self.timers.next() == NEVER {
+        if self.poll_state.timers.next() == NEVER {
             return false;
         }
         let now = now_ns();
-        if self.timers.next() > now {
+        if self.poll_state.timers.next() > now {
             return false;
         }
         if self.call_due(rx, now, false) && self.take_in_all(rx) {
@@ -229,18 +155,20 @@ impl Engine {
         true
     }
 
-    /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they see to it;
-    /// else they stay.
+    /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they
+    /// see to it; else they stay.
     fn call_due(&self, rx: &mut Receiver, now: u64, is_taken_in: bool) -> bool {
         let mut due = std::mem::take(&mut rx.due);
-        self.timers.take(now, |qpn| self.connection(qpn), &mut due);
+        self.poll_state.timers.take(now, |qpn, at| {
+            due.extend(self.addressees.connections.get(qpn).filter(|connection| connection.timer.take(at)))
+        });
         let mut late = false;
         for connection in due.drain(..) {
             let Some(qp) = connection.qp.upgrade() else { continue };
             // What is deferred may be its answer.
             let waits = is_taken_in && connection.deferred.load(Ordering::Relaxed) > 0;
             if waits || connection.timeout(&qp, now, is_taken_in, &mut late) == SenderAccess::Busy {
-                self.timers.set(&connection, Some(now + FIRST_TICK_NS));
+                self.poll_state.timers.set(&connection.timer, Some(now + FIRST_TICK_NS));
             }
         }
         rx.due = due;
@@ -248,7 +176,7 @@ impl Engine {
     }
 
     /// What the progress thread does; see [`vervain_hca::process::poller::Poller::attend`].
-    pub(super) fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
+    pub(super) fn come_by(&self, process: &'static Process) -> (bool, Option<u64>) {
         let state = &self.poll_state;
         state.thread.store(tid(), Ordering::Relaxed);
         let slept_until = state.sleeps_until.swap(0, Ordering::SeqCst);
@@ -265,8 +193,8 @@ impl Engine {
             state.sleeps_until.store(now + PAUSED_NS, Ordering::SeqCst);
             return (false, Some(now + PAUSED_NS));
         }
-        let still_kept = self.has_kept.swap(false, Ordering::SeqCst) && !self.adopt_strays();
-        let is_wanted = || self.timers.next() != NEVER || self.ports.packet_fd().is_some_and(is_readable);
+        let still_kept = self.has_kept.swap(false, Ordering::SeqCst) && !self.adopt_misrouted();
+        let is_wanted = || self.poll_state.timers.next() != NEVER || self.ports.packet_fd().is_some_and(is_readable);
         if state.rate.is_watched() && is_wanted() {
             // The program sees to it, if it polls.
             state.rate.activity();
@@ -305,11 +233,14 @@ impl Engine {
             state.tick.store(0, Ordering::Relaxed);
             return Sleep { for_packets: true, until: None, not_before: 0 };
         }
-        if !visit.waited_for && self.timers.next() == NEVER && state.rate.watch(self.has_connections(), now) {
+        if !visit.waited_for
+            && self.poll_state.timers.next() == NEVER
+            && state.rate.watch(self.addressees.connections.has_any(), now)
+        {
             state.tick.store(0, Ordering::Relaxed);
             return Sleep { for_packets: true, until: None, not_before: 0 };
         }
-        let unwanted = !was_wanted && self.timers.next() > now + UNWANTED_TICK_NS;
+        let unwanted = !was_wanted && self.poll_state.timers.next() > now + UNWANTED_TICK_NS;
         let most = if unwanted { UNWANTED_TICK_NS } else { LAST_TICK_NS };
         let tick = (state.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, most);
         state.tick.store(tick, Ordering::Relaxed);
@@ -349,7 +280,7 @@ impl Engine {
             Some(since) if since + patient > now_ns() && !rx.has_more_to_send() => {
                 sleep.no_longer_than(since + patient)
             }
-            Some(_) => self.send_responses(rx),
+            Some(_) => rx.send_responses(),
             None => {}
         }
         if rx.has_more_to_send() {
@@ -372,11 +303,11 @@ impl Engine {
         sleep.leave_to_receiver(visit);
     }
 
-    /// Says when the progress thread wakes, with regard to timers and to those who have wanted it meanwhile. Whether packets are
-    /// to wake it too, and the time.
+    /// Says when the progress thread wakes, with regard to timers and to those who have wanted it meanwhile. Whether
+    /// packets are to wake it too, and the time.
     fn go_to_sleep(&self, mut sleep: Sleep) -> (bool, Option<u64>) {
         let state = &self.poll_state;
-        let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
+        let timer = self.poll_state.timers.next().min(self.ports.next_release().unwrap_or(NEVER));
         if timer != NEVER {
             sleep.no_longer_than(timer.max(sleep.not_before));
         }
@@ -389,8 +320,8 @@ impl Engine {
         (sleep.for_packets, sleep.until)
     }
 
-    /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements that are
-    /// older than `patient` leave. Whether anything had come.
+    /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements
+    /// that are older than `patient` leave. Whether anything had come.
     fn receive_patiently(&self, rx: &mut Receiver, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
         let slept = now_ns().saturating_sub(rx.slept_at);
         let had_come = self.receive(rx);
@@ -409,7 +340,7 @@ impl Engine {
             any = patience.look_out(|| {
                 let any = self.receive_in_poll(rx);
                 if !any && rx.acks_due_since().is_some_and(|since| since + patient <= now_ns()) {
-                    self.send_responses(rx);
+                    rx.send_responses();
                 }
                 any || enough()
             });
@@ -423,14 +354,14 @@ impl Engine {
     }
 
     /// Receives until `fd`, a completion channel, is readable.
-    pub(super) fn wait_for(self: &Arc<Self>, process: &'static Process, fd: RawFd) -> Result<()> {
+    pub(super) fn wait_for_packets(&self, process: &'static Process, fd: RawFd) -> Result<()> {
         let Some(packets) = self.ports.packet_fd() else { return Ok(()) };
         // SAFETY: asks for the descriptor's flags.
         let blocks = unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK == 0;
         if !blocks {
             return Ok(());
         }
-        let _wait = EventWait::begin(self, process);
+        let _wait = EventWait::begin(&self.poll_state, process);
         loop {
             // Only the sleep is a cancellation point.
             let whole = Uncancelled::begin();
@@ -447,7 +378,7 @@ impl Engine {
                         self.leave(process, &mut rx);
                         break Ok(());
                     }
-                    self.send_responses(&mut rx);
+                    rx.send_responses();
                     self.expire(&mut rx);
                     let held = rx.keeps_packets().then(|| now_ns() + FIRST_TICK_NS);
                     // A pause has begun.
@@ -467,7 +398,7 @@ impl Engine {
                 }
                 false => (packets, deadline),
             };
-            let timer = self.timers.next().min(self.ports.next_release().unwrap_or(NEVER)).max(not_before);
+            let timer = self.poll_state.timers.next().min(self.ports.next_release().unwrap_or(NEVER)).max(not_before);
             drop(whole);
             if let Err(e) = sleep([fd, packets], earlier(deadline, timer).filter(|at| *at != NEVER)) {
                 break Err(e);
@@ -484,12 +415,12 @@ thread_local! {
 }
 
 /// The end of a thread in the middle of a wait (waiting is a cancellation point) ends its wait too.
-struct CurrentWait(RefCell<Option<(Arc<Engine>, &'static Process)>>);
+struct CurrentWait(RefCell<Option<(Arc<PollState>, &'static Process)>>);
 
 impl Drop for CurrentWait {
     fn drop(&mut self) {
-        if let Some((engine, process)) = self.0.take() {
-            EventWait::end(&engine, process);
+        if let Some((poll_state, process)) = self.0.take() {
+            EventWait::end(&poll_state, process);
         }
     }
 }
@@ -498,26 +429,26 @@ impl Drop for CurrentWait {
 struct EventWait;
 
 impl EventWait {
-    fn begin(engine: &Arc<Engine>, process: &'static Process) -> EventWait {
-        engine.poll_state.waiters.fetch_add(1, Ordering::SeqCst);
+    fn begin(poll_state: &Arc<PollState>, process: &'static Process) -> EventWait {
+        poll_state.waiters.fetch_add(1, Ordering::SeqCst);
         // The first time, the C library takes the dynamic linker's lock to register the destructor.
         let _held = (!HAS_WAITED.replace(true)).then(SignalsHeld::begin);
-        CURRENT_WAIT.with(|w| w.0.replace(Some((Arc::clone(engine), process))));
+        CURRENT_WAIT.with(|w| w.0.replace(Some((Arc::clone(poll_state), process))));
         EventWait
     }
 
-    fn end(engine: &Engine, process: &'static Process) {
-        if engine.poll_state.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
+    fn end(poll_state: &PollState, process: &'static Process) {
+        if poll_state.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
             // From now on nobody waits for packets unless the program polls, or the progress thread does.
-            engine.ensure(process, now_ns() + RECENT_NS);
+            poll_state.ensure(process, now_ns() + RECENT_NS);
         }
     }
 }
 
 impl Drop for EventWait {
     fn drop(&mut self) {
-        if let Some((engine, process)) = CURRENT_WAIT.with(|w| w.0.take()) {
-            EventWait::end(&engine, process);
+        if let Some((poll_state, process)) = CURRENT_WAIT.with(|w| w.0.take()) {
+            EventWait::end(&poll_state, process);
         }
     }
 }
@@ -527,8 +458,9 @@ fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
     Some(a.map_or(b, |a| a.min(b)))
 }
 
-/// Sleeps until one of `fds` is readable or the time has come. EINTR if a signal handler that does not ask for calls to be
-/// restarted may have run; poll itself is never restarted (`man 7 signal`), and the program must see what read would do.
+/// Sleeps until one of `fds` is readable or the time has come. EINTR if a signal handler that does not ask for calls to
+/// be restarted may have run; poll itself is never restarted (`man 7 signal`), and the program must see what read would
+/// do.
 fn sleep(fds: [RawFd; 2], until: Option<u64>) -> Result<()> {
     let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let time = until.map(|at| {

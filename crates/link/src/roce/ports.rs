@@ -1,10 +1,10 @@
 //! The ports of this process: one for each local address that a QP has needed so far.
 
+use super::address::{Address, gid_of};
 use super::net::address::scoped;
-use super::net::{Port, SendBatch};
+use super::net::{Datagram, Port, SendBatch};
 use super::poll_rate::PortPollRate;
 use super::port_sharing::{self, Sharing};
-use super::{Address, gid_of};
 use crate::os_error;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use vervain_hca::device::gids::interface_of;
+use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::address_map::actual;
 use vervain_hca::host::cancel::{Uncancelled, nap};
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
@@ -65,8 +66,21 @@ impl LocalPort {
         }
     }
 
-    /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at once, for
-    /// enough wait.
+    /// Whether the ICRC of a packet is right; one that is not is counted.
+    #[inline]
+    pub(super) fn is_intact(&self, datagram: &Datagram<'_>) -> bool {
+        let is_intact = datagram.is_intact();
+        if !is_intact {
+            let counters = self.port.counters();
+            counters.bad_icrc.add(1);
+            FIRST.add(Word::BadIcrc, 1);
+            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+        }
+        is_intact
+    }
+
+    /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at
+    /// once, for enough wait.
     pub(super) fn cork(&self) -> bool {
         self.corked.fetch_add(1, Ordering::Relaxed) + 1 < MAX_CORKED
     }
@@ -94,6 +108,20 @@ impl LocalPort {
     }
 }
 
+/// Names the sender of the `n`th packet whose ICRC is wrong, ever more seldom.
+#[cold]
+fn tell_of_bad_icrc(datagram: &Datagram<'_>, n: u64) {
+    if n.is_power_of_two() {
+        let (from, to) = datagram.on_the_wire();
+        let (from, to) = (from.ip(), to.ip());
+        log::info!(
+            "a packet from {from} to {to} has a wrong ICRC, and {} before it: damaged, with addresses that were translated on \
+             the way (NAT), or with IP options or extension headers",
+            n - 1
+        );
+    }
+}
+
 /// What is for this process of QP 1.
 struct Served {
     slot: u32,
@@ -114,7 +142,8 @@ pub(super) struct Ports {
     list: OwnerLock<Vec<Arc<LocalPort>>>,
     /// Length of the list, which only grows.
     count: AtomicUsize,
-    /// The slots of the process. Held while a port is opened, so that none of them is missed; not by the progress thread.
+    /// The slots of the process. Held while a port is opened, so that none of them is missed; not by the progress
+    /// thread.
     slots: OwnerLock<Vec<u32>>,
     /// Members of multicast groups on this host get packets, for they get no copy by memory.
     multicast_loops: bool,
@@ -163,8 +192,8 @@ impl Ports {
         Ok(port)
     }
 
-    /// The port of `address`, opened for a datagram if it is not yet: an address that could not be opened is left alone for a
-    /// while.
+    /// The port of `address`, opened for a datagram if it is not yet: an address that could not be opened is left alone
+    /// for a while.
     pub(super) fn open_for_datagram(&self, process: &'static Process, address: Address) -> Result<Arc<LocalPort>> {
         if let Some(port) = self.find(address) {
             return Ok(port);
@@ -181,8 +210,8 @@ impl Ports {
         opened
     }
 
-    /// Whether datagrams can leave from `address`: EADDRINUSE when somebody else has it. What else may be wrong with it can
-    /// change until they do. Without a slot there is no QP that sends, and nobody would be found behind a port.
+    /// Whether datagrams can leave from `address`: EADDRINUSE when somebody else has it. What else may be wrong with it
+    /// can change until they do. Without a slot there is no QP that sends, and nobody would be found behind a port.
     pub(super) fn check(&self, process: &'static Process, address: Address) -> Result<()> {
         if self.slots.lock().is_empty() {
             return Ok(());
@@ -196,7 +225,8 @@ impl Ports {
     fn open_now(&self, address: Address, slots: &[u32]) -> Result<Arc<LocalPort>> {
         let (ip, interface) = (address.ip, address.interface);
         let at = scoped(actual(ip), UDP_PORT, interface);
-        // With what is served, at once: nothing waits for others between here and the list, which is where who answers them looks.
+        // With what is served, at once: nothing waits for others between here and the list, which is where who answers
+        // them looks.
         let served = self.served.lock().as_ref().map(|served| served.at(ip));
         let (sharing, socket) = Sharing::join(at, slots, served, &|| Port::bind(ip, interface))?;
         let port = Arc::new(Port::with_socket(ip, interface, socket)?);
@@ -214,11 +244,6 @@ impl Ports {
         list.push(Arc::clone(&port));
         self.count.store(list.len(), Ordering::Release);
         Ok(port)
-    }
-
-    /// Whether members of multicast groups on this host get their copies by memory, and so none in packets.
-    pub(super) fn spares_own_members(&self) -> bool {
-        !self.multicast_loops
     }
 
     /// The port of `address`, if it is open.
@@ -244,8 +269,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Has what is for QP 1 led to this process, at all ports that are open or will be: what names `slot`, or one of these services at an
-    /// address that it is claimed for. The first error, after all ports.
+    /// Has what is for QP 1 led to this process, at all ports that are open or will be: what names `slot`, or one of
+    /// these services at an address that it is claimed for. The first error, after all ports.
     pub(super) fn serve(&self, slot: u32, services: &[ServiceClaim]) -> Result<()> {
         let _slots = self.slots_when_there();
         let served = Served { slot, services: services.to_vec() };
@@ -332,7 +357,8 @@ impl Ports {
         }
     }
 
-    /// Sends what was collected at all ports without waiting for anybody; false while another thread has something of that.
+    /// Sends what was collected at all ports without waiting for anybody; false while another thread has something of
+    /// that.
     pub(super) fn flush_if_free(&self) -> bool {
         let Some(list) = self.list.try_lock() else { return !self.list.raw().comes_free() };
         list.iter().fold(true, |all, port| port.flush_if_free() & all)

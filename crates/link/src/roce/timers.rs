@@ -1,15 +1,32 @@
-//! When requesters want to be called again. A QP stands here at most once; its entry may come too early, never too late, so
-//! that a deadline that moves on with every acknowledgement costs nothing.
+//! When requesters want to be called again. A QP stands here at most once; its entry may come too early, never too
+//! late, so that a deadline that moves on with every acknowledgement costs nothing.
 
-use super::connection::Connection;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_hca::host::lock::OwnerLock;
 
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
+
+/// When the requester of a QP is called; [`NEVER`]: it does not stand in the timers.
+pub(super) struct Timer {
+    qpn: u32,
+    at: AtomicU64,
+}
+
+impl Timer {
+    /// Of QP `qpn`, which is not called.
+    pub(super) fn new(qpn: u32) -> Timer {
+        Timer { qpn, at: AtomicU64::new(NEVER) }
+    }
+
+    /// Its time, `at`, has come: whether the entry of the timers was its own. One that a nearer one has replaced is
+    /// nobody's.
+    pub(super) fn take(&self, at: u64) -> bool {
+        self.at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
 
 /// Deadlines, the earliest first.
 pub(super) struct Timers {
@@ -31,30 +48,28 @@ impl Timers {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Has `connection` called at `deadline`. Whether that is earlier than all others.
+    /// Has the QP of `timer` called at `deadline`. Whether that is earlier than all others.
     #[inline]
-    pub(super) fn set(&self, connection: &Connection, deadline: Option<u64>) -> bool {
+    pub(super) fn set(&self, timer: &Timer, deadline: Option<u64>) -> bool {
         let Some(at) = deadline else { return false };
-        if connection.timer.load(Ordering::Relaxed) <= at {
+        if timer.at.load(Ordering::Relaxed) <= at {
             return false;
         }
-        connection.timer.store(at, Ordering::Relaxed);
+        timer.at.store(at, Ordering::Relaxed);
         let mut heap = self.heap.lock();
-        heap.push(Reverse((at, connection.qpn)));
+        heap.push(Reverse((at, timer.qpn)));
         self.next.fetch_min(at, Ordering::SeqCst) > at
     }
 
-    /// Takes the QPs whose time has come.
-    pub(super) fn take(&self, now: u64, find: impl Fn(u32) -> Option<Arc<Connection>>, due: &mut Vec<Arc<Connection>>) {
+    /// Calls `due` for the QPs whose entries' time has come: with the number, and the time. The caller takes the
+    /// [`Timer`].
+    pub(super) fn take(&self, now: u64, mut due: impl FnMut(u32, u64)) {
         let mut heap = self.heap.lock();
         while let Some(Reverse((at, qpn))) = heap.peek().copied()
             && at <= now
         {
             heap.pop();
-            // An entry that a nearer one has replaced is nobody's.
-            let own =
-                |c: &Arc<Connection>| c.timer.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-            due.extend(find(qpn).filter(own));
+            due(qpn, at);
         }
         self.next.store(heap.peek().map_or(NEVER, |Reverse((at, _))| *at), Ordering::SeqCst);
     }

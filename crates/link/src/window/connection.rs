@@ -1,20 +1,22 @@
 //! A connected QP whose messages go through a window: its requester and its responder.
 
-use super::Engine;
-use super::datagrams::Patience;
-use super::direct::Granted;
-use super::landing::{Landing, Place, Told};
-use super::pair::Pair;
+use super::direct::Direct;
+use super::grantees::Grantees;
+use super::no_receive::NoReceive;
+use super::pace::NEVER;
+use super::pair::PKEY;
+use super::pairs::Pairs;
 use super::path_psns::PathPsns;
+use super::peer_qp::PeerQp;
 use super::put_psns::PutPsns;
-use super::slot_out::SlotOut;
+use super::slot_out::{SendPath, SlotOut};
+use super::uc_patience::UcPatience;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::responder::{Inbound, Lanes};
 use crate::endpoint::{Foreign, counters};
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use vervain_hca::device::port_counters::Tally;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Progress;
@@ -29,83 +31,60 @@ use vervain_window::pairs::ring::Class;
 use vervain_wire::aeth::Syndrome;
 use vervain_wire::{Headers, Packet, opcode};
 
-/// The only P_Key there is.
-pub const PKEY: u16 = 0xffff;
-pub const NEVER: u64 = u64::MAX;
 /// Packets of a READ's answer before others get their turn.
 const ANSWERS: u32 = 16;
-/// How long a message over UC waits for a peer that is not there, or takes nothing: then it is lost, as on a network.
-const ABSENT_NS: u64 = 1_000_000_000;
 /// Bytes that one QP has under way at most: more than a ring holds, which alone holds back.
 const UNDER_WAY: u64 = 8 * block::LONG_BYTES;
 /// Bytes that one call puts directly before others get their turn, and what a Write counts besides.
 const DIRECT: u64 = 1 << 20;
 const WRITE: u64 = 8 << 10;
 
-/// How long messages have waited for a pair, or for room, and for whom.
-#[derive(Default)]
-struct Wait {
-    /// CLOCK_MONOTONIC, ns; 0 while none waits.
-    since: AtomicU64,
-    /// Messages that the peer had taken then.
-    taken: AtomicU64,
-    /// At the last look there was no pair, nor a process that one could be made with.
-    is_in_vain: AtomicBool,
-}
-
 /// A connected QP.
 pub struct Connection {
     me: Weak<Connection>,
-    pub engine: Weak<Engine>,
-    pub qp: Weak<Qp>,
-    pub peer: PeerId,
-    peer_qpn: u32,
-    service: Service,
-    /// The pair by which it goes on, once there is one: it is never with another process of that number.
-    pair: OnceLock<Arc<Pair>>,
-    wait: Wait,
-    /// Messages of the pair when this connection has sent its last one.
-    pub last_sent: AtomicU64,
-    /// Taken under the lock of the QP's send queue only. With what of the requester's counters has been told, and of the responder's.
-    sending: OwnerLock<(RequesterEnd, Window, RequesterCounters)>,
-    replying: OwnerLock<(Responder, Lanes, ResponderCounters)>,
-    /// When the progress thread looks.
+    /// The way to the peer.
+    path: SendPath,
+    /// Taken under the lock of the QP's send queue only.
+    sending: OwnerLock<Sending>,
+    replying: OwnerLock<Replying>,
+    /// The PSNs of received packets in those of the path MTU.
+    received: PathPsns,
+    /// PSNs of Writes that were put.
+    put_psns: PutPsns,
+    /// When the progress thread looks next.
     next_look: Arc<AtomicU64>,
     /// When its requester wants to be called.
-    pub deadline: AtomicU64,
-    /// Answers for it that could not be handled when they came.
-    pub deferred: AtomicU64,
-    /// Whether the message under way is a long one; and the answer to a READ.
-    pub sends_long: AtomicBool,
-    pub answers_long: AtomicBool,
-    /// What sent and received packets are in the PSNs of a path.
-    pub sent: PathPsns,
-    received: PathPsns,
-    /// Over UC, for messages that come before a receive.
-    pub patience: Patience,
+    deadline: AtomicU64,
+    /// Its answers that are set aside ([`super::deferred`]).
+    deferred: AtomicU64,
+    /// Over UC, for messages that find no receive.
+    no_receive: NoReceive,
     closed: AtomicBool,
-    /// Where the message under way belongs at the peer, which is asked for long ones; and what the peer was told of its own.
-    pub landing: OwnerLock<Landing>,
-    pub told_landing: OwnerLock<Option<Told>>,
-    pub has_told: AtomicBool,
-    /// READs under way whose answers the peer was told where to put; and where it has told this process to put those to its own.
-    pub told_reads: OwnerLock<VecDeque<Told>>,
-    pub has_told_reads: AtomicBool,
-    pub answers: OwnerLock<VecDeque<Place>>,
-    pub has_answers: AtomicBool,
-    /// Bytes of the message under way, if it is a long one.
-    pub long: AtomicU64,
-    /// PSNs of Writes that were put.
-    pub put_psns: PutPsns,
-    /// What the peer has granted it.
-    pub granted: OwnerLock<Granted>,
-    qpn: u32,
-    /// Writes in a row that could have been put, and went through the ring behind others.
-    pub behind_others: AtomicU32,
+}
+
+/// The requester, and its counters as of the last time that they were added to those of the QP.
+struct Sending {
+    end: RequesterEnd,
+    window: Window,
+    counted: RequesterCounters,
+}
+
+/// The responder and its ways into the QP, and its counters as of the last time that they were added to those of the
+/// QP.
+struct Replying {
+    responder: Responder,
+    lanes: Lanes,
+    counted: ResponderCounters,
 }
 
 impl Connection {
-    pub fn new(engine: &Arc<Engine>, qp: &Arc<Qp>, attr: &QpAttr, peer: PeerId) -> Arc<Self> {
+    /// Of `qp` with QP `attr.dest_qp_num` of `process`.
+    pub fn new(
+        (pairs, grantees, next_look): (&Arc<Pairs>, &Arc<Grantees>, &Arc<AtomicU64>),
+        qp: &Arc<Qp>,
+        attr: &QpAttr,
+        process: PeerId,
+    ) -> Arc<Self> {
         let service = match qp.qp_type() {
             QpType::Uc => Service::Uc,
             QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
@@ -121,87 +100,84 @@ impl Connection {
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             acks_first: true,
         });
+        let peer = PeerQp::new(pairs, process, attr.dest_qp_num, qp.qp_num(), service);
+        let path_psns = |first| PathPsns::new(128 << attr.path_mtu, first);
+        let (uc, direct) = (UcPatience::new(service == Service::Uc), Direct::new(grantees));
+        let window = Window::lossless(block::MTU, UNDER_WAY);
         Arc::new_cyclic(|me| Connection {
             me: me.clone(),
-            engine: Arc::downgrade(engine),
-            qp: Arc::downgrade(qp),
-            peer,
-            peer_qpn: attr.dest_qp_num,
-            service,
-            pair: OnceLock::new(),
-            wait: Wait::default(),
-            last_sent: AtomicU64::new(0),
-            sending: OwnerLock::new((
-                RequesterEnd::default(),
-                Window::lossless(block::MTU, UNDER_WAY),
-                RequesterCounters::default(),
-            )),
-            replying: OwnerLock::new((responder, Lanes::default(), ResponderCounters::default())),
-            next_look: Arc::clone(&engine.next_look),
+            path: SendPath::new(Arc::downgrade(qp), peer, uc, direct, path_psns(0)),
+            sending: OwnerLock::new(Sending {
+                end: RequesterEnd::default(),
+                window,
+                counted: RequesterCounters::default(),
+            }),
+            replying: OwnerLock::new(Replying {
+                responder,
+                lanes: Lanes::default(),
+                counted: ResponderCounters::default(),
+            }),
+            received: path_psns(attr.rq_psn),
+            put_psns: PutPsns::default(),
+            next_look: Arc::clone(next_look),
             deadline: AtomicU64::new(NEVER),
             deferred: AtomicU64::new(0),
-            sends_long: AtomicBool::new(false),
-            answers_long: AtomicBool::new(false),
-            sent: PathPsns::new(128 << attr.path_mtu, 0),
-            received: PathPsns::new(128 << attr.path_mtu, attr.rq_psn),
-            patience: Patience::default(),
+            no_receive: NoReceive::default(),
             closed: AtomicBool::new(false),
-            landing: OwnerLock::default(),
-            told_landing: OwnerLock::default(),
-            has_told: AtomicBool::new(false),
-            told_reads: OwnerLock::default(),
-            has_told_reads: AtomicBool::new(false),
-            answers: OwnerLock::default(),
-            has_answers: AtomicBool::new(false),
-            long: AtomicU64::new(0),
-            put_psns: PutPsns::default(),
-            granted: OwnerLock::default(),
-            qpn: qp.qp_num(),
-            behind_others: AtomicU32::new(0),
         })
     }
 
-    /// The pair, if there is one.
-    pub fn pair(&self) -> Option<&Arc<Pair>> {
-        if self.pair.get().is_none() {
-            let pair = self.engine.upgrade()?.pair(self.peer)?;
-            let _ = self.pair.set(pair);
-        }
-        self.pair.get()
+    /// The QP, while there is one.
+    #[inline]
+    pub fn qp(&self) -> &Weak<Qp> {
+        &self.path.qp
     }
 
-    /// Whether the peer is asked where data belongs.
-    pub fn may_put(&self) -> bool {
-        self.engine.upgrade().is_some_and(|engine| engine.direct)
+    /// The peer.
+    #[inline]
+    pub fn peer(&self) -> &PeerQp {
+        &self.path.peer
     }
 
-    /// The peer's QP.
-    pub fn peer_qpn(&self) -> u32 {
-        self.peer_qpn
+    /// What is put where it belongs.
+    #[inline]
+    pub fn direct(&self) -> &Direct {
+        &self.path.direct
     }
 
-    /// The QP.
-    pub fn qpn(&self) -> u32 {
-        self.qpn
+    /// PSNs of Writes that were put.
+    pub fn put_psns(&self) -> &PutPsns {
+        &self.put_psns
     }
 
-    /// Whether it has a pair, and so one process that is its peer.
-    pub fn has_pair(&self) -> bool {
-        self.pair.get().is_some()
+    /// Over UC: whether a message may wait for a receive.
+    pub fn no_receive(&self) -> &NoReceive {
+        &self.no_receive
+    }
+
+    /// How many of its answers are set aside.
+    #[inline]
+    pub fn deferred(&self) -> &AtomicU64 {
+        &self.deferred
+    }
+
+    /// When its requester wants to be called: CLOCK_MONOTONIC, ns.
+    pub fn deadline(&self) -> u64 {
+        self.deadline.load(Ordering::SeqCst)
     }
 
     /// Messages of the pair when it has sent its last one.
     pub fn last_sent(&self) -> u64 {
-        self.last_sent.load(Ordering::Relaxed)
+        self.path.last_sent()
     }
 
     fn out<'a>(&'a self, tally: &'a Tally, class: Class) -> SlotOut<'a> {
-        SlotOut::new(self, tally, class)
+        SlotOut::new(&self.path, tally, class)
     }
 
     fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
         RequesterConfig {
-            service: self.service,
+            service: self.path.peer.service,
             dest_qpn: path.dest_qpn,
             pkey: PKEY,
             migrated: true,
@@ -223,13 +199,13 @@ impl Connection {
         f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, SlotOut<'_>>),
     ) -> Progress {
         let mut sending = self.sending.lock();
-        let (end, window, told) = &mut *sending;
+        let Sending { end, window, counted } = &mut *sending;
         let config = |psn, head| {
-            self.sent.begin(psn);
+            self.path.sent.begin(psn);
             self.config(&sends.path(), psn, head)
         };
         match end.start(sends, config) {
-            Some(true) => *told = RequesterCounters::default(),
+            Some(true) => *counted = RequesterCounters::default(),
             Some(false) => {}
             None => return Progress::Idle,
         }
@@ -244,7 +220,8 @@ impl Connection {
             }
             while budget != 0
                 && end.do_alone(sends, |sends, n| {
-                    let len = self.write_directly(sends, n)?;
+                    let len = self.path.direct.writes.execute(&self.path.peer, sends, n)?;
+                    self.put_psns.count(self.path.sent.skip(len));
                     budget = budget.saturating_sub(len + WRITE);
                     Some(Status::Success)
                 })
@@ -263,7 +240,7 @@ impl Connection {
                 break (sent, left);
             }
         };
-        end.requester().iter().for_each(|requester| counters::of_requester(tally, requester.counters(), told));
+        end.requester().iter().for_each(|requester| counters::of_requester(tally, requester.counters(), counted));
         let deadline = end.requester().and_then(Requester::next_timeout).unwrap_or(NEVER);
         self.deadline.store(deadline, Ordering::SeqCst);
         if deadline < self.next_look.load(Ordering::SeqCst) {
@@ -275,74 +252,42 @@ impl Connection {
         if left == 0 {
             return Progress::More;
         }
-        // Who takes in what comes looks whether there is room for those who wait; while there is no pair, it is one that begins.
-        let pair = self.pair();
-        pair.iter().for_each(|pair| pair.wait_for_room(self));
-        let may_meet = || self.engine.upgrade().is_some_and(|engine| engine.lives_somewhere(self.peer));
-        self.wait.is_in_vain.store(pair.is_none() && !may_meet(), Ordering::Relaxed);
-        // Whoever has made room just before has not seen that somebody waits. An answer that is waited for comes by itself.
-        if !self.awaits_landing() && pair.is_some_and(|pair| pair.has_room(Class::Request)) {
+        // The thread that receives has QPs that wait go on when there is room; without a pair, when one begins.
+        let SendPath { qp, peer, uc, direct, .. } = &self.path;
+        let pair = peer.pair();
+        pair.iter().for_each(|pair| pair.wait_for_room(qp));
+        peer.look_for_process();
+        // Room that was made just before woke nobody. An answer that is waited for comes by itself.
+        if !direct.landing.is_awaited() && pair.is_some_and(|pair| pair.has_room(Class::Request)) {
             return Progress::More;
         }
-        if self.service == Service::Uc {
-            // There is no timer of the protocol's.
-            self.deadline.store(self.waits(pair) + ABSENT_NS, Ordering::SeqCst);
+        if let Some(deadline) = uc.deadline(pair) {
+            self.deadline.store(deadline, Ordering::SeqCst);
             sends.qp().process().wake_for_packets();
         }
         Progress::Idle
     }
 
-    /// Since when messages have waited, while the peer has taken nothing.
-    fn waits(&self, pair: Option<&Arc<Pair>>) -> u64 {
-        let (since, taken) = (self.wait.since.load(Ordering::Relaxed), pair.map_or(0, |pair| pair.taken()));
-        if since != 0 && self.wait.taken.load(Ordering::Relaxed) == taken {
-            return since;
-        }
-        let now = now_ns();
-        self.wait.since.store(now, Ordering::Relaxed);
-        self.wait.taken.store(taken, Ordering::Relaxed);
-        now
-    }
-
-    /// Something was sent, if it was not lost: what follows waits anew.
-    #[inline]
-    pub fn waited(&self, sent: u64) {
-        if self.service == Service::Uc && sent != u64::MAX {
-            self.wait.since.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a peer, over UC, has taken nothing for so long that what does not find room is lost.
-    #[cold]
-    pub fn waits_in_vain(&self, pair: &Arc<Pair>) -> bool {
-        self.service == Service::Uc && now_ns() >= self.waits(Some(pair)) + ABSENT_NS
-    }
-
-    /// Whether nobody answers, and the peer has been waited for.
-    pub fn waits_no_more(&self) -> bool {
-        let since = self.wait.since.load(Ordering::Relaxed);
-        self.service == Service::Uc && since != 0 && now_ns() >= since + ABSENT_NS
-    }
-
-    /// Has the responder do `f`, and say what it has to say; whether there is more.
+    /// Has the responder do `f`, and send what it has to send; whether there is more.
     pub fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, SlotOut<'_>>)) -> bool {
         let mut replying = self.replying.lock();
         if replying.stolen() {
-            replying.1.leave();
+            replying.lanes.leave();
         }
-        let (responder, lanes, told) = &mut *replying;
+        let Replying { responder, lanes, counted } = &mut *replying;
         if self.closed.load(Ordering::Relaxed) {
             return false;
         }
         let out = self.out(&qp.tally, Class::Answer);
-        let mut host = Inbound::new(qp, self.peer_qpn, lanes, out);
+        let mut host = Inbound::new(qp, self.path.peer.qpn, lanes, out);
         f(responder, &mut host);
         let more = responder.poll_transmit(ANSWERS, &mut host);
-        counters::of_responder(&qp.tally, responder.counters(), told);
+        counters::of_responder(&qp.tally, responder.counters(), counted);
         more
     }
 
-    /// A message of the peer is announced by the headers of its first packet: the memory that it belongs to, and the key of that.
+    /// A message of the peer is announced by the headers of its first packet: the memory that it belongs to, and the
+    /// key of that.
     pub fn announced(&self, qp: &Qp, headers: &Headers, length: u64) -> Option<(u32, Range<u64>)> {
         let mut memory = None;
         self.reply(qp, |responder, host| {
@@ -351,7 +296,7 @@ impl Connection {
         memory
     }
 
-    /// A request of the peer; whether there is more to say to it.
+    /// A request of the peer; whether there is more to answer.
     pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>) -> bool {
         self.reply(qp, |responder, host| {
             responder.handle_packet(packet, host);
@@ -388,34 +333,30 @@ impl Connection {
         !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) && qp.qp_type() != wrong_way
     }
 
-    /// Whether what comes by `pair` is the peer's: of the process that this QP is connected with, and of no other one.
-    pub fn is_with(&self, pair: &Arc<Pair>) -> bool {
-        self.pair().is_some_and(|own| Arc::ptr_eq(own, pair))
-    }
-
     /// Whether the peer is putting a message where it was told that it belongs. Waits for no lock.
     pub fn is_put_to(&self) -> bool {
-        let has_peer = || self.pair.get().is_some_and(|pair| !pair.is_over() && !pair.is_silent());
-        self.has_told.load(Ordering::Relaxed) && has_peer()
+        let has_peer = || self.path.peer.used_pair().is_some_and(|pair| !pair.is_over() && !pair.is_silent());
+        self.path.direct.landing.has_told() && has_peer()
     }
 
     /// Whether it is one of XRC.
     pub fn is_xrc(&self) -> bool {
-        self.service == Service::Xrc
+        self.path.peer.service == Service::Xrc
     }
 
     /// Whether nobody answers what is lost.
     pub fn is_unreliable(&self) -> bool {
-        self.service == Service::Uc
+        self.path.peer.service == Service::Uc
     }
 
-    /// The QP is reset or gone. What it has acknowledged its peer learns: nothing more may be sent there that would take it along.
+    /// The QP is reset or gone. What it has acknowledged its peer learns: nothing more may be sent there that would
+    /// take it along.
     pub fn close(&self) {
         let mut replying = self.replying.lock();
         self.closed.store(true, Ordering::Relaxed);
-        replying.1.release();
+        replying.lanes.release();
         drop(replying);
-        self.pair().iter().for_each(|pair| pair.flush());
+        self.path.peer.pair().iter().for_each(|pair| pair.flush());
     }
 }
 
@@ -425,37 +366,37 @@ impl carrier::Connection for Connection {
     }
 
     fn modified(&self, path: &PathAttr) {
-        if let Some(requester) = self.sending.lock().0.requester_mut() {
+        if let Some(requester) = self.sending.lock().end.requester_mut() {
             requester.modify(&self.config(path, path.sq_psn, 0));
         }
-        self.replying.lock().0.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+        self.replying.lock().responder.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
     }
 
     fn psns(&self) -> Psns {
-        let next = self.sending.lock().0.requester().map(Requester::next_psn);
-        let expected = self.replying.lock().0.expected_psn();
+        let next = self.sending.lock().end.requester().map(Requester::next_psn);
+        let expected = self.replying.lock().responder.expected_psn();
         let expected = self.received.of_path(expected).wrapping_add(self.put_psns.peers());
-        Psns { next: next.map(|psn| self.sent.of_path(psn)), expected: expected & 0x00ff_ffff }
+        Psns { next: next.map(|psn| self.path.sent.of_path(psn)), expected: expected & 0x00ff_ffff }
     }
 
     fn ask_psns(&self) {
-        self.ask_put_psns();
+        self.put_psns.ask(&self.path.peer);
     }
 
     fn has_begun(&self) -> bool {
-        self.sending.lock().0.requester().is_some_and(|requester| !requester.is_idle())
+        self.sending.lock().end.requester().is_some_and(|requester| !requester.is_idle())
     }
 
     fn waits_for_receive(&self) -> bool {
-        self.sending.lock().0.requester().is_some_and(Requester::waits_for_receive)
+        self.sending.lock().end.requester().is_some_and(Requester::waits_for_receive)
     }
 
     fn holds_back(&self, sends: &Sends<'_>) -> bool {
         let sending = self.sending.lock();
-        let end = &sending.0;
-        let goes_on = match self.pair.get() {
-            // It begins as soon as both have met.
-            None => !self.wait.is_in_vain.load(Ordering::Relaxed),
+        let (end, peer) = (&sending.end, &self.path.peer);
+        let goes_on = match peer.used_pair() {
+            // It begins as soon as there is a pair.
+            None => !peer.is_absent(),
             Some(pair) => !pair.is_over() && !pair.is_silent() && !end.waits_for_peer(),
         };
         goes_on && end.has_unsent(sends)
@@ -463,14 +404,11 @@ impl carrier::Connection for Connection {
 
     fn disconnected(&self) {
         let mut sending = self.sending.lock();
-        let (end, window, _) = &mut *sending;
+        let Sending { end, window, .. } = &mut *sending;
         if let Some(mut requester) = end.take() {
             requester.abandon(window);
         }
         self.deadline.store(NEVER, Ordering::SeqCst);
-        self.granted.lock().forget();
-        self.end_message();
-        self.told_reads.lock().clear();
-        self.forget_answers();
+        self.path.direct.disconnect();
     }
 }

@@ -1,51 +1,52 @@
-//! Datagrams and multicast through a window (IBA 9.8.3, 10.5). In front of the payload stands what a packet of RoCE has in its IP header,
-//! and one of InfiniBand in its LRH and GRH.
+//! Datagrams and multicast through a window (IBA 9.8.3, 10.5), with a [`Route`] in front of the payload.
 
 use super::address;
-use super::connection::PKEY;
-use super::pair::{Pair, encode};
-use super::{Engine, JOIN};
+use super::mads::Mads;
+use super::no_receive::NoReceive;
+use super::pair::{PKEY, Pair, encode};
+use super::pairs::Pairs;
+use super::route::{Lrh, ROUTE, Route};
 use crate::endpoint::responder::Lanes;
 use crate::gsi::mad::QPN;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::port_counters::Word;
-use vervain_hca::device::{Device, grh, lids};
+use vervain_hca::device::{grh, lids};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::carrier::Datagram;
 use vervain_hca::responder::datagram::{self, Delivered};
 use vervain_hca::rq::Receipt;
-use vervain_hca::{AhAttr, Gid, Qp, QpType, now_ns, wc};
+use vervain_hca::{Gid, Qp, QpType, now_ns, wc};
 use vervain_transport::{Nak, Refused};
-use vervain_window::Facts;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{Class, HEADERS};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
 
 /// How soon a datagram that was not sent is tried again.
 const SOON_NS: u64 = 50_000;
-/// How long a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its own has its turn by
-/// then. Behind one that has waited in vain others do not wait until the receiver takes something again.
+/// How long a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its own has
+/// its turn by then. Behind one that has timed out others do not wait until the receiver takes something again.
 const PAIR_NS: u64 = 1_000_000_000;
-/// Where the receiver lives, and so may have to make a pair with many others first, it waits for so long: beside 23 others on two CPUs the
-/// last pair took more than a second. Less than a QP keeps it for.
+/// Where the receiver lives, and so may have to make a pair with many others first, it waits for so long: beside 23
+/// others on two CPUs the last pair took more than a second. Less than a QP keeps it for.
 const BUSY_PAIR_NS: u64 = 3_000_000_000;
 const ROOM_NS: u64 = 1_000_000_000;
-/// How long a QP that had receives may be without one before what comes for it is dropped: a program that has not seen yet what
-/// came cannot post more.
-const NO_RECEIVE_NS: u64 = 50_000_000;
-/// Bytes in front of the payload.
-const ROUTE: usize = 24;
+/// How long one that joins a group waits until those that are there can know.
+pub const JOIN: Duration = Duration::from_millis(50);
 
-/// UD QPs that receive, and the groups they are in.
+/// UD QPs that receive, and multicast groups.
 #[derive(Default)]
 pub struct Datagrams {
     listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
+    /// QPs of this process that are in a group.
     groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
-    /// From when on this process knows who is in which group; unset while it has sent to none.
+    /// Peers that are in a group.
+    peers: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
+    /// When this process knows all members of groups (CLOCK_MONOTONIC, ns); unset while it has sent to none.
     known_from: OnceLock<u64>,
 }
 
@@ -53,8 +54,8 @@ pub struct Datagrams {
 struct Listener {
     qp: Weak<Qp>,
     lanes: OwnerLock<Lanes>,
-    patience: Patience,
-    /// Since when a datagram for a peer waits, and one for a group.
+    no_receive: NoReceive,
+    /// Since when a datagram for a peer, or for a group (None), waits: CLOCK_MONOTONIC, ns.
     waits: OwnerLock<HashMap<Option<PeerId>, u64>>,
     has_waits: AtomicBool,
     /// Members of a group that have that datagram already.
@@ -63,109 +64,9 @@ struct Listener {
     closed: AtomicBool,
 }
 
-/// Whether what comes for a QP that has no receive may wait for one.
-#[derive(Default)]
-pub struct Patience {
-    /// It had a receive for a message, and was not waited for in vain since.
-    served: AtomicBool,
-    since: AtomicU64,
-}
-
-impl Patience {
-    /// It has a receive.
-    pub fn serve(&self) {
-        self.served.store(true, Ordering::Relaxed);
-        self.since.store(0, Ordering::Relaxed);
-    }
-
-    /// It has none; whether to wait.
-    pub fn waits(&self, now: u64) -> bool {
-        if !self.served.load(Ordering::Relaxed) {
-            return false;
-        }
-        let since = self.since.load(Ordering::Relaxed);
-        if since == 0 {
-            self.since.store(now, Ordering::Relaxed);
-            return true;
-        }
-        let waits = now.saturating_sub(since) < NO_RECEIVE_NS;
-        if !waits {
-            self.served.store(false, Ordering::Relaxed);
-        }
-        waits
-    }
-}
-
-/// What stands in front of the payload.
-#[derive(Debug, PartialEq)]
-pub(super) struct Route {
-    pub dgid: Gid,
-    pub traffic_class: u8,
-    pub hop_limit: u8,
-    pub flow_label: u32,
-    pub lrh: Lrh,
-}
-
-/// What InfiniBand says of a datagram beside its GRH; on Ethernet nothing, and all have a GRH.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Lrh {
-    /// Which port of its node it leaves from, as [`lids::place`].
-    pub place: u16,
-    service_level: u8,
-    has_grh: bool,
-    /// Its source is the GID of the node in the window, not that of the port.
-    pub from_node: bool,
-}
-
-impl Lrh {
-    /// Of what leaves from the port of `device` that has `lid`.
-    pub fn of(ah: &AhAttr, device: &Device, lid: u16, facts: &Facts) -> Lrh {
-        if device.is_ethernet() {
-            return Lrh::default();
-        }
-        let source = || device.gid(ah.port_num.max(1), ah.grh.sgid_index.into());
-        let from_node = ah.is_global && source().is_ok_and(|gid| gid == facts.gid(facts.node));
-        Lrh { place: lids::place(lid), service_level: ah.sl, has_grh: ah.is_global, from_node }
-    }
-
-    fn encode(&self) -> u16 {
-        let flags = u16::from(self.has_grh) << 10 | u16::from(self.from_node) << 11;
-        self.place | u16::from(self.service_level & 15) << 6 | flags
-    }
-
-    fn decode(word: u16) -> Lrh {
-        let (place, service_level) = (word & 63, (word >> 6 & 15) as u8);
-        Lrh { place, service_level, has_grh: word & 1 << 10 != 0, from_node: word & 1 << 11 != 0 }
-    }
-}
-
-impl Route {
-    pub fn of(ah: &AhAttr, lrh: Lrh) -> Route {
-        let grh = &ah.grh;
-        let (traffic_class, hop_limit, flow_label) = (grh.traffic_class, grh.hop_limit, grh.flow_label);
-        Route { dgid: grh.dgid, traffic_class, hop_limit, flow_label, lrh }
-    }
-
-    pub fn encode(&self) -> [u8; ROUTE] {
-        let mut bytes = [0; ROUTE];
-        bytes[..16].copy_from_slice(&self.dgid);
-        bytes[16..20].copy_from_slice(&self.flow_label.to_be_bytes());
-        (bytes[20], bytes[21]) = (self.traffic_class, self.hop_limit);
-        bytes[22..].copy_from_slice(&self.lrh.encode().to_be_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8; ROUTE]) -> Option<Route> {
-        let flow_label = u32::from_be_bytes(bytes[16..20].try_into().ok()?);
-        let lrh = Lrh::decode(u16::from_be_bytes(*bytes.last_chunk()?));
-        let dgid = bytes[..16].try_into().ok()?;
-        Some(Route { dgid, traffic_class: bytes[20], hop_limit: bytes[21], flow_label, lrh })
-    }
-}
-
 impl Listener {
-    /// When a datagram that could not be sent to a peer, or to all of a group, is tried again; None, when it has waited for `limit`
-    /// nanoseconds.
+    /// When a datagram that could not be sent to a peer, or to all of a group, is tried again; None, when it has waited
+    /// for `limit` nanoseconds.
     fn tries_again(&self, to: Option<PeerId>, limit: u64) -> Option<u64> {
         let mut waits = self.waits.lock();
         self.has_waits.store(true, Ordering::Relaxed);
@@ -196,11 +97,11 @@ impl Listener {
 
 impl Datagrams {
     /// `qp` receives from now on.
-    pub fn listen(&self, qp: &Arc<Qp>) {
+    pub fn register_qp(&self, qp: &Arc<Qp>) {
         let listener = Listener {
             qp: Arc::downgrade(qp),
             lanes: OwnerLock::default(),
-            patience: Patience::default(),
+            no_receive: NoReceive::default(),
             waits: OwnerLock::default(),
             has_waits: AtomicBool::new(false),
             served: OwnerLock::default(),
@@ -249,11 +150,32 @@ impl Datagrams {
     pub fn groups(&self) -> Vec<Gid> {
         self.groups.lock().keys().copied().collect()
     }
-}
 
-impl Engine {
+    /// A peer has joined a group, or left it.
+    pub fn enter_peer(&self, peer: PeerId, group: Gid, joins: bool) {
+        let mut peers = self.peers.lock();
+        if joins {
+            peers.entry(group).or_default().insert(peer);
+        } else if let Some(members) = peers.get_mut(&group) {
+            members.remove(&peer);
+        }
+    }
+
+    /// A peer has ended: it is in no group any more.
+    pub fn forget_peer(&self, peer: PeerId) {
+        self.peers.lock().values_mut().for_each(|members| {
+            members.remove(&peer);
+        });
+    }
+
+    /// Pairs with the processes that are in a group.
+    fn members(&self, pairs: &Pairs, group: &Gid) -> Vec<Arc<Pair>> {
+        let members = self.peers.lock().get(group).cloned().unwrap_or_default();
+        members.into_iter().filter_map(|peer| pairs.get(peer)).collect()
+    }
+
     /// Sends a datagram. A time if it is to be tried again then.
-    pub fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
+    pub fn send(&self, pairs: &Pairs, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
         let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
         let headers = Headers {
             bth: Bth {
@@ -269,16 +191,16 @@ impl Engine {
             ..Headers::default()
         };
         let headers = encode(&headers);
-        let route = Route::of(datagram.ah, Lrh::of(datagram.ah, qp.device(), qp.lid(), self.facts())).encode();
+        let route = Route::of(datagram.ah, Lrh::of(datagram.ah, qp.device(), qp.lid(), pairs.facts())).encode();
         let mut pieces = Pieces::of(&route);
         datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
-        let listener = self.datagrams.listener(qp.qp_num())?;
+        let listener = self.listener(qp.qp_num())?;
         if datagram.qpn == MULTICAST_QPN {
-            return self.send_to_group(qp, &listener, &datagram.ah.grh.dgid, &headers, &pieces);
+            return self.send_to_group(pairs, qp, &listener, &datagram.ah.grh.dgid, &headers, &pieces);
         }
-        let node = address::destination(self.facts(), qp.device(), datagram.ah)?;
+        let node = address::destination(pairs.facts(), qp.device(), datagram.ah)?;
         let peer = address::peer(node, datagram.qpn);
-        let limit = match self.pair(peer) {
+        let limit = match pairs.get(peer) {
             Some(pair) => {
                 let pushed = pair.push(Class::Request, &headers, &pieces);
                 if pushed != Err(Refused::Full) {
@@ -288,42 +210,39 @@ impl Engine {
                 }
                 if pair.is_stalled() { 0 } else { ROOM_NS }
             }
-            None if !self.want(peer) => return None,
-            None if listener.has_waited(Some(peer), PAIR_NS) && self.lives_somewhere(peer) => BUSY_PAIR_NS,
+            None if !pairs.request(peer) => return None,
+            None if listener.has_waited(Some(peer), PAIR_NS) && pairs.has_process(peer) => BUSY_PAIR_NS,
             None => PAIR_NS,
         };
         let again = listener.tries_again(Some(peer), limit);
         if again.is_none() {
-            self.pair(peer).iter().for_each(|pair| pair.stall());
+            pairs.get(peer).iter().for_each(|pair| pair.stall());
             log::info!("QP {:#x}: a datagram to QP {:#x} is dropped: nobody takes it there", qp.qp_num(), datagram.qpn);
         }
         again
     }
 
-    /// Whether there is a process of this number.
-    pub(super) fn lives_somewhere(&self, peer: PeerId) -> bool {
-        self.device.claims().has_process(peer.node, peer.process) == Ok(true)
-    }
-
-    /// Sends a datagram to all members of a group, each once. Who takes nothing does not hold up the others for long.
+    /// Sends a datagram to all members of a group, each once. One that takes nothing does not hold up the others for
+    /// long.
     fn send_to_group(
         &self,
+        pairs: &Pairs,
         qp: &Qp,
         from: &Listener,
         group: &Gid,
         headers: &[u8; HEADERS],
         pieces: &Pieces,
     ) -> Option<u64> {
-        // Who joined before this process was there has told it of nothing.
-        let known_from = *self.datagrams.known_from.get_or_init(|| {
-            self.want_everybody();
+        // A peer that joined before this process was there has told it nothing.
+        let known_from = *self.known_from.get_or_init(|| {
+            pairs.request_all();
             now_ns() + JOIN.as_nanos() as u64
         });
         if now_ns() < known_from {
             return Some(known_from);
         }
         let mut served = from.served.lock();
-        let mut left = self.members(group);
+        let mut left = self.members(pairs, group);
         left.retain(|pair| {
             if served.contains(&pair.peer) {
                 return false;
@@ -348,28 +267,28 @@ impl Engine {
     }
 
     /// A datagram that has come by `pair`. False if it is to be looked at again later.
-    pub fn datagram(&self, pair: &Pair, packet: &Packet<'_>) -> bool {
+    pub fn receive(&self, pairs: &Pairs, mads: &Mads, pair: &Pair, packet: &Packet<'_>) -> bool {
         let headers = &packet.headers;
         let Some(deth) = headers.deth else { return true };
         let Some((route, payload)) = packet.payload.split_first_chunk::<ROUTE>() else { return true };
         let Some(route) = Route::decode(route) else { return true };
         if headers.bth.dest_qpn == QPN {
-            self.management(pair, deth.qkey, &route, payload);
+            mads.receive(pairs, pair, deth.qkey, &route, payload);
             return true;
         }
         let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
         let qpns = if is_for_group {
-            self.datagrams.groups.lock().get(&route.dgid).cloned().unwrap_or_default()
+            self.groups.lock().get(&route.dgid).cloned().unwrap_or_default()
         } else {
             vec![headers.bth.dest_qpn]
         };
-        let node_gid = self.facts().gid(pair.peer.node);
+        let node_gid = pairs.facts().gid(pair.peer.node);
         let (slid, port_gid) = lids::at(pair.peer.node, &node_gid, route.lrh.place);
         let immediate = headers.imm.map(u32::from_ne_bytes);
         for qpn in qpns {
-            let Some(listener) = self.datagrams.listener(qpn) else { continue };
+            let Some(listener) = self.listener(qpn) else { continue };
             let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
-            if !is_for_group && qp.lacks_receive() && listener.patience.waits(now_ns()) {
+            if !is_for_group && qp.lacks_receive() && listener.no_receive.waits(now_ns()) {
                 return false;
             }
             if !is_for_group && qp.is_stopped() {
@@ -410,7 +329,7 @@ impl Engine {
             });
             match delivered {
                 Ok(Delivered::Yes) => {
-                    listener.patience.serve();
+                    listener.no_receive.serve();
                     qp.tally.add(Word::Sends, 1);
                 }
                 Err(Nak::InvalidRequest) => {
@@ -430,22 +349,5 @@ impl Engine {
 fn count_sent(qp: &Qp, pushed: Result<u64, Refused>, len: u64) {
     if pushed.is_ok() {
         qp.tally.add_both((Word::SentPackets, 1), (Word::WindowRingBytes, len));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_stands_in_front_of_the_payload_is_read_as_it_was_written() {
-        for (place, service_level) in [(0, 0), (63, 15), (5, 8)] {
-            for (has_grh, from_node) in [(false, false), (true, false), (true, true)] {
-                let lrh = Lrh { place, service_level, has_grh, from_node };
-                let (dgid, traffic_class, hop_limit, flow_label) = ([0xfd; 16], 0xab, 0xcd, 0xf_ffff);
-                let route = Route { dgid, traffic_class, hop_limit, flow_label, lrh };
-                assert_eq!(Route::decode(&route.encode()), Some(route));
-            }
-        }
     }
 }

@@ -1,185 +1,39 @@
-//! Writes that this process carries out itself, in memory that the peer has granted it ([`vervain_window::pairs::grant`]): RDMA Writes
-//! without immediate data, where nothing of the connection is under way before them. All others go through the ring, as do those
-//! to memory that is not granted.
+//! Data of a connection that is put where it belongs: Writes to granted memory, long messages, answers of long READs.
 
-use super::connection::Connection;
-use super::pair::Pair;
-use super::payload::PiecesSource;
-use std::collections::HashMap;
+use super::grantees::Grantees;
+use super::landing::Landing;
+use super::reads::Reads;
+use super::writes::Writes;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use vervain_hca::device::port_counters::Word;
-use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::qp::remote::Sends;
-use vervain_hca::{Opcode, Request};
-use vervain_window::pairs::block;
-use vervain_window::pairs::grant::{Grant, Want};
-use vervain_window::pairs::ring::Class;
-use vervain_window::pairs::slot::Kind;
-use vervain_window::{Channel, Origin, Put, UseGuard};
 
-/// Bytes that are put before whoever takes a grant back gets its turn.
-const CHUNK: u64 = 1 << 20;
-/// Shorter Writes go through the ring behind others, up to so many in a row.
-const SHORT: u64 = 4096;
-const FEW: u32 = 16;
-/// Keys of one connection that are kept.
-const KEYS: usize = 1024;
-/// A grant that was refused, or not answered, is asked for again after so many Writes.
-const ASK_AGAIN: u32 = 1024;
-
-/// What a connection was granted. Whoever puts there holds the lock around it, so that who has it finds nothing under way.
-#[derive(Default)]
-pub struct Granted {
-    channel: Option<Box<dyn Channel>>,
-    keys: HashMap<u32, Key>,
-    /// The grant that was used last.
-    last: Option<Grant>,
+/// What is put of a connection's data, by kind.
+pub struct Direct {
+    /// RDMA Writes.
+    pub writes: Writes,
+    /// Messages.
+    pub landing: Landing,
+    /// Answers of READs.
+    pub reads: Reads,
 }
 
-enum Key {
-    /// Asked for, and not granted so far: Writes since then.
-    Asked(u32),
-    /// Its memory is not claimed by another process while this is kept.
-    Granted(Grant, #[allow(dead_code)] Arc<UseGuard>),
-}
-
-impl Granted {
-    /// Takes a grant in, whose memory is reached by `channel`.
-    pub fn add(&mut self, grant: Grant, used: Arc<UseGuard>, channel: Box<dyn Channel>) {
-        if self.keys.len() >= KEYS {
-            self.forget();
-        }
-        self.channel.get_or_insert(channel);
-        self.keys.insert(grant.rkey, Key::Granted(grant, used));
+impl Direct {
+    /// Of a connection between processes that put if `grantees` says so.
+    pub fn new(grantees: &Arc<Grantees>) -> Self {
+        let is_on = grantees.direct;
+        Direct { writes: Writes::new(is_on), landing: Landing::new(is_on), reads: Reads::new(grantees) }
     }
 
-    /// A grant is refused.
-    pub fn refuse(&mut self, rkey: u32) {
-        self.keys.insert(rkey, Key::Asked(0));
+    /// The peer takes back what it has granted: behind this nothing more is put by it.
+    pub fn forget(&self) {
+        self.writes.forget();
+        self.landing.forget();
+        self.reads.forget_answers();
     }
 
-    /// Forgets all grants.
-    pub fn forget(&mut self) {
-        self.keys.clear();
-        self.last = None;
-    }
-
-    /// Whether `rkey` is to be asked for.
-    fn asks(&mut self, rkey: u32) -> bool {
-        if self.keys.len() >= KEYS && !self.keys.contains_key(&rkey) {
-            self.forget();
-        }
-        match self.keys.entry(rkey).or_insert(Key::Asked(ASK_AGAIN)) {
-            Key::Asked(writes) if *writes >= ASK_AGAIN => {
-                *writes = 0;
-                true
-            }
-            Key::Asked(writes) => {
-                *writes += 1;
-                false
-            }
-            // It is there, and does not hold any more, or does not cover what is written.
-            Key::Granted(..) => false,
-        }
-    }
-
-    /// Whether the device puts so many bytes there: others go through the ring, or if they are many, but for their ends.
-    #[inline]
-    fn takes(&self, to: u64, len: u64) -> bool {
-        self.channel.as_ref().is_some_and(|channel| (to | len).is_multiple_of(channel.traits().grain))
-    }
-
-    /// Where in the peer's region `[addr, addr + len)` of `rkey` lies, if that is granted now, `count` being how often the peer has
-    /// taken grants back.
-    #[inline]
-    fn place(&mut self, count: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
-        let grant = match self.last {
-            Some(last) if last.rkey == rkey => last,
-            _ => match self.keys.get(&rkey) {
-                Some(Key::Granted(grant, _)) => *self.last.insert(*grant),
-                _ => return None,
-            },
-        };
-        if grant.count != count {
-            self.keys.remove(&rkey);
-            self.last = None;
-            return None;
-        }
-        grant.place(addr, len)
-    }
-}
-
-impl Connection {
-    /// Carries out request `n`, if it is a Write to granted memory: how many bytes it has, where it is done so. A Write that it
-    /// has begun and does not finish goes through the ring from its beginning, as a packet that is sent again does.
-    pub fn write_directly(&self, sends: &Sends<'_>, n: u32) -> Option<u64> {
-        let request = sends.get(n).filter(|request| request.opcode == Opcode::Write && request.length != 0)?;
-        let pair = self.pair().filter(|pair| !pair.is_over() && !pair.is_silent())?;
-        let mut from = 0;
-        while from < request.length {
-            let mut granted = self.granted.lock();
-            let count = pair.told(block::TAKEN_BACK);
-            let Some(to) = granted.place(count, request.rkey, request.remote_addr, request.length) else {
-                if granted.asks(request.rkey) {
-                    self.ask(pair, request.rkey);
-                }
-                return None;
-            };
-            if !granted.takes(to, request.length) {
-                return None;
-            }
-            if from == 0 {
-                sends.check(n).ok()?;
-            }
-            let len = CHUNK.min(request.length - from);
-            let mut pieces = Pieces::new();
-            sends.gather(n, from, len, &mut pieces).ok()?;
-            let source = PiecesSource::new(&pieces, from + len == request.length);
-            let put = Put { to: to + from, from: Origin::Source(&source) };
-            granted.channel.as_mut()?.put(&[put]).ok()?;
-            if pair.is_over() || pair.told(block::TAKEN_BACK) != count {
-                // The owner may not have waited for this one, and have given the memory to something else of its program's.
-                return None;
-            }
-            from += len;
-        }
-        self.behind_others.store(0, Ordering::Relaxed);
-        self.put_psns.own.fetch_add(self.sent.skip(request.length), Ordering::Relaxed);
-        let tally = &sends.qp().tally;
-        tally.add_both((Word::WindowWrites, 1), (Word::WindowDirectBytes, request.length));
-        Some(request.length)
-    }
-
-    /// Whether a Write waits until nothing is under way, and is put then. A short one behind few others does not: through the ring it
-    /// is there sooner.
-    pub fn waits_for_turn(&self, request: &Request) -> bool {
-        if request.opcode != Opcode::Write || request.length == 0 {
-            self.behind_others.store(0, Ordering::Relaxed);
-            return false;
-        }
-        let Some(pair) = self.pair().filter(|pair| !pair.is_over() && !pair.is_silent()) else { return false };
-        let count = pair.told(block::TAKEN_BACK);
-        let mut granted = self.granted.lock();
-        let place = granted.place(count, request.rkey, request.remote_addr, request.length);
-        if !place.is_some_and(|to| granted.takes(to, request.length)) {
-            return false;
-        }
-        drop(granted);
-        let behind = self.behind_others.load(Ordering::Relaxed);
-        if request.length < SHORT && behind < FEW {
-            self.behind_others.store(behind + 1, Ordering::Relaxed);
-            return false;
-        }
-        true
-    }
-
-    fn ask(&self, pair: &Pair, rkey: u32) {
-        if !self.may_put() {
-            return;
-        }
-        let want = Want { qpn: self.peer_qpn(), from: self.qpn(), rkey };
-        // Where there is no room it is asked for some other time.
-        pair.say(Class::Request, Kind::WantGrant, &want.encode());
+    /// The connection is over.
+    pub fn disconnect(&self) {
+        self.writes.forget();
+        self.landing.end_message();
+        self.reads.clear();
     }
 }

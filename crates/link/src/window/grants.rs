@@ -1,40 +1,70 @@
-//! What this process grants its peers, and takes back; and how it follows peers that do so ([`vervain_window::pairs::grant`]).
+//! What peers ask of this process's memory, to put to it themselves, and what they answer; and taking back what they
+//! were granted ([`vervain_window::pairs::grant`]).
 
-use super::Engine;
+use super::connection::Connection;
+use super::connections::Connections;
+use super::grantees::Grantees;
+use super::landing::{QUESTION, Told};
 use super::pair::Pair;
-use std::sync::Arc;
+use super::pairs::Pairs;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_hca::host::cancel::nap;
-use vervain_hca::now_ns;
 use vervain_hca::process::grants::Grantor;
+use vervain_hca::{Qp, now_ns};
+use vervain_window::Region;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
-use vervain_window::pairs::ring::{Class, HEADERS};
+use vervain_window::pairs::ring::{Class, HEADERS, Message};
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{Channel, GRANULE, UseGuard};
+use vervain_wire::parse_headers;
 
 /// Looks for an answer before the clock is asked, and then the time between two.
 const SPINS: u32 = 2000;
 const LOOK: Duration = Duration::from_micros(20);
 /// A look that comes so late begins anew: this process stood still itself, and so may the peer have.
 const LATE_NS: u64 = 50_000_000;
-/// How often it is looked whether a peer lives.
+/// Between two looks whether a peer lives.
 const LIFE_NS: u64 = 1_000_000;
 
-impl Engine {
-    /// A peer would write memory of this process directly.
-    pub fn wants_grant(&self, pair: &Arc<Pair>, want: Want) {
+/// Grants of this process's memory to its peers, and of theirs to its connections.
+pub struct Grants {
+    /// The peers that were granted memory.
+    pub grantees: Arc<Grantees>,
+    pairs: Arc<Pairs>,
+    connections: Arc<Connections>,
+    region: Region,
+}
+
+impl Grants {
+    /// Of a process with these pairs and connections. `direct`: whether anything is put where it belongs.
+    pub fn new(direct: bool, pairs: Arc<Pairs>, connections: Arc<Connections>) -> Arc<Grants> {
+        let (device, region) = (Arc::clone(pairs.device()), pairs.device().own().clone());
+        Arc::new_cyclic(|me: &Weak<Grants>| {
+            let grantees = Arc::new(Grantees::new(direct, device, Weak::clone(me) as Weak<dyn Grantor>));
+            Grants { grantees, pairs, connections, region }
+        })
+    }
+
+    /// A word of a message's payload.
+    fn word(&self, message: &Message, n: u64) -> u64 {
+        self.region.word(message.payload + n * block::WORD).load(Ordering::Relaxed)
+    }
+
+    /// A peer asks for a grant, to write memory of this process directly.
+    pub fn answer_grant(&self, pair: &Arc<Pair>, want: Want) {
         // Before the grant: if it is taken back at once, the peer does not take it for a new one.
         let count = pair.taken_back();
         let mut reply = Grant { qpn: want.from, rkey: want.rkey, count, at: 0, len: 0, iova: 0, owner: 0 };
-        let connection = self.connection(want.qpn).filter(|c| c.is_with(pair));
-        let qp = connection.as_ref().and_then(|c| c.qp.upgrade());
-        let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
-        self.note_grantee(pair);
-        connection.iter().for_each(|c| c.put_psns.is_granted.store(true, Ordering::Relaxed));
+        let connection = self.connections.by_pair(want.qpn, pair);
+        let qp = connection.as_ref().and_then(|c| c.qp().upgrade());
+        let grantor = self.grantees.grantor().filter(|_| self.grantees.may_grant(pair, count));
+        self.grantees.note(pair);
+        connection.iter().for_each(|c| c.put_psns().note_grant());
         let grantable = match (qp, grantor) {
-            (Some(qp), Some(me)) => qp.grant(want.rkey, pair.id, &(me as Arc<dyn Grantor>)),
+            (Some(qp), Some(grantor)) => qp.grant(want.rkey, pair.id, &grantor),
             _ => None,
         };
         let kind = match grantable {
@@ -49,86 +79,97 @@ impl Engine {
         pair.say(Class::Control, kind, &reply.encode());
     }
 
-    /// Whether a peer may be granted anything that has followed so many times.
-    pub fn may_grant(&self, pair: &Pair, count: u32) -> bool {
-        self.direct && pair.told(block::GIVEN_BACK) == count
-    }
-
-    /// A peer has answered.
-    pub fn granted(&self, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) {
+    /// A peer has answered for a grant.
+    pub fn take_grant(&self, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) {
         let grant = Grant::decode(headers);
-        let Some(connection) = self.connection(grant.qpn).filter(|c| c.is_with(pair)) else { return };
-        let taken_in = (kind == Kind::Grant).then(|| self.take_in_grant(pair, &grant)).flatten();
-        let mut granted = connection.granted.lock();
-        match taken_in {
-            Some((used, channel)) => granted.add(grant, used, channel),
-            None => granted.refuse(grant.rkey),
+        let Some(connection) = self.connections.by_pair(grant.qpn, pair) else { return };
+        let way = (kind == Kind::Grant).then(|| self.grantees.take_in(pair, &grant)).flatten();
+        connection.direct().writes.take_answer(grant, way);
+    }
+
+    /// The sender of a long message asks where it belongs.
+    pub fn answer_landing(&self, pair: &Arc<Pair>, message: &Message) {
+        if message.len != QUESTION as u64 || !message.payload.is_multiple_of(block::WORD) {
+            return pair.distrust();
         }
+        let (length, number) = (self.word(message, 0), self.word(message, 1));
+        let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return pair.distrust() };
+        let bth = &headers.bth;
+        let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return };
+        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return };
+        let memory = connection.announced(&qp, &headers, length);
+        self.tell_landing(&connection, &qp, pair, (bth.psn, number), memory);
     }
 
-    /// The hold on the memory of a grant, and the way there; None where it cannot be.
-    pub fn take_in_grant(&self, pair: &Pair, grant: &Grant) -> Option<(Arc<UseGuard>, Box<dyn Channel>)> {
-        let end = grant.at.checked_add(grant.len).filter(|end| *end <= self.facts().layout.region_len())?;
-        let granules = (grant.at / GRANULE) as u32..end.div_ceil(GRANULE) as u32;
-        let used = pair
-            .hold(granules, grant.owner, |granules| self.device.claims().use_of(pair.peer.node, granules, grant.owner));
-        let used = used.inspect_err(|e| log::info!("a grant is not taken: {e}")).ok()?;
-        Some((used, self.device.channel(pair.peer.node).ok()?))
-    }
-
-    /// Follows a peer that has taken its grants back: nothing more goes there by them.
-    #[inline]
-    pub fn follow(&self, pair: &Arc<Pair>) {
-        if pair.is_asked_back() {
-            self.give_back(pair, pair.told(block::TAKEN_BACK));
-        }
-    }
-
-    #[cold]
-    fn give_back(&self, pair: &Arc<Pair>, count: u32) {
-        // With the lock nothing is under way, and whoever takes it next finds the new count.
-        self.connected_with(pair.peer).iter().filter(|c| c.is_with(pair)).for_each(|c| {
-            c.granted.lock().forget();
-            c.forget_landing();
-            c.forget_answers();
+    /// Tells the sender of a long message where it belongs: `memory` of this process, found by a key.
+    fn tell_landing(
+        &self,
+        connection: &Connection,
+        qp: &Qp,
+        pair: &Arc<Pair>,
+        (psn, number): (u32, u64),
+        memory: Option<(u32, Range<u64>)>,
+    ) {
+        let landing = &connection.direct().landing;
+        landing.end(qp, pair);
+        let count = pair.taken_back();
+        let mut reply = Grant { qpn: connection.peer().qpn, rkey: psn, count, at: 0, len: 0, iova: number, owner: 0 };
+        let grantor = self.grantees.grantor().filter(|_| self.grantees.may_grant(pair, count));
+        self.grantees.note(pair);
+        let told = grantor.zip(memory).and_then(|(grantor, (key, memory))| {
+            let found = qp.grant_memory(key, &memory, pair.id, &grantor)?;
+            reply.owner = found.owner;
+            Some(Told { psn, at: found.offset, memory })
         });
-        pair.follow(count);
-    }
-
-    /// Notes that a peer is granted something, before it is: what is taken back from it is waited for even when the pair is over, as long
-    /// as it lives.
-    pub fn note_grantee(&self, pair: &Arc<Pair>) {
-        let mut grantees = self.grantees.lock();
-        if !grantees.iter().any(|known| known.id == pair.id) {
-            grantees.retain(|known| !known.is_over() || self.lives(known));
-            grantees.push(Arc::clone(pair));
+        let kind = match &told {
+            Some(told) => {
+                (reply.at, reply.len) = (told.at, told.memory.end - told.memory.start);
+                Kind::Landing
+            }
+            None => Kind::NoLanding,
+        };
+        landing.tell(told);
+        if !pair.say(Class::Control, kind, &reply.encode()) {
+            landing.end(qp, pair);
         }
     }
 
-    /// Whether a peer may still put by what it was granted. What it tells of a pair that is over is not seen any more.
-    fn may_put(&self, pair: &Pair) -> bool {
-        pair.is_over() || pair.told(block::GIVEN_BACK) != pair.taken_back()
+    /// A peer has answered where a message belongs: the connection of that message.
+    pub fn take_landing(&self, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) -> Option<Arc<Connection>> {
+        let grant = Grant::decode(headers);
+        let connection = self.connections.by_pair(grant.qpn, pair)?;
+        let way = (kind == Kind::Landing).then(|| self.grantees.take_in(pair, &grant)).flatten();
+        connection.direct().landing.take_answer(grant, way);
+        Some(connection)
     }
 
-    fn lives(&self, pair: &Pair) -> bool {
-        self.device.claims().is_alive(pair.peer.node, pair.incarnation) != Ok(Some(false))
+    /// A READ with the PSN `first` has come; its payload tells where the answer belongs.
+    pub fn take_read(&self, pair: &Arc<Pair>, connection: &Connection, first: u32, message: &Message) {
+        let word = |n| self.word(message, n);
+        let (at, len, count, owner) = (word(0), word(1), word(2) as u32, word(3));
+        let grant = Grant { qpn: 0, rkey: first, count, at, len, iova: 0, owner };
+        if self.grantees.direct
+            && let Some(way) = self.grantees.take_in(pair, &grant)
+        {
+            connection.direct().reads.answers_to(grant, way);
+        }
     }
 }
 
-impl Grantor for Engine {
+impl Grantor for Grants {
     fn take_back(&self, peers: &[u64], patience: u64) -> Vec<u64> {
-        let pairs: Vec<_> = self.pairs.lock().values().cloned().collect();
-        let mut waited: Vec<_> = self.grantees.lock().iter().filter(|pair| peers.contains(&pair.id)).cloned().collect();
+        let pairs = self.pairs.all();
+        let mut waited = self.grantees.among(peers);
         waited.iter().for_each(|pair| pair.take_back());
         let mut last = now_ns();
         let (mut limit, mut next_life, mut spins) = (last + patience, last + LIFE_NS, 0);
         loop {
-            waited.retain(|pair| self.may_put(pair));
+            waited.retain(|pair| self.grantees.may_put(pair));
             if waited.is_empty() {
                 return Vec::new();
             }
             // Two may take back from each other at once, in whatever they do.
-            pairs.iter().for_each(|pair| self.follow(pair));
+            pairs.iter().for_each(|pair| self.connections.follow(pair));
             if spins < SPINS {
                 spins += 1;
                 std::hint::spin_loop();
@@ -141,7 +182,7 @@ impl Grantor for Engine {
             last = now;
             if now >= next_life {
                 next_life = now + LIFE_NS;
-                waited.retain(|pair| self.lives(pair));
+                waited.retain(|pair| self.grantees.lives(pair));
             }
             if now >= limit {
                 return waited.iter().map(|pair| pair.id).collect();
@@ -151,7 +192,7 @@ impl Grantor for Engine {
     }
 
     fn is_silent(&self, peer: u64) -> bool {
-        let pair = self.grantees.lock().iter().find(|pair| pair.id == peer).cloned();
-        pair.is_some_and(|pair| self.may_put(&pair) && self.lives(&pair))
+        let pair = self.grantees.among(&[peer]).into_iter().next();
+        pair.is_some_and(|pair| self.grantees.may_put(&pair) && self.grantees.lives(&pair))
     }
 }

@@ -1,50 +1,53 @@
-//! Where a long message belongs: its sender asks before the first packet, its receiver tells the memory of the receive, which it claims
-//! for that, or that of the Write, and the sender puts the message there. One packet then stands for many, without their bytes. Where
-//! that memory is none that can be put to, the bytes go through the ring.
+//! Landings of long messages. The sender asks before the first packet where the message belongs; the receiver answers
+//! with the memory of the receive, which it claims for that, or of the Write; the sender puts the message there. One
+//! packet then stands for many, without their bytes. Where that memory cannot be put to, the bytes go through the ring.
 
-use super::Engine;
-use super::connection::Connection;
+use super::grantees::Way;
 use super::pair::{Pair, encode};
 use super::payload::PiecesSource;
-use super::receive::Receiving;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use vervain_hca::host::cancel::nap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::process::Process;
-use vervain_hca::process::grants::Grantor;
 use vervain_hca::{Qp, now_ns};
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::ends::{self, Ends};
 use vervain_window::pairs::grant::Grant;
-use vervain_window::pairs::ring::{Class, HEADERS, Message};
+use vervain_window::pairs::ring::{Class, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{Channel, Origin, Put, Source, UseGuard};
-use vervain_wire::{Headers, opcode, parse_headers};
+use vervain_wire::{Headers, opcode};
 
 /// Messages from so many bytes on are worth the question, which takes a round trip.
 pub const LONG: u64 = 64 << 10;
-/// Packets that are put at once, before others and whoever takes a grant back get their turn: 1 MiB.
+/// Packets of one put, 1 MiB. Between two puts others have their turn, and a grant can be taken back.
 pub const AT_ONCE: u32 = (1 << 20) / block::MTU;
 /// Bytes of the question besides the headers: the length, and a number that the answer repeats.
-const QUESTION: usize = 16;
+pub const QUESTION: usize = 16;
 /// How long a sender waits for the answer: one that has no CPU just now takes nothing from the ring either.
 const ANSWER_NS: u64 = 1_000_000;
-/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its CPU in the midst of
-/// it; and between two looks.
-const LANDING_ENDS_NS: u64 = 200_000_000;
-const LOOK: Duration = Duration::from_micros(20);
+
+/// Where long messages of a connection belong, in both directions.
+pub struct Landing {
+    is_on: bool,
+    /// Bytes of the message under way, if it is a long one; 0: it is none.
+    long: AtomicU64,
+    /// Where that belongs at the peer.
+    destination: OwnerLock<Destination>,
+    /// Where this process has told the peer to put its message, and whether it has.
+    told: OwnerLock<Option<Told>>,
+    has_told: AtomicBool,
+}
 
 /// What a sender knows of the message under way.
 #[derive(Default)]
-pub enum Landing {
+enum Destination {
     /// Nothing.
     #[default]
     Unknown,
-    /// It has asked for that of the message whose first packet has this PSN, at that time.
+    /// Asked for: the PSN of the message's first packet, and when (CLOCK_MONOTONIC, ns).
     Asked(u32, u64),
     /// There is none: its next packet goes through the ring.
     Nowhere,
@@ -60,7 +63,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// That of a grant whose key is the PSN of the first packet.
+    /// That of a grant with the PSN of the first packet as its key.
     pub fn new(grant: Grant, channel: Box<dyn Channel>, used: Arc<UseGuard>) -> Place {
         Place { grant, channel, _used: used }
     }
@@ -86,12 +89,12 @@ impl Place {
         let (len, count) = (from.len(), self.grant.count);
         let stands = || !pair.is_over() && pair.told(block::TAKEN_BACK) == count;
         let to = self.grant.place(offset(self.first(), headers.bth.psn), len).filter(|_| stands())?;
-        // Room first: what is put twice is put in vain.
+        // Room first: without it the data would be put twice.
         if !pair.has_room(class) {
             return Some(Err(Refused::Full));
         }
         let ends = self.put(to, from, opcode::ends(headers.bth.opcode))?;
-        stands().then(|| pair.push_landed(class, &encode(headers), (to, len), ends))
+        stands().then(|| pair.push_landed_packet(class, &encode(headers), (to, len), ends))
     }
 
     /// Puts what the device can put there of these bytes: those before and behind it. None where it cannot be put.
@@ -122,9 +125,9 @@ impl Place {
 pub struct Told {
     /// The PSN of its first packet.
     pub psn: u32,
-    /// Where it begins in the own region, and in this process.
+    /// Where it begins in the own region.
     pub at: u64,
-    /// See there.
+    /// The addresses in this process.
     pub memory: Range<u64>,
 }
 
@@ -141,10 +144,21 @@ fn offset(first: u32, psn: u32) -> u64 {
     u64::from(psn.wrapping_sub(first) & 0xff_ffff) * u64::from(block::MTU)
 }
 
-impl Connection {
+impl Landing {
+    /// Where `is_on` is false, messages have none: nothing is asked.
+    pub fn new(is_on: bool) -> Self {
+        Landing {
+            is_on,
+            long: AtomicU64::new(0),
+            destination: OwnerLock::default(),
+            told: OwnerLock::default(),
+            has_told: AtomicBool::new(false),
+        }
+    }
+
     /// A message of so many bytes begins with the next packet.
     pub fn begins_message(&self, length: u64) {
-        let long = if length >= LONG && self.may_put() { length } else { 0 };
+        let long = if length >= LONG && self.is_on { length } else { 0 };
         if self.long.load(Ordering::Relaxed) != long {
             self.long.store(long, Ordering::Relaxed);
         }
@@ -156,48 +170,49 @@ impl Connection {
         self.long.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the sender waits to be told where its message belongs.
+    /// Whether the sender waits for the answer where its message belongs.
     #[inline]
-    pub fn awaits_landing(&self) -> bool {
+    pub fn is_awaited(&self) -> bool {
         self.is_long() && self.awaits_answer()
     }
 
     fn awaits_answer(&self) -> bool {
-        let mut landing = self.landing.lock();
-        match *landing {
-            Landing::Asked(_, since) if now_ns().saturating_sub(since) < ANSWER_NS => true,
-            Landing::Asked(..) => {
-                *landing = Landing::Nowhere;
+        let mut destination = self.destination.lock();
+        match *destination {
+            Destination::Asked(_, since) if now_ns().saturating_sub(since) < ANSWER_NS => true,
+            Destination::Asked(..) => {
+                *destination = Destination::Nowhere;
                 false
             }
             _ => false,
         }
     }
 
-    /// How many of the packets that are left of the message under way go as one: those of a put, where it has a landing.
+    /// How many of the packets that are left of the message under way go as one: those of a put, where it has a
+    /// landing.
     #[inline]
-    pub fn landing_packets(&self, left: u32) -> u32 {
-        if self.is_long() && matches!(*self.landing.lock(), Landing::Here(_)) { left.min(AT_ONCE) } else { 1 }
+    pub fn packets(&self, left: u32) -> u32 {
+        if self.is_long() && matches!(*self.destination.lock(), Destination::Here(_)) { left.min(AT_ONCE) } else { 1 }
     }
 
-    /// Sends a packet of a long message, or asks before the first one where the message belongs. None where the ring has to carry
-    /// its bytes.
+    /// Sends a packet of a long message, or asks before the first one where the message belongs. None where the ring
+    /// has to carry its bytes.
     #[inline]
-    pub fn push_landed(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
-        // What is read has its own way, and says nothing of the message before.
+    pub fn push(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
+        // A READ has its own way, and does not end the message before.
         let is_posted = || opcode::is_send(headers.bth.opcode) || opcode::is_write(headers.bth.opcode);
         if self.is_long() && is_posted() { self.push_long(pair, headers, from) } else { None }
     }
 
     fn push_long(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
-        let mut landing = self.landing.lock();
+        let mut destination = self.destination.lock();
         let (psn, code, len) = (headers.bth.psn, headers.bth.opcode, from.len());
         // Several at once, of which no landing is any more, go one by one.
         let by_ring = || (len > u64::from(block::MTU)).then_some(Err(Refused::Full));
-        let Landing::Here(place) = &mut *landing else {
-            let asks = matches!(*landing, Landing::Unknown) && opcode::starts(code) && !pair.is_over();
+        let Destination::Here(place) = &mut *destination else {
+            let asks = matches!(*destination, Destination::Unknown) && opcode::starts(code) && !pair.is_over();
             let now = now_ns();
-            *landing = if asks { Landing::Asked(psn, now) } else { Landing::Unknown };
+            *destination = if asks { Destination::Asked(psn, now) } else { Destination::Unknown };
             if !asks {
                 return by_ring();
             }
@@ -205,132 +220,72 @@ impl Connection {
             question[..8].copy_from_slice(&self.long.load(Ordering::Relaxed).to_le_bytes());
             question[8..].copy_from_slice(&now.to_le_bytes());
             if !pair.ask(Kind::WantLanding, &encode(headers), &question) {
-                *landing = Landing::Unknown;
+                *destination = Destination::Unknown;
             }
             return Some(Err(Refused::Full));
         };
         let Some(pushed) = place.push(pair, Class::Request, headers, from) else {
-            *landing = Landing::Nowhere;
+            *destination = Destination::Nowhere;
             return by_ring();
         };
         if pushed.is_ok() && opcode::ends(code) {
-            *landing = Landing::Unknown;
+            *destination = Destination::Unknown;
         }
         Some(pushed)
     }
 
-    /// The peer has answered.
-    pub fn landing_told(&self, kind: Kind, grant: Grant, way: Option<(Arc<UseGuard>, Box<dyn Channel>)>) {
-        let mut landing = self.landing.lock();
+    /// The peer's answer: where the message belongs, and the way there; none where it has no landing.
+    pub fn take_answer(&self, grant: Grant, way: Option<Way>) {
+        let mut destination = self.destination.lock();
         // The answer to an earlier question for the same message, which may be granted no more, comes too late.
-        if !matches!(*landing, Landing::Asked(psn, since) if (psn, since) == (grant.rkey, grant.iova)) {
+        if !matches!(*destination, Destination::Asked(psn, since) if (psn, since) == (grant.rkey, grant.iova)) {
             return;
         }
-        *landing = match way {
-            Some((used, channel)) if kind == Kind::Landing => {
-                Landing::Here(Place::new(Grant { iova: 0, ..grant }, channel, used))
-            }
-            _ => Landing::Nowhere,
+        *destination = match way {
+            Some((used, channel)) => Destination::Here(Place::new(Grant { iova: 0, ..grant }, channel, used)),
+            None => Destination::Nowhere,
         };
     }
 
-    /// What the peer was granted is asked back: the rest of a message goes through the ring.
-    pub fn forget_landing(&self) {
-        let mut landing = self.landing.lock();
-        if matches!(*landing, Landing::Here(_)) {
-            *landing = Landing::Nowhere;
+    /// The peer takes back what it has granted: the rest of a message goes through the ring.
+    pub fn forget(&self) {
+        let mut destination = self.destination.lock();
+        if matches!(*destination, Destination::Here(_)) {
+            *destination = Destination::Nowhere;
         }
     }
 
-    /// The connection is none any more.
+    /// The connection is over.
     pub fn end_message(&self) {
-        *self.landing.lock() = Landing::Unknown;
+        *self.destination.lock() = Destination::Unknown;
         self.long.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes where the peer is told to put its message; None: nowhere.
+    pub fn tell(&self, told: Option<Told>) {
+        self.has_told.store(told.is_some(), Ordering::Relaxed);
+        *self.told.lock() = told;
+    }
+
+    /// Whether the peer is putting a message where this process has told it to.
+    pub fn has_told(&self) -> bool {
+        self.has_told.load(Ordering::Relaxed)
     }
 
     /// Whether a packet's payload lies where this process has told its sender to put it.
     pub fn has_landed(&self, headers: &Headers, message: &Message) -> bool {
-        let told = self.told_landing.lock();
+        let told = self.told.lock();
         opcode::is_request(headers.bth.opcode) && told.as_ref().is_some_and(|told| told.has(headers.bth.psn, message))
     }
 
     /// A message has ended, or another begun: its landing is none any more.
     #[inline]
-    pub fn end_landing(&self, qp: &Qp, pair: &Pair) {
+    pub fn end(&self, qp: &Qp, pair: &Pair) {
         if self.has_told.load(Ordering::Relaxed)
-            && let Some(told) = self.told_landing.lock().take()
+            && let Some(told) = self.told.lock().take()
         {
             self.has_told.store(false, Ordering::Relaxed);
             qp.end_grant(&told.memory, pair.id);
         }
-    }
-}
-
-impl Engine {
-    /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program sees them.
-    pub fn let_landing_end(&self, process: &'static Process, connection: &Connection) {
-        let until = now_ns() + LANDING_ENDS_NS;
-        while connection.is_put_to() && now_ns() < until {
-            if !self.look(process) {
-                nap(LOOK);
-            }
-        }
-    }
-
-    /// The sender of a long message asks where it belongs.
-    pub fn wants_landing(&self, pair: &Arc<Pair>, message: &Message) {
-        if message.len != QUESTION as u64 || !message.payload.is_multiple_of(block::WORD) {
-            return self.distrust(pair);
-        }
-        let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
-        let (length, number) = (word(0), word(1));
-        let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return self.distrust(pair) };
-        let bth = &headers.bth;
-        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return };
-        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return };
-        let memory = connection.announced(&qp, &headers, length);
-        self.tell_landing(&connection, &qp, pair, (bth.psn, number), memory);
-    }
-
-    /// Tells the sender of a long message where it belongs: `memory` of this process, found by a key.
-    fn tell_landing(
-        &self,
-        connection: &Connection,
-        qp: &Qp,
-        pair: &Arc<Pair>,
-        (psn, number): (u32, u64),
-        memory: Option<(u32, Range<u64>)>,
-    ) {
-        connection.end_landing(qp, pair);
-        let count = pair.taken_back();
-        let mut reply = Grant { qpn: connection.peer_qpn(), rkey: psn, count, at: 0, len: 0, iova: number, owner: 0 };
-        let grantor = self.me.upgrade().filter(|_| self.may_grant(pair, count));
-        self.note_grantee(pair);
-        let landing = grantor.zip(memory).and_then(|(me, (key, memory))| {
-            let found = qp.grant_memory(key, &memory, pair.id, &(me as Arc<dyn Grantor>))?;
-            reply.owner = found.owner;
-            Some(Told { psn, at: found.offset, memory })
-        });
-        let kind = match &landing {
-            Some(told) => {
-                (reply.at, reply.len) = (told.at, told.memory.end - told.memory.start);
-                Kind::Landing
-            }
-            None => Kind::NoLanding,
-        };
-        connection.has_told.store(landing.is_some(), Ordering::Relaxed);
-        *connection.told_landing.lock() = landing;
-        if !pair.say(Class::Control, kind, &reply.encode()) {
-            connection.end_landing(qp, pair);
-        }
-    }
-
-    /// The answer to that.
-    pub fn landing(&self, rx: &mut Receiving, pair: &Arc<Pair>, kind: Kind, headers: &[u8; HEADERS]) {
-        let grant = Grant::decode(headers);
-        let Some(connection) = self.connection(grant.qpn).filter(|c| c.is_with(pair)) else { return };
-        let way = (kind == Kind::Landing).then(|| self.take_in_grant(pair, &grant)).flatten();
-        connection.landing_told(kind, grant, way);
-        rx.go_on([connection]);
     }
 }

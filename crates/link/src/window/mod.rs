@@ -1,63 +1,61 @@
-//! The carrier through a window (`VERVAIN_WINDOW`): memory of nodes that may share no kernel, where a process puts and never reads. The
-//! protocol is that of `vervain-transport`; its packets go into the rings of pairs ([`vervain_window::pairs`]), which lose nothing. What
-//! comes is taken by whoever polls, by the watch, whom peers of this kernel wake, or by the progress thread, which looks ever more
-//! seldom while nothing comes.
+//! The carrier through a window (`VERVAIN_WINDOW`): memory of nodes that may share no kernel, where a process puts and
+//! never reads. The protocol is that of `vervain-transport`; its packets go into the rings of pairs
+//! ([`vervain_window::pairs`]), which lose nothing. A thread that polls takes in what comes, or the watch, which peers
+//! of this kernel wake, or the progress thread, which looks ever more seldom while nothing comes.
+//!
+//! `engine::Engine` has a part for each concern: `pairs` (how they begin and end), `connections`, `grants` (memory of
+//! either side that the other puts to), `datagrams` (UD and multicast), `mads` (QP 1), `receive` with `deferred`, and
+//! `watch`. A connection (`connection`) has the way of its packets in `slot_out`, and what is put where it belongs in
+//! `direct`.
 
 mod address;
 mod connection;
+mod connections;
 mod datagrams;
+mod deferred;
 mod direct;
+mod engine;
+mod grantees;
 mod grants;
 mod landing;
-mod management;
+mod mads;
+mod no_receive;
 mod numbers;
 mod pace;
 mod pair;
+mod pairs;
 mod path_psns;
 mod payload;
+mod peer_qp;
 mod program;
 mod put_psns;
 mod reads;
 mod receive;
+mod route;
 mod slot_out;
+mod uc_patience;
 mod watch;
+mod writes;
 
 use crate::gsi::Gsi;
-use connection::{Connection, NEVER};
-use datagrams::Datagrams;
-use numbers::ByNumber;
-use pace::{FIRST_LOOK_NS, LAST_LOOK_NS, Pace};
-use pair::Pair;
+use engine::Engine;
 use program::OwnProgram;
-use receive::Receiving;
-use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 use vervain_config::{Config, WINDOW, WindowSpec};
 use vervain_hca::device::Device;
 use vervain_hca::host::cancel::nap;
 use vervain_hca::host::lock::OwnerLock;
-use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
 use vervain_hca::process::poller::{EventHandler, Poller};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram, Mad, ServiceClaim};
-use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result, now_ns};
-use vervain_window::pairs::memory::Memory;
-use vervain_window::pairs::pulse::BEAT_NS;
-use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
-use vervain_window::pairs::ring::Outgoing;
+use vervain_hca::{AhAttr, Error, Gid, Qp, QpAttr, Result};
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{Facts, GRANULE, Options, PROCESSES, PutDevice, Region};
-use watch::Watch;
+use vervain_window::{Options, PROCESSES, PutDevice};
+use watch::Looker;
 
-/// Looks of the progress thread that find something, before it sees to other things.
-const ROUNDS: usize = 64;
-/// How long one that joins a group waits until those that are there can know.
-const JOIN: Duration = Duration::from_millis(50);
-
-/// The window of the calling process, opened at the first call; None where the environment names none, or nothing goes that way.
+/// The window of the calling process, opened at the first call; None where the environment names none, or nothing goes
+/// that way.
 ///
 /// # Errors
 /// What is wrong with it, in a sentence.
@@ -96,45 +94,6 @@ pub fn gid() -> Result<Option<Gid>> {
 /// The carrier, with what is polled for it.
 pub struct Window(Arc<Engine>);
 
-/// What a process has of a window.
-struct Engine {
-    me: Weak<Engine>,
-    device: Arc<dyn PutDevice>,
-    process: Arc<vervain_window::Process>,
-    meeting: OwnerLock<Meeting>,
-    /// Rung when there is something to see at the doors.
-    bell: Bell,
-    pairs: OwnerLock<HashMap<PeerId, Arc<Pair>>>,
-    connections: OwnerLock<ByNumber<Arc<Connection>>>,
-    datagrams: Datagrams,
-    /// Who takes what is for QP 1, and what goes out from there.
-    gsi: Arc<Gsi>,
-    mads: management::Outgoing,
-    /// Whether peers may put where data belongs, and this process at theirs.
-    direct: bool,
-    /// Peers that were granted memory of this process.
-    grantees: OwnerLock<Vec<Arc<Pair>>>,
-    /// Which peers are in which group.
-    groups: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
-    receiving: OwnerLock<Receiving>,
-    /// Events of calls other than looks.
-    news: OwnerLock<Vec<Event>>,
-    has_news: AtomicBool,
-    /// When the progress thread comes by.
-    next_look: Arc<AtomicU64>,
-    pace: OwnerLock<Pace>,
-    next_beat: AtomicU64,
-    /// How long the progress thread looks out for more after something came, and when it looked last.
-    patience: OwnerLock<(Patience, u64)>,
-    watch: Watch,
-}
-
-/// The doors, and the memory that is given out by them.
-struct Meeting {
-    rendezvous: Rendezvous,
-    memory: Memory,
-}
-
 impl Window {
     /// Makes it for the calling process, which gets a number among those of its node.
     pub(crate) fn new(device: Arc<dyn PutDevice>, gsi: Arc<Gsi>) -> Result<Window> {
@@ -144,42 +103,15 @@ impl Window {
         let mut first = [0; 4];
         getrandom::fill(&mut first).map_err(|e| Error::new(libc::EIO, format!("no random number can be had: {e}")))?;
         let process = Arc::new(device.claims().process_from(u32::from_ne_bytes(first)).map_err(failed)?);
-        let me = PeerId { node: device.facts().node, process: process.number() };
-        let rendezvous = Rendezvous::new(Arc::clone(&device), me, process.incarnation());
-        let memory = Memory::new(Arc::clone(&device), Arc::clone(&process), Box::new(now_ns));
-        let bell = rendezvous.bell();
         let is_wanted = Config::of_process()?.window.as_ref().is_none_or(|window| window.direct);
         let direct = is_wanted && device.facts().coherent;
-        let engine = Arc::new_cyclic(|me| Engine {
-            me: Weak::clone(me),
-            device,
-            process,
-            bell,
-            meeting: OwnerLock::new(Meeting { rendezvous, memory }),
-            pairs: OwnerLock::default(),
-            connections: OwnerLock::default(),
-            datagrams: Datagrams::default(),
-            gsi,
-            mads: management::Outgoing::default(),
-            direct,
-            grantees: OwnerLock::default(),
-            groups: OwnerLock::default(),
-            receiving: OwnerLock::default(),
-            news: OwnerLock::default(),
-            has_news: AtomicBool::new(false),
-            next_look: Arc::default(),
-            pace: OwnerLock::default(),
-            next_beat: AtomicU64::new(0),
-            patience: OwnerLock::new((Patience::for_puts(), 0)),
-            watch: Watch::default(),
-        });
-        Ok(Window(engine))
+        Ok(Window(Arc::new(Engine::new(device, process, direct, gsi))))
     }
 
-    /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number says
-    /// whose it is.
+    /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number
+    /// says whose it is.
     pub fn slots(&self) -> (u32, u32) {
-        (PROCESSES, self.0.process.number())
+        (PROCESSES, self.0.pairs.me().process)
     }
 }
 
@@ -189,188 +121,9 @@ impl Clone for Window {
     }
 }
 
-impl Engine {
-    fn facts(&self) -> &Facts {
-        self.device.facts()
-    }
-
-    fn region(&self) -> &Region {
-        self.device.own()
-    }
-
-    fn next_look(&self) -> u64 {
-        self.next_look.load(Ordering::SeqCst)
-    }
-
-    /// The pair with a process, if there is one.
-    fn pair(&self, peer: PeerId) -> Option<Arc<Pair>> {
-        self.pairs.lock().get(&peer).cloned()
-    }
-
-    /// Has a pair made with a process; false where there is no room for it.
-    fn want(&self, peer: PeerId) -> bool {
-        let mut meeting = self.meeting.lock();
-        let Meeting { rendezvous, memory } = &mut *meeting;
-        let mut events = Vec::new();
-        let wanted = rendezvous.want(now_ns(), peer, memory, &mut |event| events.push(event));
-        self.note(events);
-        wanted
-    }
-
-    /// There is no pair with a process any more. Who has not used it, and so may mean the next process of that number, wants another.
-    fn want_again(&self, peer: PeerId) {
-        if self.connected_with(peer).iter().any(|connection| !connection.has_pair()) {
-            self.want(peer);
-        }
-    }
-
-    /// The next look handles these, in the order in which they have happened. Called under the lock of the meeting: whoever
-    /// connects behind that finds no pair any more that is over.
-    fn note(&self, events: Vec<Event>) {
-        if events.is_empty() {
-            return;
-        }
-        for event in &events {
-            if let Event::Down { peer, .. } = event {
-                self.forget_pair(*peer);
-            }
-        }
-        self.news.lock().extend(events);
-        self.has_news.store(true, Ordering::Release);
-    }
-
-    fn begin_pair(&self, peer: PeerId, incarnation: u64, theirs: u64, own: u64) -> Option<Arc<Pair>> {
-        let granule = (theirs / GRANULE) as u32;
-        let used = self.device.claims().use_of(peer.node, granule..granule + 1, incarnation);
-        let channel = self.device.channel(peer.node);
-        match (used, channel) {
-            (Ok(used), Ok(channel)) => {
-                let mut outgoing = Outgoing::new(channel, theirs, self.region().clone(), own);
-                self.waking(peer).iter().for_each(|(waking, barrier)| outgoing.wakes(*waking, *barrier));
-                let words = (self.region().clone(), own);
-                let pair = Arc::new(Pair::new((peer, incarnation), outgoing, words, used));
-                log::info!("process {} of node {} is reached through the window", peer.process, peer.node);
-                self.pairs.lock().insert(peer, Arc::clone(&pair));
-                Some(pair)
-            }
-            (Err(e), _) | (_, Err(e)) => {
-                log::info!("process {} of node {} is not reached through the window: {e}", peer.process, peer.node);
-                None
-            }
-        }
-    }
-
-    fn forget_pair(&self, peer: PeerId) {
-        if let Some(pair) = self.pairs.lock().remove(&peer) {
-            pair.end();
-        }
-    }
-
-    /// A pair is over, and may have begun after another one was forgotten.
-    fn end_pair(&self, pair: &Arc<Pair>) {
-        pair.end();
-        let mut pairs = self.pairs.lock();
-        if pairs.get(&pair.peer).is_some_and(|known| Arc::ptr_eq(known, pair)) {
-            pairs.remove(&pair.peer);
-        }
-        drop(pairs);
-        self.groups.lock().values_mut().for_each(|members| {
-            members.remove(&pair.peer);
-        });
-    }
-
-    fn connection(&self, qpn: u32) -> Option<Arc<Connection>> {
-        self.connections.lock().get(&qpn).cloned()
-    }
-
-    fn connected_with(&self, peer: PeerId) -> Vec<Arc<Connection>> {
-        self.connections.lock().values().filter(|connection| connection.peer == peer).cloned().collect()
-    }
-
-    /// A peer has joined a group, or left it.
-    fn enter(&self, peer: PeerId, group: Gid, joins: bool) {
-        let mut groups = self.groups.lock();
-        if joins {
-            groups.entry(group).or_default().insert(peer);
-        } else if let Some(members) = groups.get_mut(&group) {
-            members.remove(&peer);
-        }
-    }
-
-    /// Pairs with the processes that are in a group.
-    fn members(&self, group: &Gid) -> Vec<Arc<Pair>> {
-        let members = self.groups.lock().get(group).cloned().unwrap_or_default();
-        members.into_iter().filter_map(|peer| self.pair(peer)).collect()
-    }
-
-    /// Asks for a pair with everybody that there is.
-    fn want_everybody(&self) {
-        for node in 0..self.facts().layout.nodes() {
-            for process in 0..PROCESSES {
-                if self.device.claims().has_process(node, process) == Ok(true) {
-                    self.want(PeerId { node, process });
-                }
-            }
-        }
-    }
-
-    /// The progress thread's look: where something has come, more may follow at once. The thread does not yield meanwhile: a
-    /// program that spins on the same CPU would have it for a whole slice, milliseconds, while a timer's wake-up preempts that program.
-    fn look_out(&self, process: &'static Process) -> bool {
-        let mut patience = self.patience.lock();
-        let (patience, last) = &mut *patience;
-        let found = self.look(process);
-        if found {
-            patience.slept(now_ns() - *last);
-            for _ in 0..ROUNDS {
-                if !patience.look_out(|| self.look(process)) {
-                    break;
-                }
-            }
-        }
-        *last = now_ns();
-        found
-    }
-
-    /// Says that this process lives, and looks whether its peers do: by the kernel's locks, or by what those of other kernels say.
-    fn beat(&self) {
-        self.process.beat();
-        let mut events = Vec::new();
-        {
-            let mut meeting = self.meeting.lock();
-            let Meeting { rendezvous, memory } = &mut *meeting;
-            rendezvous.look_for_dead(memory, &mut |event| events.push(event));
-            self.note(events);
-        }
-        let pairs: Vec<_> = self.pairs.lock().values().cloned().collect();
-        let is_elsewhere = |pair: &&Arc<Pair>| self.device.claims().is_here(pair.peer.node) == Some(false);
-        pairs.iter().filter(is_elsewhere).for_each(|pair| pair.beat());
-    }
-
-    /// What is due by the clock: states told again, signs of life, timers. When the next thing is.
-    fn keep_time(&self, now: u64) -> u64 {
-        if now >= self.next_beat.load(Ordering::Relaxed) {
-            self.next_beat.store(now + BEAT_NS, Ordering::Relaxed);
-            self.beat();
-        }
-        let mut next = self.meeting.lock().rendezvous.tell_again(now).unwrap_or(NEVER);
-        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
-        for connection in connections {
-            if connection.deadline.load(Ordering::SeqCst) <= now
-                && let Some(qp) = connection.qp.upgrade()
-            {
-                connection.timeout(&qp, now);
-            }
-            next = next.min(connection.deadline.load(Ordering::SeqCst));
-        }
-        let mads = self.push_waiting_mads(now).unwrap_or(NEVER);
-        next.min(mads).min(self.next_beat.load(Ordering::Relaxed))
-    }
-}
-
 impl Carrier for Window {
     fn carries(&self, device: &Device, ah: &AhAttr) -> bool {
-        let facts = self.0.facts();
+        let facts = self.0.pairs.facts();
         address::is_group(facts, device, ah) || address::destination(facts, device, ah).is_some()
     }
 
@@ -380,51 +133,42 @@ impl Carrier for Window {
 
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
         let engine = &self.0;
-        let node = address::destination(engine.facts(), qp.device(), &attr.ah)
+        let node = address::destination(engine.pairs.facts(), qp.device(), &attr.ah)
             .ok_or_else(|| Error::new(libc::ENETUNREACH, "the address is none of the window's nodes"))?;
-        let peer = address::peer(node, attr.dest_qp_num);
-        let connection = Connection::new(engine, qp, attr, peer);
-        engine.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));
-        if !engine.want(peer) {
-            engine.connections.lock().remove(&qp.qp_num());
-            return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
-        }
-        log::info!("QP {:#x} is connected through the window", qp.qp_num());
-        engine.pace.lock().hurry();
+        let connection = engine.connect(qp, attr, node)?;
         qp.process().expect_packets();
         qp.process().wake_for_packets();
         Ok(connection)
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        self.0.datagrams.listen(qp);
+        self.0.datagrams.register_qp(qp);
         qp.process().expect_packets();
         Ok(())
     }
 
     fn let_arrive(&self, process: &'static Process, qpn: u32) {
-        if let Some(connection) = self.0.connection(qpn) {
-            self.0.let_landing_end(process, &connection);
+        if let Some(connection) = self.0.connections.get(qpn) {
+            self.0.let_message_arrive(process, &connection);
         }
     }
 
     fn unregister_qp(&self, qpn: u32) {
         self.0.datagrams.unregister_qp(qpn);
-        let connection = self.0.connections.lock().remove(&qpn);
+        let connection = self.0.connections.remove(qpn);
         connection.iter().for_each(|connection| connection.close());
     }
 
     fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
-        self.0.send_datagram(qp, datagram)
+        self.0.datagrams.send(&self.0.pairs, qp, datagram)
     }
 
     fn send_mad(&self, process: &'static Process, device: u32, ah: &AhAttr, mad: &Mad) -> Result<()> {
-        let device = self.0.gsi.device(device)?;
-        self.0.send_mad(process, device, ah, mad)
+        self.0.mads.send(&self.0.pairs, process, device, ah, mad)
     }
 
     fn serve(&self, process: &'static Process, _slot: u32, _services: &[ServiceClaim]) -> Result<()> {
-        // Whoever hands a MAD on finds out whom it is for.
+        // The process that gets a MAD hands it on to the one that it is for.
         process.expect_packets();
         process.wake_for_packets();
         Ok(())
@@ -435,11 +179,11 @@ impl Carrier for Window {
             return Ok(());
         }
         self.0.receiving.lock().tell(Kind::Join, *group);
-        self.0.want_everybody();
+        self.0.pairs.request_all();
         qp.process().expect_packets();
         qp.process().wake_for_packets();
         // A sender that is told afterwards that this one listens finds that it does.
-        nap(JOIN);
+        nap(datagrams::JOIN);
         Ok(())
     }
 
@@ -468,27 +212,7 @@ impl Poller for Window {
     }
 
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
-        let engine = &self.0;
-        engine.set_watch(process);
-        let found = engine.look_out(process);
-        // Whoever sets a deadline from now on, which may be passed over here, has this thread look again.
-        engine.next_look.store(NEVER, Ordering::SeqCst);
-        let now = now_ns();
-        let again = if process.is_stopped() { LAST_LOOK_NS } else { FIRST_LOOK_NS };
-        let due = process.handle_packets(|| engine.keep_time(now)).unwrap_or(now + again);
-        let (mut more, mut owes) = (false, false);
-        if let Some(mut rx) = engine.receiving.try_lock() {
-            let _ = process.handle_packets(|| {
-                rx.tell_taken();
-                rx.flush();
-            });
-            (more, owes) = (rx.has_more(), rx.owes());
-        }
-        let pause = engine.pace.lock().next(now, process.packet_looks(), found || more);
-        let is_done = !found && !more && !owes;
-        let next = if is_done && engine.is_guarded() { due } else { due.min(now + pause) };
-        engine.next_look.store(next, Ordering::SeqCst);
-        (false, Some(next))
+        (false, Some(self.0.attend(process)))
     }
 
     fn packet_fd(&self) -> Option<RawFd> {

@@ -1,6 +1,8 @@
-//! How soon the progress thread looks again for what peers have put. Peers on another kernel cannot wake it. It shares the CPUs with the
-//! program, so it stays away while that polls: a thread that polls takes in what comes.
+//! How soon the progress thread looks again for what peers have put. Peers on another kernel cannot wake it. It shares
+//! the CPUs with the program, so it stays away while that polls: a thread that polls takes in what comes.
 
+/// No time: nothing is due.
+pub const NEVER: u64 = u64::MAX;
 /// How soon it looks again: while something comes, and at last while nothing does.
 pub const FIRST_LOOK_NS: u64 = 20_000;
 pub const LAST_LOOK_NS: u64 = 4_000_000;
@@ -30,11 +32,11 @@ impl Pace {
         self.pause = FIRST_LOOK_NS;
     }
 
-    /// Nanoseconds until the next look, after one at `now`, up to which threads of the program have polled `looks` times, and which
-    /// has `found` something or not.
+    /// Nanoseconds until the next look, after one at `now`, up to which threads of the program have polled `looks`
+    /// times, and which has `found` something or not.
     ///
-    /// A program that polls until its request is done, and then waits for its memory to change, as those do that measure RDMA Writes,
-    /// needs the next look as soon as if it had not polled.
+    /// A program that polls until its request is done, and then waits for its memory to change, as those do that
+    /// measure RDMA Writes, needs the next look as soon as if it had not polled.
     pub fn next(&mut self, now: u64, looks: u32, found: bool) -> u64 {
         let took = now.saturating_sub(std::mem::replace(&mut self.at, now));
         let looks = looks.wrapping_sub(std::mem::replace(&mut self.looks, looks));
@@ -93,7 +95,8 @@ mod tests {
         );
     }
 
-    /// As `ib_write_lat` does: it polls for the end of its own Write, and then looks at its memory until the peer's is there.
+    /// As `ib_write_lat` does: it polls for the end of its own Write, and then looks at its memory until the peer's is
+    /// there.
     #[test]
     fn who_polls_between_two_waits_for_memory_is_looked_after_closely() {
         let mut pace = Pace::default();

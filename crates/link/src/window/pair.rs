@@ -1,17 +1,17 @@
 //! A pair with another process of the window: what goes there, and what comes from there.
 
-use super::connection::Connection;
 use super::payload::PiecesSource;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use vervain_hca::Qp;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::ends::Ends;
-use vervain_window::pairs::pulse::Pulse;
+use vervain_window::pairs::heartbeat::Heartbeat;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{ACKNOWLEDGEMENT, Acknowledgement, Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
@@ -19,6 +19,8 @@ use vervain_window::{Region, UseGuard};
 use vervain_wire::aeth::Syndrome;
 use vervain_wire::{Aeth, Bth, Headers, MAX_HEADERS, opcode};
 
+/// The only P_Key there is.
+pub const PKEY: u16 = 0xffff;
 /// Bits of an opcode that say of which service it is (IBA table 38).
 const SERVICE: u8 = 0xe0;
 /// Parts of the peer's memory that are held for the next put.
@@ -31,7 +33,7 @@ struct Hold {
     used: Arc<UseGuard>,
 }
 
-/// A pair. It lasts until the peer has ended; what is sent then gets nowhere.
+/// A pair. It lasts until the peer has ended; what is sent then is lost.
 pub struct Pair {
     /// The peer.
     pub peer: PeerId,
@@ -43,33 +45,35 @@ pub struct Pair {
     /// The block that this process has for the peer.
     region: Region,
     own: u64,
-    /// How often this process has taken back what it had granted; and how often the peer has, as far as this process has followed.
+    /// How often this process has taken back what it had granted.
     taken_back: AtomicU32,
+    /// How often the peer has, as far as this process has followed.
     followed: AtomicU32,
     /// While these are there, nobody else gets the memory that is put to.
     uses: OwnerLock<Vec<UseGuard>>,
-    /// Memory of the peer's that was put to last, kept for the next time: to take it from the kernel anew costs more than a short put.
+    /// Memory of the peer's that was put to last, kept for the next time: to take it from the kernel anew costs more
+    /// than a short put.
     held: OwnerLock<VecDeque<Hold>>,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
-    /// The latter: what it has put is nothing to go by.
+    /// It puts what cannot be: nothing more is taken from it.
     distrusted: AtomicBool,
-    /// Whether a peer of which no lock tells says that it lives, and whether it has not for long.
-    pulse: OwnerLock<Pulse>,
+    /// Heartbeat of a peer on another kernel; `silent`: ten looks without one.
+    heartbeat: OwnerLock<Heartbeat>,
     silent: AtomicBool,
-    /// What the peer had taken when a datagram had waited for it in vain; none is so many.
+    /// `taken` when a datagram last timed out; `u64::MAX`: never.
     stalled: AtomicU64,
-    /// Somebody has found no room, and nobody has since.
+    /// The last look for room found none.
     is_full: AtomicBool,
-    /// Who found no room, and whether that is anybody.
-    waiting: OwnerLock<Vec<Weak<Connection>>>,
+    /// QPs that found no room, and whether there are any.
+    waiting: OwnerLock<Vec<Weak<Qp>>>,
+    is_waited_for: AtomicBool,
     /// Something was put that goes with what is put next.
     owes: AtomicBool,
-    is_waited_for: AtomicBool,
 }
 
 impl Pair {
-    /// With the process of that incarnation, whose block `used` keeps, and whose messages come into block `own` of `region`.
+    /// With the process of that incarnation. `used` keeps its block; its messages come into block `own` of `region`.
     pub fn new(
         (peer, incarnation): (PeerId, u64),
         outgoing: Outgoing,
@@ -90,13 +94,13 @@ impl Pair {
             held: OwnerLock::default(),
             over: AtomicBool::new(false),
             distrusted: AtomicBool::new(false),
-            pulse: OwnerLock::default(),
+            heartbeat: OwnerLock::default(),
             silent: AtomicBool::new(false),
             stalled: AtomicU64::new(u64::MAX),
             is_full: AtomicBool::new(false),
             waiting: OwnerLock::default(),
-            owes: AtomicBool::new(false),
             is_waited_for: AtomicBool::new(false),
+            owes: AtomicBool::new(false),
         }
     }
 
@@ -111,7 +115,7 @@ impl Pair {
         self.put(|outgoing| {
             let count = self.taken_back.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
             outgoing.tell(block::TAKEN_BACK, count.into());
-            outgoing.rouse();
+            outgoing.wake_if_asleep();
         });
     }
 
@@ -121,7 +125,8 @@ impl Pair {
         self.told(block::TAKEN_BACK) != self.followed()
     }
 
-    /// The hold on these granules of the peer, which `owner` has said to be its own: one that is there, or what `hold` gets.
+    /// The hold on these granules of the peer, which `owner` has said to be its own: one that is there, or what `hold`
+    /// gets.
     pub fn hold(
         &self,
         granules: Range<u32>,
@@ -143,18 +148,18 @@ impl Pair {
         Ok(used)
     }
 
-    /// How often that was.
+    /// How often this process has taken its grants back.
     pub fn taken_back(&self) -> u32 {
         self.taken_back.load(Ordering::SeqCst)
     }
 
-    /// How often the peer has, as far as this process has followed.
+    /// How often the peer has taken its grants back, as far as this process has followed.
     #[inline]
     pub fn followed(&self) -> u32 {
         self.followed.load(Ordering::Relaxed)
     }
 
-    /// Nothing more goes to the peer by what it has taken back so often.
+    /// Tells the peer that nothing more is put by the grants that it has taken back `count` times.
     pub fn follow(&self, count: u32) {
         self.put(|outgoing| {
             self.followed.store(count, Ordering::Relaxed);
@@ -163,13 +168,13 @@ impl Pair {
         self.held.lock().clear();
     }
 
-    /// Nothing goes there any more.
+    /// Ends it: nothing is put there any more.
     pub fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.let_go();
     }
 
-    /// Others may have the memory that was put to, unless a thread is in the midst of a put: then that one lets go of it.
+    /// Gives up the hold on the peer's memory, unless a thread is in the midst of a put: then that one does.
     fn let_go(&self) {
         // That thread looks after it has given the lock back, by a plain store: the look may pass it in its processor,
         // so the lock is tried for longer than a store takes to be seen.
@@ -194,13 +199,13 @@ impl Pair {
         Some(done)
     }
 
-    /// Tells the peer, which may wait for it, that so many of its messages were taken.
+    /// Tells the peer, which may wait for it, how many of its messages were taken.
     #[inline]
     pub fn tell_taken(&self, taken: u64) {
         self.put(|outgoing| {
             outgoing.later(|o| o.tell_taken(taken));
             self.owes.store(outgoing.owes(), Ordering::Relaxed);
-            outgoing.rouse();
+            outgoing.wake_if_asleep();
         });
     }
 
@@ -209,7 +214,7 @@ impl Pair {
         self.put(Outgoing::announce_sleep).unwrap_or(false)
     }
 
-    /// Says something to the peer besides packets, if there is room for it beside what is of `class`; whether there was.
+    /// Sends the peer a message of another kind than packets, if there is room for `class`; whether there was.
     pub fn say(&self, class: Class, kind: Kind, headers: &[u8; HEADERS]) -> bool {
         let say = |outgoing: &mut Outgoing| {
             let has_room = outgoing.has_room(class) || outgoing.look().is_ok() && outgoing.has_room(class);
@@ -219,7 +224,8 @@ impl Pair {
         self.put(say).unwrap_or(true)
     }
 
-    /// Asks the peer something before a request goes, if there is room for both; whether it did. Where the pair is over, nothing is said.
+    /// Sends the peer a question before a request, if there is room for both; whether it did. None is sent when the
+    /// pair is over.
     pub fn ask(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> bool {
         let ask = |outgoing: &mut Outgoing| {
             let has_room =
@@ -238,8 +244,14 @@ impl Pair {
         });
     }
 
-    /// The peer has put what no peer puts.
+    /// The peer has put what no peer puts: nothing is taken from it any more.
+    #[cold]
     pub fn distrust(&self) {
+        if !self.is_over() {
+            let PeerId { node, process } = self.peer;
+            log::warn!("process {process} of node {node} puts what is no message: nothing is taken from it any more");
+            self.end();
+        }
         self.distrusted.store(true, Ordering::Relaxed);
     }
 
@@ -251,12 +263,12 @@ impl Pair {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Says to a peer that no lock tells of this process that it lives, and notes whether the peer does.
+    /// Puts a beat for a peer on another kernel, and looks whether one of its own has come.
     pub fn beat(&self) {
-        let mut pulse = self.pulse.lock();
-        let count = pulse.beat();
+        let mut heartbeat = self.heartbeat.lock();
+        let count = heartbeat.beat();
         self.put(|outgoing| outgoing.tell(block::BEAT, count.into()));
-        let is_silent = pulse.look(self.told(block::BEAT));
+        let is_silent = heartbeat.look(self.told(block::BEAT));
         if self.silent.swap(is_silent, Ordering::Relaxed) != is_silent {
             let PeerId { node, process } = self.peer;
             let what = if is_silent { "is silent: nothing is put into its memory" } else { "is heard again" };
@@ -264,7 +276,8 @@ impl Pair {
         }
     }
 
-    /// Whether what is put straight into the peer's memory may be nobody's any more. What goes through the ring has timers.
+    /// Whether the peer may be gone, and nothing is put straight into its memory. What goes through the ring has
+    /// timers.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
@@ -277,17 +290,17 @@ impl Pair {
         outgoing.taken()
     }
 
-    /// A datagram has waited in vain.
+    /// A datagram has timed out.
     pub fn stall(&self) {
         self.stalled.store(self.outgoing.lock().taken(), Ordering::Relaxed);
     }
 
-    /// Whether the peer has taken nothing since then.
+    /// Whether the peer has taken nothing since a datagram timed out.
     pub fn is_stalled(&self) -> bool {
         self.outgoing.lock().taken() == self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Whether a packet without payload would find room. It may find none even so, where nobody has met a full ring before.
+    /// Whether a packet without payload would find room, as of the last look. It may find none even so.
     #[inline]
     pub fn may_have_room(&self, class: Class) -> bool {
         !self.is_full.load(Ordering::Relaxed) || self.has_room(class)
@@ -307,11 +320,11 @@ impl Pair {
         outgoing.look().is_ok() && outgoing.taken() >= sent
     }
 
-    /// [`Pair::push`] of an answer without payload, which nobody waits for: where a put takes long it goes with what is put next, or with
-    /// a [`Pair::flush`]. Calls `stands_for` if it is an acknowledgement in whose place one before does not go any more.
+    /// [`Pair::push`] of an acknowledgement: where a put takes long it goes with what is put next, or with a
+    /// [`Pair::flush`]. Calls `stands_for` if it replaces an earlier one that had not gone.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pair::push`].
     #[inline]
     pub fn push_later(&self, headers: &Headers, stands_for: impl FnOnce()) -> Result<u64, Refused> {
         let encoded = encode(headers);
@@ -329,13 +342,13 @@ impl Pair {
         })
     }
 
-    /// Whether something goes with what is put next.
+    /// Whether something waits for the next put.
     #[inline]
     pub fn owes(&self) -> bool {
         self.owes.load(Ordering::Relaxed)
     }
 
-    /// It goes now, as far as there is room.
+    /// Sends now what goes with the next put, as far as there is room.
     pub fn flush(&self) {
         if !self.owes() {
             return;
@@ -359,26 +372,26 @@ impl Pair {
         self.push_by(headers, |outgoing| outgoing.packet(class, headers, &PiecesSource::new(from, false)))
     }
 
-    /// [`Pair::push`] of a request of another kind, with what is said besides.
+    /// [`Pair::push`] of a request of another kind, with `more` as its payload.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Pair::push`].
     pub fn push_with(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> Result<u64, Refused> {
         self.push_by(headers, |outgoing| outgoing.packet_as(kind, Class::Request, headers, &more))
     }
 
-    /// [`Pair::push`] of a packet whose payload was put where it belongs.
+    /// [`Pair::push`] of a packet without the payload, which was put where it belongs.
     ///
     /// # Errors
-    /// As there.
-    pub fn push_landed(
+    /// As [`Pair::push`].
+    pub fn push_landed_packet(
         &self,
         class: Class,
         headers: &[u8; HEADERS],
         place: (u64, u64),
         ends: Ends,
     ) -> Result<u64, Refused> {
-        self.push_by(headers, |outgoing| outgoing.landed(class, headers, place, ends))
+        self.push_by(headers, |outgoing| outgoing.push_landed_packet(class, headers, place, ends))
     }
 
     #[inline]
@@ -414,27 +427,27 @@ impl Pair {
         }
     }
 
-    /// `connection` goes on when there is room.
-    pub fn wait_for_room(&self, connection: &Arc<Connection>) {
+    /// `qp` goes on when there is room.
+    pub fn wait_for_room(&self, qp: &Weak<Qp>) {
         let mut waiting = self.waiting.lock();
-        waiting.push(Arc::downgrade(connection));
+        waiting.push(Weak::clone(qp));
         self.is_waited_for.store(true, Ordering::SeqCst);
     }
 
-    /// Those who wait, if there is room for them now.
-    pub fn take_waiting(&self) -> Vec<Arc<Connection>> {
+    /// The QPs that wait, if there is room for them now.
+    pub fn take_waiting(&self) -> Vec<Weak<Qp>> {
         if !self.is_waited_for() || !self.is_over() && !self.has_room(Class::Request) {
             return Vec::new();
         }
         let mut waiting = self.waiting.lock();
         self.is_waited_for.store(false, Ordering::Relaxed);
-        let mut waiting: Vec<_> = std::mem::take(&mut *waiting).iter().filter_map(Weak::upgrade).collect();
-        // One may have noted itself more than once.
-        waiting.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let mut waiting = std::mem::take(&mut *waiting);
+        // A QP may be there more than once.
+        waiting.dedup_by(|a, b| Weak::ptr_eq(a, b));
         waiting
     }
 
-    /// Whether anybody waits.
+    /// Whether a QP waits for room.
     pub fn is_waited_for(&self) -> bool {
         self.is_waited_for.load(Ordering::Acquire)
     }
@@ -449,8 +462,8 @@ pub fn encode(headers: &Headers) -> [u8; HEADERS] {
     bytes
 }
 
-/// An acknowledgement as it goes with another message, if these are the headers of one and it refuses nothing, in three words: operation
-/// and QP, the PSN, the AETH. The rest it has from that message.
+/// An acknowledgement as it goes with another message, if these are the headers of one and it refuses nothing, in three
+/// words: operation and QP, the PSN, the AETH. The rest it has from that message.
 #[inline]
 fn acknowledgement(headers: &Headers) -> Option<Acknowledgement> {
     let aeth = headers.aeth.filter(|_| opcode::operation(headers.bth.opcode) == opcode::ACKNOWLEDGE)?;

@@ -1,5 +1,5 @@
-//! PSNs as a program is told of them, who knows its path MTU only (`man ibv_query_qp`): there a message has as many as it has packets of
-//! that size (IBA 9.7.2), while what goes through a window is cut into larger ones.
+//! PSNs as a program finds them in the attributes of a QP (`man ibv_query_qp`): by its path MTU, a message has as many
+//! as packets of that size (IBA 9.7.2), while messages through a window are cut into larger ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_wire::{Headers, opcode};
@@ -10,7 +10,8 @@ const MASK: u32 = 0x00ff_ffff;
 /// What is to be added to the PSNs of one direction of a connection.
 pub struct PathPsns {
     path_mtu: u64,
-    /// The PSN behind the last packet counted, and what is to be added to it: both in one word, the second in the upper half.
+    /// The PSN behind the last packet counted, and what is to be added to it: both in one word, the second in the upper
+    /// half.
     state: AtomicU64,
 }
 
@@ -47,7 +48,8 @@ impl PathPsns {
         self.state.store(u64::from(more) << 32 | u64::from(next), Ordering::Relaxed);
     }
 
-    /// So many bytes have gone without a packet; the PSNs that they would have taken. Called by one thread at a time, as `count`.
+    /// So many bytes have gone without a packet; the PSNs that they would have taken. Called by one thread at a time,
+    /// as `count`.
     pub fn skip(&self, bytes: u64) -> u32 {
         let psns = bytes.div_ceil(self.path_mtu).max(1) as u32;
         let state = self.state.load(Ordering::Relaxed);
@@ -56,7 +58,7 @@ impl PathPsns {
         psns
     }
 
-    /// What the program is told for `psn`, the one behind all that were counted.
+    /// The program's PSN for `psn`, the one behind all that were counted.
     pub fn of_path(&self, psn: u32) -> u32 {
         psn.wrapping_add((self.state.load(Ordering::Relaxed) >> 32) as u32) & MASK
     }

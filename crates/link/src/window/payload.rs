@@ -1,5 +1,6 @@
-//! Memory of a QP as the source of a put.
+//! Memory of a QP as the source of a put, and of a peer as that of a copy.
 
+use crate::endpoint::{AsPieces, Foreign};
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_window::{Faulted, Source};
 
@@ -42,4 +43,13 @@ unsafe impl Source for PiecesSource<'_> {
         self.pieces.iter().for_each(|(address, len)| each(address, len));
         !self.pieces.has_null()
     }
+}
+
+/// Copies a payload, once, out of memory that its sender may change; false where that is gone.
+pub fn copy_out(payload: &Foreign, to: &mut Vec<u8>) -> bool {
+    let mut pieces = Pieces::new();
+    payload.add_to(&mut pieces);
+    to.resize(pieces.len() as usize, 0);
+    // SAFETY: the vector has as many bytes.
+    unsafe { transfer::copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, false) }.is_ok()
 }

@@ -1,16 +1,17 @@
-//! Where the answer of a long READ belongs: who reads tells it with the request, where that is one piece of its memory in the window, and
-//! who answers puts it there. One packet then stands for many, without their bytes, as of a message that has a landing.
+//! Where the answer of a long READ belongs: the reader tells it with the request, if that is one piece of its memory in
+//! the window, and the responder puts it there. One packet then stands for many, without their bytes, as of a message
+//! that has a landing.
 
-use super::Engine;
-use super::connection::Connection;
+use super::grantees::{Grantees, Way};
 use super::landing::{AT_ONCE, LONG, Place, Told};
 use super::pair::{Pair, encode};
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use vervain_hca::Qp;
+use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::process::grants::Grantor;
 use vervain_transport::{Refused, psn};
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::Grant;
@@ -18,11 +19,24 @@ use vervain_window::pairs::ring::{Class, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_wire::{Headers, opcode};
 
-/// READs whose answers a peer has told its memory of at most; a QP's own limit is lower.
+/// Most READs of a peer whose answers have a place; a QP's own limit is lower.
 const MOST: usize = 256;
 
-/// Bytes of what is said with a READ of where its answer belongs: place, length, count, owner.
+/// Bytes in a READ that tell where its answer belongs: place, length, count, owner.
 pub const READ_WORDS: usize = 32;
+
+/// Where the answers of a connection's READs belong, in both directions.
+pub struct Reads {
+    grantees: Weak<Grantees>,
+    /// Where the peer was told to put the answers of READs under way, in their order.
+    told: OwnerLock<VecDeque<Told>>,
+    /// Whether there are any.
+    has_told: AtomicBool,
+    /// Where this process was told to put the answers to the peer's READs.
+    answers: OwnerLock<VecDeque<Place>>,
+    /// Whether there are any.
+    has_answers: AtomicBool,
+}
 
 /// PSNs of an answer of so many bytes.
 fn psns(bytes: u64) -> u32 {
@@ -35,36 +49,48 @@ impl Told {
     }
 }
 
-impl Connection {
-    /// Sends a READ request, and with it where the answer belongs: `memory` of this process, found by a key. None where the answer has
-    /// to come through the ring.
-    pub fn push_read(
+impl Reads {
+    /// Of a connection that makes its peer one of `grantees`.
+    pub fn new(grantees: &Arc<Grantees>) -> Self {
+        Reads {
+            grantees: Arc::downgrade(grantees),
+            told: OwnerLock::default(),
+            has_told: AtomicBool::new(false),
+            answers: OwnerLock::default(),
+            has_answers: AtomicBool::new(false),
+        }
+    }
+
+    /// Sends a READ request of `qp`, and with it where the answer belongs: `memory` of this process, found by a key.
+    /// None where the answer has to come through the ring.
+    pub fn push_request(
         &self,
+        qp: &Weak<Qp>,
         pair: &Arc<Pair>,
         headers: &Headers,
         (key, memory): (u32, Range<u64>),
     ) -> Option<Result<u64, Refused>> {
-        let (engine, qp) = (self.engine.upgrade()?, self.qp.upgrade()?);
+        let (grantees, qp) = (self.grantees.upgrade()?, qp.upgrade()?);
         let (first, len, count) = (headers.bth.psn, memory.end - memory.start, pair.taken_back());
-        if len < LONG || !engine.may_grant(pair, count) {
+        if len < LONG || !grantees.may_grant(pair, count) {
             return None;
         }
         if !pair.has_room(Class::Request) {
             return Some(Err(Refused::Full));
         }
-        engine.note_grantee(pair);
-        let found = qp.grant_memory(key, &memory, pair.id, &(engine as Arc<dyn Grantor>))?;
+        grantees.note(pair);
+        let found = qp.grant_memory(key, &memory, pair.id, &grantees.grantor()?)?;
         let mut words = [0; READ_WORDS];
         for (to, word) in words.chunks_exact_mut(8).zip([found.offset, len, count.into(), found.owner]) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        let mut told = self.told_reads.lock();
+        let mut told = self.told.lock();
         // What is asked for anew is not told of twice.
         while told.back().is_some_and(|told| !psn::is_before(told.psn, first)) {
             told.pop_back().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
         }
         told.push_back(Told { psn: first, at: found.offset, memory });
-        self.has_told_reads.store(true, Ordering::Relaxed);
+        self.has_told.store(true, Ordering::Relaxed);
         let pushed = pair.push_with(Kind::ReadPacket, &encode(headers), &words);
         if pushed.is_err() {
             told.pop_back().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
@@ -73,31 +99,32 @@ impl Connection {
     }
 
     /// Whether the payload of an answer lies where this process has told its peer to put it.
-    pub fn answer_has_landed(&self, headers: &Headers, message: &Message) -> bool {
-        let told = self.told_reads.lock();
+    pub fn has_landed(&self, headers: &Headers, message: &Message) -> bool {
+        let told = self.told.lock();
         opcode::is_read_response(opcode::operation(headers.bth.opcode))
             && told.iter().any(|told| told.has(headers.bth.psn, message))
     }
 
     /// An answer has come that has so many bytes: READs that end with it, or before, have no destination any more.
     #[inline]
-    pub fn end_reads(&self, qp: &Qp, pair: &Pair, headers: &Headers, bytes: u64) {
-        if self.has_told_reads.load(Ordering::Relaxed) {
-            self.end_reads_before(qp, pair, psn::add(headers.bth.psn, psns(bytes)));
+    pub fn end(&self, qp: &Qp, pair: &Pair, headers: &Headers, bytes: u64) {
+        if self.has_told.load(Ordering::Relaxed) {
+            self.end_before(qp, pair, psn::add(headers.bth.psn, psns(bytes)));
         }
     }
 
     #[cold]
-    fn end_reads_before(&self, qp: &Qp, pair: &Pair, end: u32) {
-        let mut told = self.told_reads.lock();
+    fn end_before(&self, qp: &Qp, pair: &Pair, end: u32) {
+        let mut told = self.told.lock();
         while told.front().is_some_and(|told| !psn::is_before(end, told.end())) {
             told.pop_front().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
         }
-        self.has_told_reads.store(!told.is_empty(), Ordering::Relaxed);
+        self.has_told.store(!told.is_empty(), Ordering::Relaxed);
     }
 
-    /// A peer has told where the answer of its READ belongs.
-    fn answers_to(&self, place: Place) {
+    /// The peer has told where the answer of its READ belongs, and the way there.
+    pub fn answers_to(&self, grant: Grant, (used, channel): Way) {
+        let place = Place::new(grant, channel, used);
         let mut answers = self.answers.lock();
         answers.retain(|known| psn::is_before(known.first(), place.first()));
         if answers.len() >= MOST {
@@ -133,23 +160,15 @@ impl Connection {
         pushed.or_else(|| (from.len() > u64::from(block::MTU)).then_some(Err(Refused::Full)))
     }
 
-    /// Nothing is put any more where the peer has told it to.
+    /// The connection is over.
+    pub fn clear(&self) {
+        self.told.lock().clear();
+        self.forget_answers();
+    }
+
+    /// No answer is put any more where the peer has told it to.
     pub fn forget_answers(&self) {
         self.answers.lock().clear();
         self.has_answers.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Engine {
-    /// A READ has come, with where its answer belongs.
-    pub fn read_told(&self, pair: &Arc<Pair>, connection: &Connection, first: u32, message: &Message) {
-        let word = |n: u64| self.region().word(message.payload + n * block::WORD).load(Ordering::Relaxed);
-        let (at, len, count, owner) = (word(0), word(1), word(2) as u32, word(3));
-        let grant = Grant { qpn: 0, rkey: first, count, at, len, iova: 0, owner };
-        if self.direct
-            && let Some((used, channel)) = self.take_in_grant(pair, &grant)
-        {
-            connection.answers_to(Place::new(grant, channel, used));
-        }
     }
 }

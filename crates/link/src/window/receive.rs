@@ -1,20 +1,24 @@
-//! What comes from the pairs of this process: taken from their rings by whoever polls, or by the progress thread, and given to the QP
-//! that it is for.
+//! Receiving from the pairs of this process: a thread that polls, the watch or the progress thread takes messages from
+//! their rings and gives each to the QP that it is for.
 
 use super::connection::Connection;
-use super::pair::{Pair, encode, with};
+use super::deferred::DeferredAnswers;
+use super::engine::Engine;
+use super::pace::FIRST_LOOK_NS;
+use super::pair::{Pair, with};
+use super::pairs::Pairs;
+use super::payload::copy_out;
 use super::reads::READ_WORDS;
-use super::{Engine, FIRST_LOOK_NS, Meeting};
-use crate::endpoint::{AsPieces, Foreign};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use super::watch::Looker;
+use crate::endpoint::Foreign;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::host::barrier;
-use vervain_hca::mr::transfer::{self, Direction, Pieces};
-use vervain_hca::now_ns;
+use vervain_hca::host::cancel::nap;
 use vervain_hca::process::Process;
-use vervain_hca::qp::remote::SenderAccess;
+use vervain_hca::{Qp, now_ns};
 use vervain_transport::Data;
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
@@ -22,33 +26,33 @@ use vervain_window::pairs::rendezvous::{Event, PeerId};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message};
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, Reason, Region};
-use vervain_wire::{Headers, Packet, opcode, parse_headers, parse_headers_to};
+use vervain_wire::{Headers, Packet, opcode, parse_headers_to};
 
 /// Messages of one pair before others get their turn: as many as there are slots for requests.
 const BATCH: usize = 32;
-/// Answers that are set aside at most while their QPs are busy.
-const MOST_DEFERRED: usize = 1024;
-/// How long a request waits at most for answers that came before it: a thread that posts has put by then.
-const CATCH_UP_NS: u64 = 500_000;
+/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its
+/// CPU in the midst of it; and between two looks.
+const LANDING_ENDS_NS: u64 = 200_000_000;
+const LOOK: Duration = Duration::from_micros(20);
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
 /// A peer's region is full, which each of many peers says.
 static FULL: Reason = Reason::new();
 
-/// What whoever receives has in hand.
+/// State of the thread that receives.
 #[derive(Default)]
 pub struct Receiving {
     pairs: Vec<Inflow>,
     /// Connections that have more to answer.
     unanswered: Vec<Arc<Connection>>,
-    /// Answers to QPs that another thread had, in their order.
-    deferred: VecDeque<Deferred>,
-    /// Connections that may send again, and whose send queue another thread had.
-    held_up: Vec<Arc<Connection>>,
-    /// The next message of a pair is to be looked at again.
+    /// Answers to QPs that another thread had.
+    deferred: DeferredAnswers,
+    /// QPs that may send again: another thread had their send queues.
+    held_up: Vec<Weak<Qp>>,
+    /// A message that was not taken is to be looked at again.
     later: bool,
-    /// That of the datagram in hand, out of reach of who has put it.
+    /// A copy of the payload of the datagram in hand, which its sender cannot change.
     payload: Vec<u8>,
 }
 
@@ -57,16 +61,8 @@ struct Inflow {
     incoming: Incoming,
     /// The peer has asked for a ring for long messages, and has not been told.
     owes_ring: bool,
-    /// Groups that the peer is to be told of.
+    /// Groups that were joined or left, for the peer to know.
     groups: Vec<(Kind, [u8; 16])>,
-}
-
-struct Deferred {
-    connection: Arc<Connection>,
-    headers: [u8; HEADERS],
-    payload: Vec<u8>,
-    /// Bytes that are where they belong.
-    landed: Option<usize>,
 }
 
 impl Inflow {
@@ -90,8 +86,14 @@ enum Taken {
     Later,
 }
 
+impl Taken {
+    fn of(taken: bool) -> Taken {
+        if taken { Taken::Yes } else { Taken::Later }
+    }
+}
+
 impl Receiving {
-    /// Whether something waits that no peer will ring for.
+    /// Whether something is left to do that no peer will ring for.
     pub fn has_more(&self) -> bool {
         !self.unanswered.is_empty()
             || !self.deferred.is_empty()
@@ -106,10 +108,10 @@ impl Receiving {
         self.later || !self.unanswered.is_empty() || !self.deferred.is_empty() || !self.held_up.is_empty()
     }
 
-    /// Has connections send on that may again.
-    pub fn go_on(&mut self, connections: impl IntoIterator<Item = Arc<Connection>>) {
-        let is_held_up = |connection: &Arc<Connection>| connection.qp.upgrade().is_some_and(|qp| !qp.go_on());
-        self.held_up.extend(connections.into_iter().filter(is_held_up));
+    /// Has QPs send on that may again.
+    pub fn go_on(&mut self, qps: impl IntoIterator<Item = Weak<Qp>>) {
+        let is_held_up = |qp: &Weak<Qp>| qp.upgrade().is_some_and(|qp| !qp.go_on());
+        self.held_up.extend(qps.into_iter().filter(is_held_up));
     }
 
     /// Whether an acknowledgement waits for something else to go.
@@ -154,9 +156,12 @@ impl Receiving {
     }
 }
 
-impl Engine {
-    /// Takes in what has come; whether there was anything.
-    pub fn look(&self, process: &'static Process) -> bool {
+impl Looker for Engine {
+    fn pairs(&self) -> &Pairs {
+        &self.pairs
+    }
+
+    fn look(&self, process: &'static Process) -> bool {
         let Some(mut rx) = self.receiving.try_lock() else { return false };
         if !self.has_news(&rx) {
             return false;
@@ -168,20 +173,7 @@ impl Engine {
         any
     }
 
-    /// Whether a look would find anything to do.
-    #[inline]
-    fn has_news(&self, rx: &Receiving) -> bool {
-        rx.pairs.iter().any(|inflow| inflow.has_news(self.region())) || rx.owes() || self.is_rung()
-    }
-
-    /// Whether a process may have told something by its door, or an event waits.
-    #[inline]
-    fn is_rung(&self) -> bool {
-        self.bell.is_rung() || self.has_news.load(Ordering::Acquire)
-    }
-
-    /// The look before a sleep, behind which whoever puts something finds that this process sleeps. None while it is paused.
-    pub fn last_look(&self, process: &'static Process) -> Option<bool> {
+    fn last_look(&self, process: &'static Process) -> Option<bool> {
         let mut rx = self.receiving.lock();
         let any = process.handle_packets(|| {
             rx.tell_taken();
@@ -197,15 +189,20 @@ impl Engine {
         }
         any
     }
+}
+
+impl Engine {
+    /// Whether a look would find anything to do.
+    #[inline]
+    fn has_news(&self, rx: &Receiving) -> bool {
+        rx.pairs.iter().any(|inflow| inflow.has_news(&self.region)) || rx.owes() || self.pairs.is_rung()
+    }
 
     /// Whether what has been put to this process is acknowledged, as far as its program may have seen it. If not, the
     /// progress thread sees to it. Waits for no lock.
     pub fn is_all_said(&self) -> bool {
-        let is_put_to = match self.connections.try_lock() {
-            Some(connections) => connections.values().any(|connection| connection.is_put_to()),
-            None => self.connections.raw().comes_free(),
-        };
-        // In this order: what ends a message is acknowledged by whoever receives.
+        let is_put_to = self.connections.is_put_to();
+        // In this order: the thread that receives acknowledges the end of a message.
         let owes = match self.receiving.try_lock() {
             Some(rx) => rx.owes_peers(),
             None => self.receiving.raw().comes_free(),
@@ -213,10 +210,21 @@ impl Engine {
         !is_put_to && !owes
     }
 
-    /// What is left to do may be done when nothing comes any more: the progress thread sees to it.
+    /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program
+    /// sees them.
+    pub fn let_message_arrive(&self, process: &'static Process, connection: &Connection) {
+        let until = now_ns() + LANDING_ENDS_NS;
+        while connection.is_put_to() && now_ns() < until {
+            if !self.look(process) {
+                nap(LOOK);
+            }
+        }
+    }
+
+    /// Has the progress thread see to what is left, as nothing more may come.
     #[cold]
     fn hand_over(&self, process: &'static Process) {
-        if self.next_look() > now_ns() + FIRST_LOOK_NS {
+        if self.next_look.load(Ordering::SeqCst) > now_ns() + FIRST_LOOK_NS {
             self.next_look.store(0, Ordering::SeqCst);
             process.wake_for_packets();
         }
@@ -224,13 +232,13 @@ impl Engine {
 
     fn take_in(&self, rx: &mut Receiving) -> bool {
         self.meet(rx);
-        self.retry_deferred(rx);
+        rx.deferred.retry();
         let held_up = std::mem::take(&mut rx.held_up);
         rx.go_on(held_up);
         rx.later = false;
         let mut any = false;
         for i in 0..rx.pairs.len() {
-            if rx.pairs[i].has_news(self.region()) {
+            if rx.pairs[i].has_news(&self.region) {
                 any |= self.take_from(rx, i);
             }
         }
@@ -242,19 +250,12 @@ impl Engine {
         any
     }
 
-    /// Sees who has come and gone.
+    /// Makes and ends pairs, if something has happened at the doors.
     fn meet(&self, rx: &mut Receiving) {
-        if !self.is_rung() {
+        if !self.pairs.is_rung() {
             return;
         }
-        let mut meeting = self.meeting.lock();
-        let Meeting { rendezvous, memory } = &mut *meeting;
-        let mut events = Vec::new();
-        rendezvous.look(memory, &mut |event| events.push(event));
-        self.note(events);
-        self.has_news.store(false, Ordering::Release);
-        let news = std::mem::take(&mut *self.news.lock());
-        drop(meeting);
+        let news = self.pairs.look();
         self.handle_events(rx, &news);
     }
 
@@ -263,20 +264,23 @@ impl Engine {
         for event in events {
             match *event {
                 Event::Up { peer, incarnation, theirs, own } => {
-                    let Some(pair) = self.begin_pair(peer, incarnation, theirs, own) else {
-                        self.give_up(peer, own);
+                    let Some(pair) = self.pairs.begin(peer, incarnation, theirs, own) else {
+                        self.pairs.give_up(peer, own);
                         continue;
                     };
                     rx.begin(&pair, own, self.datagrams.groups());
                     // It has announced nothing there yet.
-                    self.stir();
-                    rx.go_on(self.connected_with(peer));
+                    self.watch.wake(&self.pairs);
+                    rx.go_on(self.connections.with(peer).iter().map(|connection| Weak::clone(connection.qp())));
                 }
                 Event::Down { peer, incarnation, own } => {
                     self.take_last(rx, peer);
-                    rx.end(peer).iter().for_each(|pair| self.end_pair(pair));
-                    self.meeting.lock().memory.give_back(own, peer, incarnation);
-                    self.want_again(peer);
+                    if let Some(pair) = rx.end(peer) {
+                        self.pairs.end(&pair);
+                        self.datagrams.forget_peer(pair.peer);
+                    }
+                    self.pairs.give_back(own, peer, incarnation);
+                    self.request_again(peer);
                 }
                 Event::NoRoom(peer) => log::log!(
                     FULL.level(),
@@ -288,21 +292,12 @@ impl Engine {
         }
     }
 
-    /// A pair that has come up cannot be used, so it has to become another one.
-    fn give_up(&self, peer: PeerId, own: u64) {
-        let mut meeting = self.meeting.lock();
-        let Meeting { rendezvous, memory } = &mut *meeting;
-        let mut events = Vec::new();
-        rendezvous.ended(peer, own, memory, &mut |event| events.push(event));
-        self.note(events);
-    }
-
     /// Takes from pair `i`.
     fn take_from(&self, rx: &mut Receiving, i: usize) -> bool {
-        let region = self.region();
+        let region = &self.region;
         let pair = Arc::clone(&rx.pairs[i].pair);
         let mut any = false;
-        self.follow(&pair);
+        self.connections.follow(&pair);
         for _ in 0..BATCH {
             let incoming = &mut rx.pairs[i].incoming;
             let message = match incoming.next(region) {
@@ -314,7 +309,7 @@ impl Engine {
                     break;
                 }
                 Err(_) => {
-                    self.distrust(&pair);
+                    pair.distrust();
                     break;
                 }
             };
@@ -331,26 +326,27 @@ impl Engine {
             }
         }
         self.tell_pair(&mut rx.pairs[i]);
-        // What was said in a look before, nothing of the program's has followed.
+        // Nothing of the program's has followed what was acknowledged in the look before.
         if !any {
             pair.flush();
         }
         any
     }
 
-    /// Takes the packets that a peer has put before its end: an adapter would have taken them in by then, whatever became of their
-    /// sender. Nothing goes back, as its memory may be another's. What cannot be taken now is lost, as without a receive; and so is
-    /// what is for a connection that has not used the pair, which may be made for the next process of that number.
+    /// Takes the packets that a peer has put before its end: an adapter would have taken them in by then, whatever
+    /// became of their sender. Nothing goes back, as its memory may be another's. What cannot be taken now is lost, as
+    /// without a receive; and so is what is for a connection that has not used the pair, which may be made for the next
+    /// process of that number.
     fn take_last(&self, rx: &mut Receiving, peer: PeerId) {
         let Some(i) = rx.pairs.iter().position(|inflow| inflow.pair.peer == peer) else { return };
         let pair = Arc::clone(&rx.pairs[i].pair);
         pair.end();
-        // No more than it can have put: whoever lives, and says that it has another pair, may go on.
+        // No more than it can have put: a living peer that has announced another pair may go on.
         for _ in 0..block::SLOTS {
             if pair.is_distrusted() {
                 return;
             }
-            let Ok(Some(message)) = rx.pairs[i].incoming.next(self.region()) else { return };
+            let Ok(Some(message)) = rx.pairs[i].incoming.next(&self.region) else { return };
             if matches!(message.kind, Kind::Packet | Kind::ReadPacket) {
                 let _ = self.packet(rx, &pair, &message);
             }
@@ -358,12 +354,12 @@ impl Engine {
         }
     }
 
-    /// Tells a peer what it is to know besides packets, as far as there is room.
+    /// Sends a peer its messages of other kinds than packets, as far as there is room.
     fn tell_pair(&self, inflow: &mut Inflow) {
         let peer = inflow.pair.peer;
         if inflow.owes_ring {
             inflow.owes_ring = false;
-            if let Some(at) = self.meeting.lock().memory.long_ring(peer) {
+            if let Some(at) = self.pairs.long_ring(peer) {
                 inflow.incoming.has_long(at);
                 let mut headers = [0; HEADERS];
                 headers[..8].copy_from_slice(&at.to_le_bytes());
@@ -380,41 +376,41 @@ impl Engine {
         }
     }
 
-    /// A peer has put what no peer puts.
-    #[cold]
-    pub fn distrust(&self, pair: &Pair) {
-        if !pair.is_over() {
-            let PeerId { node, process } = pair.peer;
-            log::warn!("process {process} of node {node} puts what is no message: nothing is taken from it any more");
-            pair.end();
-        }
-        pair.distrust();
-    }
-
     fn handle(&self, rx: &mut Receiving, i: usize, pair: &Arc<Pair>, message: &Message) -> Taken {
         let group = || message.headers.first_chunk::<16>().copied().unwrap_or_default();
         match message.kind {
             Kind::Packet | Kind::ReadPacket => return self.packet(rx, pair, message),
-            Kind::WantLanding => self.wants_landing(pair, message),
-            Kind::Landing | Kind::NoLanding => self.landing(rx, pair, message.kind, &message.headers),
+            Kind::WantLanding => self.grants.answer_landing(pair, message),
+            Kind::Landing | Kind::NoLanding => {
+                let connection = self.grants.take_landing(pair, message.kind, &message.headers);
+                rx.go_on(connection.iter().map(|connection| Weak::clone(connection.qp())));
+            }
             Kind::WantLongRing => rx.pairs[i].owes_ring = true,
             Kind::LongRing => {
                 let at = message.headers.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
                 let granule = u32::try_from(at / GRANULE).unwrap_or(u32::MAX - LONG_GRANULES);
                 let granules = granule..granule + LONG_GRANULES;
-                match self.device.claims().use_of(pair.peer.node, granules, pair.incarnation) {
+                match self.pairs.device().claims().use_of(pair.peer.node, granules, pair.incarnation) {
                     Ok(used) if at.is_multiple_of(GRANULE) => pair.got_long(at, used),
                     // It has died in the meantime.
                     Err(e) if e.errno() == libc::ESTALE => {}
-                    _ => self.distrust(pair),
+                    _ => pair.distrust(),
                 }
             }
-            Kind::WantGrant => self.wants_grant(pair, Want::decode(&message.headers)),
-            Kind::WantPsns => self.wants_psns(pair, Want::decode(&message.headers)),
-            Kind::Psns => self.told_psns(pair, &Grant::decode(&message.headers)),
-            Kind::Grant | Kind::NoGrant => self.granted(pair, message.kind, &message.headers),
-            Kind::Join => self.enter(pair.peer, group(), true),
-            Kind::Leave => self.enter(pair.peer, group(), false),
+            Kind::WantGrant => self.grants.answer_grant(pair, Want::decode(&message.headers)),
+            Kind::WantPsns => {
+                let want = Want::decode(&message.headers);
+                let connection = self.connections.by_pair(want.qpn, pair);
+                connection.iter().for_each(|connection| connection.put_psns().answer(pair, want));
+            }
+            Kind::Psns => {
+                let reply = Grant::decode(&message.headers);
+                let connection = self.connections.by_pair(reply.qpn, pair);
+                connection.iter().for_each(|connection| connection.put_psns().take_answer(&reply));
+            }
+            Kind::Grant | Kind::NoGrant => self.grants.take_grant(pair, message.kind, &message.headers),
+            Kind::Join => self.datagrams.enter_peer(pair.peer, group(), true),
+            Kind::Leave => self.datagrams.enter_peer(pair.peer, group(), false),
         }
         Taken::Yes
     }
@@ -423,8 +419,8 @@ impl Engine {
         let (landed, is_read) = (message.has_landed(), message.kind == Kind::ReadPacket);
         // What a READ says besides is no payload.
         let len = if is_read { 0 } else { message.len as usize };
-        let Some(at) = self.region().bytes(message.payload..message.payload + message.len) else {
-            self.distrust(pair);
+        let Some(at) = self.region.bytes(message.payload..message.payload + message.len) else {
+            pair.distrust();
             return Taken::Yes;
         };
         let payload = match landed {
@@ -436,7 +432,7 @@ impl Engine {
         let is_one = parse_headers_to(&message.headers, len, &mut packet.headers).is_ok();
         let is_read_of_words = message.len == READ_WORDS as u64 && message.payload.is_multiple_of(block::WORD);
         if !is_one || is_read && !is_read_of_words {
-            self.distrust(pair);
+            pair.distrust();
             return Taken::Yes;
         }
         if packet.headers.deth.is_some() && !landed {
@@ -448,10 +444,12 @@ impl Engine {
         {
             return Taken::Later;
         }
-        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
-        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
+        let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return Taken::Yes };
+        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else {
+            return Taken::Yes;
+        };
         if opcode::is_request(bth.opcode) && qp.is_stopped() {
-            // And so does all that comes behind it from that process.
+            // So does all that comes behind it from that process.
             return Taken::Later;
         }
         // What was put where it belongs its sender counts in both directions.
@@ -460,164 +458,82 @@ impl Engine {
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, bytes));
         };
         let is_told = || {
-            connection.has_landed(&packet.headers, message) || connection.answer_has_landed(&packet.headers, message)
+            let direct = connection.direct();
+            direct.landing.has_landed(&packet.headers, message) || direct.reads.has_landed(&packet.headers, message)
         };
         if landed && !is_told() {
             // Of an earlier connection, say.
             return Taken::Yes;
         }
         if landed && !message.ends.is_empty() {
-            message.ends.store(self.region(), message.payload, message.len);
+            message.ends.store(&self.region, message.payload, message.len);
         }
         if is_read {
-            self.read_told(pair, &connection, bth.psn, message);
+            self.grants.take_read(pair, &connection, bth.psn, message);
         }
         if opcode::is_request(bth.opcode) {
-            self.catch_up(rx, &connection);
+            rx.deferred.catch_up(&connection);
             if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
                 return Taken::Later;
             }
             count();
             let more = connection.request(&qp, &packet);
             if opcode::ends(bth.opcode) {
-                connection.end_landing(&qp, pair);
+                connection.direct().landing.end(&qp, pair);
             }
             if more {
                 rx.unanswered.push(connection);
             }
             return Taken::Yes;
         }
-        connection.end_reads(&qp, pair, &packet.headers, payload.length() as u64);
-        self.response(rx, &connection, &qp, &packet, landed, count)
+        connection.direct().reads.end(&qp, pair, &packet.headers, payload.length() as u64);
+        Taken::of(rx.deferred.handle(&connection, &qp, &packet, landed, count))
     }
 
     /// An acknowledgement that came with another message.
     fn acknowledged(&self, rx: &mut Receiving, pair: &Arc<Pair>, headers: &Headers) -> Taken {
         let bth = &headers.bth;
-        let Some(connection) = self.connection(bth.dest_qpn).filter(|c| c.is_with(pair)) else { return Taken::Yes };
-        let Some(qp) = connection.qp.upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return Taken::Yes };
-        let packet = Packet { headers: *headers, payload: &Foreign::landed(0) };
-        self.response(rx, &connection, &qp, &packet, true, || qp.tally.add(Word::ReceivedPackets, 1))
-    }
-
-    /// An answer to a QP, which another thread may have in hand: then it is set aside.
-    fn response(
-        &self,
-        rx: &mut Receiving,
-        connection: &Arc<Connection>,
-        qp: &vervain_hca::Qp,
-        packet: &Packet<'_, Foreign>,
-        landed: bool,
-        count: impl FnOnce(),
-    ) -> Taken {
-        if connection.deferred.load(Ordering::Relaxed) == 0 && connection.response(qp, packet) != SenderAccess::Busy {
-            count();
+        let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return Taken::Yes };
+        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else {
             return Taken::Yes;
-        }
-        // A thread may have the QP in the midst of a batch (`ibv_wr_start`) and wait for another QP of this pair.
-        if rx.deferred.len() >= MOST_DEFERRED {
-            return Taken::Later;
-        }
-        count();
-        let mut bytes = Vec::new();
-        if landed || copy_out(packet.payload, &mut bytes) {
-            connection.deferred.fetch_add(1, Ordering::Relaxed);
-            let landed = landed.then_some(packet.payload.length());
-            let (connection, headers) = (Arc::clone(connection), encode(&packet.headers));
-            rx.deferred.push_back(Deferred { connection, headers, payload: bytes, landed });
-        }
-        Taken::Yes
+        };
+        let packet = Packet { headers: *headers, payload: &Foreign::landed(0) };
+        let count = || qp.tally.add(Word::ReceivedPackets, 1);
+        Taken::of(rx.deferred.handle(&connection, &qp, &packet, true, count))
     }
 
     fn datagram_of(&self, rx: &mut Receiving, pair: &Pair, headers: Headers, payload: &Foreign) -> Taken {
         let mut bytes = std::mem::take(&mut rx.payload);
-        let is_taken = !copy_out(payload, &mut bytes) || self.datagram(pair, &Packet { headers, payload: &bytes[..] });
+        let packet = |bytes| Packet { headers, payload: bytes };
+        let is_taken = !copy_out(payload, &mut bytes)
+            || self.datagrams.receive(&self.pairs, &self.mads, pair, &packet(&bytes[..]));
         rx.payload = bytes;
-        if is_taken { Taken::Yes } else { Taken::Later }
+        Taken::of(is_taken)
     }
 
     /// Whether an unreliable message finds a receive, or is not worth waiting for one.
-    fn is_ready(&self, connection: &Connection, qp: &vervain_hca::Qp, operation: u8) -> bool {
+    fn is_ready(&self, connection: &Connection, qp: &Qp, operation: u8) -> bool {
         let takes_receive = opcode::is_send(operation) && opcode::starts(operation)
             || opcode::has_imm(operation) && opcode::is_write(operation);
         if !takes_receive {
             return true;
         }
         if qp.lacks_receive() {
-            return !connection.patience.waits(now_ns());
+            return !connection.no_receive().waits(now_ns());
         }
-        connection.patience.serve();
+        connection.no_receive().serve();
         true
     }
 
-    /// Has answers that came before a request of the same peer be taken in before it, for a moment: a thread that posts has the QP while its
-    /// put lasts, and a program that sees a message has its own Sends completed that the peer acknowledged before. One that is in the midst
-    /// of a batch may have it for longer, and wait for what comes behind.
-    #[inline]
-    fn catch_up(&self, rx: &mut Receiving, connection: &Connection) {
-        if rx.deferred.is_empty() {
-            return;
-        }
-        // Of XRC the QPs that send and those that receive are others.
-        let precedes = |other: &Connection| {
-            other.qpn() == connection.qpn() || connection.is_xrc() && other.is_xrc() && other.peer == connection.peer
-        };
-        let end = now_ns() + CATCH_UP_NS;
-        loop {
-            self.retry_deferred(rx);
-            if !rx.deferred.iter().any(|deferred| precedes(&deferred.connection)) || now_ns() >= end {
-                return;
-            }
-            // It may be this thread that has taken its CPU.
-            std::thread::yield_now();
-        }
-    }
-
-    fn retry_deferred(&self, rx: &mut Receiving) {
-        let mut busy: Vec<u32> = Vec::new();
-        rx.deferred.retain(|Deferred { connection, headers, payload, landed }| {
-            let again = match (connection.qp.upgrade(), parse_headers(headers, landed.unwrap_or(payload.len()))) {
-                (Some(qp), _) if busy.contains(&qp.qp_num()) => true,
-                (Some(qp), Ok(headers)) => {
-                    let payload = match landed {
-                        Some(len) => Foreign::landed(*len),
-                        // SAFETY: the bytes are not touched until the call is over.
-                        None => unsafe { Foreign::new(payload.as_ptr(), payload.len()) },
-                    };
-                    let packet = Packet { headers, payload: &payload };
-                    let is_busy = connection.response(&qp, &packet) == SenderAccess::Busy;
-                    if is_busy {
-                        busy.push(qp.qp_num());
-                    }
-                    is_busy
-                }
-                _ => false,
-            };
-            if !again {
-                connection.deferred.fetch_sub(1, Ordering::Relaxed);
-            }
-            again
-        });
-    }
-
-    /// Says what the responders have to say; whether any could.
+    /// Sends what the responders have to send; whether any did.
     fn answer(&self, rx: &mut Receiving) -> bool {
         let mut any = false;
         rx.unanswered.retain(|connection| {
             let before = connection.last_sent();
-            let more = connection.qp.upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ()));
+            let more = connection.qp().upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ()));
             any |= connection.last_sent() != before;
             more
         });
         any
     }
-}
-
-/// Copies a payload, once, out of memory that its sender may change; false where that is gone.
-fn copy_out(payload: &Foreign, to: &mut Vec<u8>) -> bool {
-    let mut pieces = Pieces::new();
-    payload.add_to(&mut pieces);
-    to.resize(pieces.len() as usize, 0);
-    // SAFETY: the vector has as many bytes.
-    unsafe { transfer::copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, false) }.is_ok()
 }

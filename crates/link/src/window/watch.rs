@@ -1,9 +1,9 @@
-//! The watch: a thread that sleeps until a peer on this kernel wakes it, and takes in what has come where nobody polls. It asks to be
-//! woken before it sleeps ([`vervain_window::pairs::waking`]); where the program has polled and taken everything before it was there,
-//! it does not ask again for a while.
+//! The watch: a thread that sleeps until a peer on this kernel wakes it, and takes in what has come where nobody polls.
+//! It asks to be woken before it sleeps ([`vervain_window::pairs::waking`]); where the program has polled and taken
+//! everything before it was there, it does not ask again for a while.
 
-use super::Engine;
 use super::pace::{FIRST_LOOK_NS, polls_steadily};
+use super::pairs::Pairs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,112 +12,116 @@ use vervain_hca::host::cancel::nap;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
-use vervain_window::pairs::rendezvous::{PeerId, Rendezvous};
-use vervain_window::pairs::waking::{Barrier, Occasion, Waking};
+use vervain_window::pairs::rendezvous::Rendezvous;
+use vervain_window::pairs::waking::{Occasion, Waking};
 
-/// How long it stays away after it was woken in vain, at first and at last.
+/// How long it stays away after a wake-up that found nothing, at first and at last.
 const FIRST_REST: Duration = Duration::from_nanos(FIRST_LOOK_NS);
 const LAST_REST: Duration = Duration::from_millis(4);
 const STACK: usize = 256 << 10;
 
-/// What there is of it besides the thread.
+/// What the watch looks with.
+pub trait Looker: Send + Sync + 'static {
+    /// The pairs that it looks at.
+    fn pairs(&self) -> &Pairs;
+
+    /// Takes in what has come; whether there was anything.
+    fn look(&self, process: &'static Process) -> bool;
+
+    /// The look before a sleep, behind which each put of a peer finds that this process sleeps. None while the process
+    /// is paused.
+    fn last_look(&self, process: &'static Process) -> Option<bool>;
+}
+
+/// The watch of a process, but for its thread.
 #[derive(Default)]
 pub struct Watch {
     begun: AtomicBool,
     stands: AtomicBool,
     /// How often the own process has woken it.
-    stirred: AtomicU64,
+    woken: AtomicU64,
 }
 
 impl Watch {
-    /// Whether somebody sleeps who is woken.
-    pub fn stands(&self) -> bool {
+    /// Whether there is a thread that peers wake.
+    fn stands(&self) -> bool {
         self.stands.load(Ordering::Relaxed)
     }
-}
 
-impl Engine {
-    fn me(&self) -> PeerId {
-        PeerId { node: self.facts().node, process: self.process.number() }
-    }
-
-    /// Starts the watch, where there can be one. Called by the progress thread, whose signal mask the new one has too.
-    pub fn set_watch(self: &Arc<Self>, process: &'static Process) {
-        if self.watch.begun.swap(true, Ordering::Relaxed)
-            || !self.device.wakes(self.facts().node)
-            || !barrier::is_registered()
-        {
+    /// Starts the thread, where there can be one, once. Called by the progress thread, whose signal mask the new one
+    /// has too.
+    pub fn start(&self, looker: &Arc<impl Looker>, process: &'static Process) {
+        if self.begun.swap(true, Ordering::Relaxed) {
             return;
         }
-        let engine = Arc::clone(self);
+        let pairs = looker.pairs();
+        if !pairs.device().wakes(pairs.facts().node) || !barrier::is_registered() {
+            return;
+        }
+        let looker = Arc::clone(looker);
         let thread = std::thread::Builder::new().name("vervain-watch".into()).stack_size(STACK);
-        // Before it begins: it sleeps once it has looked, and a pair that begins meanwhile stirs it.
-        self.watch.stands.store(true, Ordering::SeqCst);
-        if let Err(e) = thread.spawn(move || engine.stand_watch(process)) {
-            self.watch.stands.store(false, Ordering::SeqCst);
+        // Before it begins: it sleeps once it has looked, and a pair that begins meanwhile wakes it.
+        self.stands.store(true, Ordering::SeqCst);
+        if let Err(e) = thread.spawn(move || stand(&*looker, process)) {
+            self.stands.store(false, Ordering::SeqCst);
             log::info!("what comes through the window is looked for now and then, as nobody can be woken: {e}");
         }
     }
 
-    /// Whether nothing comes to this process of which the watch is not told.
-    pub fn is_guarded(&self) -> bool {
-        let claims = self.device.claims();
-        let is_known = |node| self.device.wakes(node) || !claims.has_node(node);
-        self.watch.stands() && (0..self.facts().layout.nodes()).all(is_known)
+    /// Whether every process of the window can wake the watch, so that nothing comes without.
+    pub fn sees_all(&self, pairs: &Pairs) -> bool {
+        let device = pairs.device();
+        let is_known = |node| device.wakes(node) || !device.claims().has_node(node);
+        self.stands() && (0..pairs.facts().layout.nodes()).all(is_known)
     }
 
-    /// How a peer is woken, if it can be.
-    pub fn waking(&self, peer: PeerId) -> Option<(Waking, Barrier)> {
-        let barrier = if barrier::is_registered() { Barrier::Compiler } else { Barrier::Full };
-        let waking = || Waking::new(self.facts().layout, peer, self.me(), Occasion::Pair);
-        self.device.wakes(peer.node).then(|| (waking(), barrier))
-    }
-
-    /// Has the watch come by.
-    pub fn stir(&self) {
-        if self.watch.stands()
-            && let Ok(mut channel) = self.device.channel(self.facts().node)
+    /// Wakes it for a look.
+    pub fn wake(&self, pairs: &Pairs) {
+        if self.stands()
+            && let Ok(mut channel) = pairs.device().channel(pairs.facts().node)
         {
-            let count = self.watch.stirred.fetch_add(1, Ordering::Relaxed) + 1;
-            Waking::new(self.facts().layout, self.me(), self.me(), Occasion::Door).wake(channel.as_mut(), count);
+            let count = self.woken.fetch_add(1, Ordering::Relaxed) + 1;
+            Waking::new(pairs.facts().layout, pairs.me(), pairs.me(), Occasion::Door).wake(channel.as_mut(), count);
         }
     }
+}
 
-    fn stand_watch(&self, process: &'static Process) {
-        let waking_word = Rendezvous::waking_word(self.facts().layout, self.me());
-        vervain_scheduler::shorten_slice();
-        vervain_scheduler::keep_time();
-        let mut patience = Patience::for_puts();
-        let mut rest = Duration::ZERO;
-        loop {
-            if !rest.is_zero() {
-                nap(rest);
-            }
-            if process.is_paused() {
-                rest = LAST_REST;
-                continue;
-            }
-            let seen = self.region().word(waking_word).load(Ordering::Acquire) as u32;
-            let (looks, begin) = (process.packet_looks(), now_ns());
-            let Some(mut found) = self.last_look(process) else { continue };
-            if !found {
-                let begin = now_ns();
-                self.device.sleep(waking_word, seen);
-                patience.slept(now_ns() - begin);
-            }
-            while patience.look_out(|| self.look(process)) {
-                found = true;
-            }
-            let looks = process.packet_looks().wrapping_sub(looks);
-            rest = next_rest(rest, looks, Duration::from_nanos(now_ns() - begin), found);
+/// The thread.
+fn stand(looker: &impl Looker, process: &'static Process) {
+    let pairs = looker.pairs();
+    let waking_word = Rendezvous::waking_word(pairs.facts().layout, pairs.me());
+    vervain_scheduler::shorten_slice();
+    vervain_scheduler::keep_time();
+    let mut patience = Patience::for_puts();
+    let mut rest = Duration::ZERO;
+    loop {
+        if !rest.is_zero() {
+            nap(rest);
         }
+        if process.is_paused() {
+            rest = LAST_REST;
+            continue;
+        }
+        let seen = pairs.device().own().word(waking_word).load(Ordering::Acquire) as u32;
+        let (looks, begin) = (process.packet_looks(), now_ns());
+        let Some(mut found) = looker.last_look(process) else { continue };
+        if !found {
+            let begin = now_ns();
+            pairs.device().sleep(waking_word, seen);
+            patience.slept(now_ns() - begin);
+        }
+        while patience.look_out(|| looker.look(process)) {
+            found = true;
+        }
+        let looks = process.packet_looks().wrapping_sub(looks);
+        rest = next_rest(rest, looks, Duration::from_nanos(now_ns() - begin), found);
     }
 }
 
 /// How long the watch stays away next, after a round of `took` in which threads of the program have looked so often.
 ///
-/// Where the program polls without a pause, it takes in what comes. Where it looks now and then, something that was `found` here may be
-/// what it did not take in, as whoever put it had this thread woken and run in its stead.
+/// Where the program polls without a pause, it takes in what comes. Where it looks now and then, a message that was
+/// `found` here may be one that it would have taken in, had the sender not woken this thread to run in its stead.
 fn next_rest(rest: Duration, looks: u32, took: Duration, found: bool) -> Duration {
     let polls = polls_steadily(looks, took.as_nanos() as u64);
     match (looks, found) {

@@ -64,7 +64,7 @@ fn members_that_come_go_stop_and_die_do_no_harm_to_others() {
         traffic.flows(2);
     }
     for (_, member) in &mut members {
-        assert_eq!(member.counts()[..4], [0; 4], "no packet was a stray");
+        assert_eq!(member.counts()[..4], [0; 4], "no packet was misrouted");
     }
     assert_eq!(traffic.finish().1, 0);
 }

@@ -54,7 +54,7 @@ fn sixty_four_processes_join_at_once_and_half_of_them_are_killed() {
     }
     traffic.flows(20);
     for (slot, member) in &mut left {
-        assert_eq!(member.counts(), [0; 5], "of slot {slot}: no packet was a stray");
+        assert_eq!(member.counts(), [0; 5], "of slot {slot}: no packet was misrouted");
     }
     assert_eq!(traffic.finish().1, 0);
 }
@@ -138,7 +138,7 @@ fn a_train_for_several_processes_reaches_all_of_them() {
 }
 
 #[test]
-fn strays_for_a_stopped_process_are_dropped_and_counted() {
+fn misrouted_packets_for_a_stopped_process_are_dropped_and_counted() {
     let _turn = turn();
     let at = address();
     let (mut first, stopped) = (member(at, 10), member(at, 20));

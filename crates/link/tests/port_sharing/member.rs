@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use vervain_link::roce::net::{Datagram, Port, ReceiveBatch};
-use vervain_link::roce::port_sharing::{Sharing, Strays, slot_of_packet};
+use vervain_link::roce::port_sharing::{Misrouted, Sharing, slot_of_packet};
 
 /// Names address and slots of the process that is to be a member.
 pub const VARIABLE: &str = "VERVAIN_TEST_PORT_MEMBER";
@@ -62,7 +62,7 @@ fn serve(at: SocketAddr, sharing: &Arc<Sharing>, socket: OwnedFd) {
     let inode = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
     let port = Port::with_socket(at.ip(), 0, socket).unwrap();
     let mut batch = ReceiveBatch::new();
-    let mut strays = Strays::default();
+    let mut misrouted = Misrouted::default();
     say(&format!("joined {}", inode.display()));
     let answer = |packet: &Datagram<'_>, way: u32| {
         let mut bytes = [0; PACKET];
@@ -81,11 +81,11 @@ fn serve(at: SocketAddr, sharing: &Arc<Sharing>, socket: OwnedFd) {
             for packet in batch.datagrams() {
                 match slot_of_packet(packet.bytes) {
                     Some(slot) if sharing.owns(slot) => answer(&packet, DIRECT),
-                    Some(slot) => strays.add(sharing, slot, &packet),
+                    Some(slot) => misrouted.add(sharing, slot, &packet),
                     None => {}
                 }
             }
-            strays.flush(sharing);
+            misrouted.flush(sharing);
         }
         if fds[1].revents != 0 {
             sharing.handle_events(Some(&mut |packet: &_| answer(packet, ADOPTED)));
@@ -118,8 +118,8 @@ fn obey(sharing: &Arc<Sharing>) -> bool {
         }
         _ => {
             let c = sharing.counters();
-            let strays = [&c.handed_over, &c.not_taken, &c.unowned, &c.adopted].map(|c| c.get().to_string());
-            say(&format!("{} {}", strays.join(" "), sharing.unclaimed()));
+            let misrouted = [&c.handed_over, &c.not_taken, &c.unowned, &c.adopted].map(|c| c.get().to_string());
+            say(&format!("{} {}", misrouted.join(" "), sharing.unclaimed()));
         }
     }
     true

@@ -218,7 +218,7 @@ fn ipv6_addresses_are_shared_in_the_same_way() {
         let (first, end) = (std::sync::Arc::clone(&first), std::sync::Arc::clone(&end));
         move || {
             while !end.load(std::sync::atomic::Ordering::Relaxed) {
-                first.handle_events(Some(&mut |_: &_| panic!("a stray")));
+                first.handle_events(Some(&mut |_: &_| panic!("a misrouted packet")));
                 std::thread::yield_now();
             }
         }

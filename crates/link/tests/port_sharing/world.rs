@@ -114,7 +114,8 @@ impl Member {
         self.hear()
     }
 
-    /// What has happened to strays: handed over, not taken, unowned, adopted; and unclaimed packets at the address.
+    /// What has happened to misrouted packets: handed over, not taken, unowned, adopted; and unclaimed packets at the
+    /// address.
     pub fn counts(&mut self) -> [u64; 5] {
         let said = self.tell("counts");
         let numbers: Vec<u64> = said.split(' ').map(|n| n.parse().unwrap()).collect();
@@ -123,8 +124,8 @@ impl Member {
 
     /// Sends a signal. One that is to stop has then stopped.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a signal to a child that has not been waited for; what is told of it goes to a struct on this stack, for
-        // which zeros are valid.
+        // SAFETY: a signal to a child that has not been waited for; what is told of it goes to a struct on this stack,
+        // for which zeros are valid.
         unsafe {
             libc::kill(self.pid() as i32, signal);
             if signal == libc::SIGSTOP {

@@ -1,5 +1,5 @@
-//! A block: what a process keeps for one peer in its own memory of the window, where that peer puts. Words that the peer tells, the
-//! slots of the low-latency ring, and the bytes of longer messages.
+//! A block: what a process keeps for one peer in its own memory of the window, where that peer puts. Words that the
+//! peer tells, the slots of the low-latency ring, and the bytes of longer messages.
 
 /// Bytes of a word: each is put whole.
 pub const WORD: u64 = 8;
@@ -22,15 +22,16 @@ pub const ASLEEP: u64 = 8;
 pub const WOKEN: u64 = 16;
 /// Word of a block: how often the peer has taken back all that it had granted the owner.
 pub const TAKEN_BACK: u64 = 24;
-/// Word of a block: up to which of those of the owner the peer has followed; nothing more comes by what was granted before.
+/// Word of a block: up to which of those of the owner the peer has followed; nothing more comes by what was granted
+/// before.
 pub const GIVEN_BACK: u64 = 32;
-/// Word of a block: another count, while the peer lives ([`super::pulse`]).
+/// Word of a block: another count, while the peer lives ([`super::heartbeat`]).
 pub const BEAT: u64 = 40;
 /// Where the slots begin.
 pub const SLOTS_AT: u64 = 256;
-/// Where the bytes begin, and how many they are.
+/// Where the bytes begin.
 pub const BYTES_AT: u64 = SLOTS_AT + SLOTS * SLOT;
-/// See there.
+/// How many they are.
 pub const BYTES: u64 = LEN - BYTES_AT;
 /// Bytes of a block.
 pub const LEN: u64 = 32 << 10;

@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How much memory that peers of one number have had rests at most. Who comes and goes more often waits, and who only says so gets
-/// no more.
+/// Most blocks and rings of one peer number that rest at once. A peer that comes and goes more often waits; one that
+/// only claims to gets no more.
 const RESTING_BLOCKS: usize = 8;
 const RESTING_RINGS: usize = 2;
 
@@ -54,8 +54,8 @@ impl Memory {
         Memory { device, process, clock, claims, free, long_rings: HashMap::new(), resting, resting_rings: Vec::new() }
     }
 
-    /// A block for `peer`, of zeros: its place in the region of this node. None where there is no room, or the peers of this
-    /// number have had too many.
+    /// A block for `peer`, of zeros: its place in the region of this node. None where there is no room, or the peers of
+    /// this number have had too many.
     pub fn take(&mut self, peer: PeerId) -> Option<u64> {
         self.wake_up();
         if self.resting.iter().filter(|block| block.peer == peer).count() >= RESTING_BLOCKS {
@@ -91,11 +91,11 @@ impl Memory {
         self.long_rings.get(&peer).map(|claim| claim.bytes().start)
     }
 
-    /// A pair with the process of this incarnation is over, and nobody looks at its block any more: when nothing can be put there,
-    /// that is free again, and so is the ring. Zero where nobody was told of the block.
+    /// A pair with the process of this incarnation is over, and nobody looks at its block any more: when nothing can be
+    /// put there, that is free again, and so is the ring. Zero where nobody was told of the block.
     pub fn give_back(&mut self, block: u64, peer: PeerId, incarnation: u64) {
         let is_dead = || self.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false));
-        // Who is dead puts nothing any more. Of others nobody knows what is under way.
+        // A dead peer puts nothing any more. A put of another one may be under way.
         let is_free = incarnation == 0 || self.device.facts().coherent && is_dead();
         let until = if is_free { 0 } else { (self.clock)() + REST_MS * 1_000_000 };
         self.resting.push(Resting { peer, until, what: block });

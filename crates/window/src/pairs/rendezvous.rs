@@ -1,9 +1,10 @@
-//! How the processes of a window find each other: by their doors ([`super::door`]). Who wants a pair puts its state into the peer's
-//! door, again and again until the peer has answered. The peer makes a block for that end of a pair and no other, and says so; then the
-//! first one does the same. Whoever knows the block that the other has for it can send: the pair is up.
+//! How the processes of a window find each other: by their doors ([`super::door`]). A process that requests a pair puts
+//! its state into the peer's door, again and again until the peer has answered. The peer makes a block for that end of
+//! a pair and no other, and announces it; then the first one does the same. A side that knows the block which the other
+//! has for it can send: the pair is up.
 //!
-//! A process that comes after another one of the same number has another incarnation: what was with the other one is over. So is
-//! a pair of which one side says that it has another one now. No block serves two pairs before it has rested.
+//! A process that reuses a number has another incarnation: pairs with the one before are over. So is a pair of which
+//! one side announces a different end. No block serves two pairs before it has rested.
 
 use super::block;
 use super::door::{self, End, State};
@@ -46,19 +47,19 @@ const LOOKS: usize = 4;
 pub enum Event {
     /// There is a pair: the blocks are known.
     Up {
-        /// With whom.
+        /// The peer.
         peer: PeerId,
         /// Which process of this number that is.
         incarnation: u64,
-        /// The block that it has for this process, in its region; and the one that this process has for it.
+        /// The block that it has for this process, in its region.
         theirs: u64,
-        /// See there.
+        /// The block that this process has for it.
         own: u64,
     },
-    /// A pair is over: the process has ended, or it has another pair, or another process has its number. When nobody looks at the
-    /// block any more it is to be given back ([`Memory::give_back`]).
+    /// A pair is over: the process has ended, or it has another pair, or another process has its number. When nobody
+    /// looks at the block any more it is to be given back ([`Memory::give_back`]).
     Down {
-        /// With whom it was.
+        /// The peer of it.
         peer: PeerId,
         /// Which process that is or was.
         incarnation: u64,
@@ -72,8 +73,8 @@ pub enum Event {
 /// What is known of the processes of one number.
 #[derive(Default, Debug)]
 struct Peer {
-    /// The count and the incarnation of what it said last.
-    said: Option<(u64, u64)>,
+    /// The count and the incarnation of its last state.
+    last: Option<(u64, u64)>,
     pair: Option<Pair>,
 }
 
@@ -89,42 +90,42 @@ struct Pair {
     theirs: Option<u64>,
     /// Whether the other end knows its block too.
     is_answered: bool,
-    /// Whether this side sees to it that it comes up.
-    is_wanted: bool,
+    /// Whether this side has requested it.
+    is_requested: bool,
     has_no_room: bool,
-    /// When the peer is to be told again, and how long after that.
+    /// When the state is put again, and how long after that.
     next: u64,
     pause: u64,
 }
 
 impl Pair {
-    fn new(number: u64, own: u64, is_wanted: bool) -> Pair {
+    fn new(number: u64, own: u64, is_requested: bool) -> Pair {
         let (with, theirs, is_answered, has_no_room) = (None, None, false, false);
-        Pair { number, own, with, theirs, is_answered, is_wanted, has_no_room, next: 0, pause: FIRST_NS }
+        Pair { number, own, with, theirs, is_answered, is_requested, has_no_room, next: 0, pause: FIRST_NS }
     }
 
     fn is_due(&self) -> bool {
-        self.is_wanted && !(self.theirs.is_some() && self.is_answered)
+        self.is_requested && !(self.theirs.is_some() && self.is_answered)
     }
 
-    /// Whether the other end, as far as it is known, is the one that says this.
+    /// Whether the other end, as far as it is known, is the one of this state.
     fn is_with(&self, state: &State) -> bool {
         let is_same = |with| with == state.from && (self.theirs.is_none() || self.theirs == state.block);
         self.with.is_none_or(is_same)
     }
 }
 
-/// Who says what, and to whom.
-struct Voice {
+/// Puts the states of this process into its peers' doors.
+struct Announcer {
     device: Arc<dyn PutDevice>,
     me: PeerId,
     incarnation: u64,
-    /// States told so far.
+    /// States put so far.
     count: u64,
     channels: HashMap<u32, Box<dyn Channel>>,
 }
 
-/// Where everybody rings who has told a process something.
+/// A word that every process changes after it has put a state into a door of this one.
 #[derive(Clone, Debug)]
 pub struct Bell {
     region: Region,
@@ -134,7 +135,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Whether somebody may have told something since the last look.
+    /// Whether a state may have come since the last look.
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.rung() != self.seen.load(Ordering::Relaxed)
@@ -153,24 +154,25 @@ impl Bell {
 
 /// The doors of a process, and what it knows of its peers by them.
 pub struct Rendezvous {
-    voice: Voice,
+    announcer: Announcer,
     bell: Bell,
     /// Pairs so far.
     pairs: u64,
     peers: BTreeMap<PeerId, Peer>,
-    /// Who was looked at last for being dead.
+    /// The last peer that was looked at for being dead.
     looked_at: PeerId,
 }
 
 impl fmt::Debug for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rendezvous").field("me", &self.voice.me).field("peers", &self.peers).finish_non_exhaustive()
+        f.debug_struct("Rendezvous").field("me", &self.announcer.me).field("peers", &self.peers).finish_non_exhaustive()
     }
 }
 
 impl Rendezvous {
-    /// For process `me`, whose `incarnation`, not zero, no process had before. What earlier ones were told is wiped out: who means
-    /// this one tells it again. Everybody is told that it is another one now, so that nobody goes on with the one before.
+    /// For process `me`, whose `incarnation`, not zero, no process had before. States for earlier ones are wiped out: a
+    /// peer that means this one puts its own again. Each peer is told of the new incarnation, so that none goes on with
+    /// the one before.
     pub fn new(device: Arc<dyn PutDevice>, me: PeerId, incarnation: u64) -> Self {
         let layout = device.facts().layout;
         let (begin, words) = (layout.door(me.process) / 8, layout.door_len() / 8);
@@ -178,11 +180,11 @@ impl Rendezvous {
             word.store(0, Ordering::Release);
         }
         let bell = Bell { region: device.own().clone(), at: Bell::place(layout, me), seen: Arc::default() };
-        let mut voice = Voice { device, me, incarnation, count: 0, channels: HashMap::new() };
+        let mut announcer = Announcer { device, me, incarnation, count: 0, channels: HashMap::new() };
         for peer in all(layout).filter(|peer| *peer != me) {
-            voice.tell(peer, voice.nothing());
+            announcer.announce(peer, announcer.nothing());
         }
-        Rendezvous { voice, bell, pairs: 0, peers: BTreeMap::new(), looked_at: me }
+        Rendezvous { announcer, bell, pairs: 0, peers: BTreeMap::new(), looked_at: me }
     }
 
     /// The bell, which can be looked at without the doors.
@@ -190,18 +192,18 @@ impl Rendezvous {
         self.bell.clone()
     }
 
-    /// Makes a pair with `peer`, if there is none; false where there is no room for a block.
-    pub fn want(&mut self, now: u64, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> bool {
+    /// Requests a pair with `peer`, if there is none; false where there is no room for a block.
+    pub fn request_pair(&mut self, now: u64, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> bool {
         let mut lives = None;
-        if peer != self.voice.me {
+        if peer != self.announcer.me {
             // Another process may have the number by now.
-            self.hear(peer, memory, event);
-            lives = self.bury(peer, memory, event);
+            self.receive(peer, memory, event);
+            lives = self.drop_if_dead(peer, memory, event);
         }
         if self.pair(peer).is_none() && !self.begin(peer, false, memory) {
             return false;
         }
-        let (me, incarnation) = (self.voice.me, self.voice.incarnation);
+        let (me, incarnation) = (self.announcer.me, self.announcer.incarnation);
         let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return false };
         if peer == me {
             // One block is all that a process needs for itself.
@@ -215,13 +217,13 @@ impl Rendezvous {
         if pair.is_due() {
             return true;
         }
-        pair.is_wanted = true;
+        pair.is_requested = true;
         if pair.with.is_some() && !pair.is_due() && lives != Some(true) {
-            // Whether it is there nobody knows: where another one is, that answers.
+            // The peer may be gone: another process with its number answers.
             pair.is_answered = false;
         }
         (pair.next, pair.pause) = (now, FIRST_NS);
-        self.tell_again(now);
+        self.announce_again(now);
         true
     }
 
@@ -230,89 +232,90 @@ impl Rendezvous {
     }
 
     /// A new pair; false where there is no room.
-    fn begin(&mut self, peer: PeerId, is_wanted: bool, memory: &mut Memory) -> bool {
+    fn begin(&mut self, peer: PeerId, is_requested: bool, memory: &mut Memory) -> bool {
         let Some(own) = memory.take(peer) else { return false };
         self.pairs += 1;
-        self.peers.entry(peer).or_default().pair = Some(Pair::new(self.pairs, own, is_wanted));
+        self.peers.entry(peer).or_default().pair = Some(Pair::new(self.pairs, own, is_requested));
         true
     }
 
-    /// Where the word is by which the process `of` is woken: in the cell of its bell. Everybody puts there what was not there before.
+    /// Where the word is by which the process `of` is woken: in the cell of its bell. Each put there is of a new value.
     pub fn waking_word(layout: Layout, of: PeerId) -> u64 {
         Bell::place(layout, of) + 8
     }
 
-    /// The end of pairs whose processes are known to be dead, of a few pairs at each call: the kernel goes through the locks of all
+    /// Ends pairs with dead peers, of a few that are looked at in each call: the kernel goes through the locks of all
     /// processes to say whether one lives, which takes the longer the more pairs there are between them.
-    pub fn look_for_dead(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+    pub fn drop_dead_pairs(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         let has_other = |(peer, known): (&PeerId, &Peer)| {
-            let is_other = *peer != self.voice.me && known.pair.as_ref().is_some_and(|pair| pair.with.is_some());
+            let is_other = *peer != self.announcer.me && known.pair.as_ref().is_some_and(|pair| pair.with.is_some());
             is_other.then_some(*peer)
         };
         let after = self.peers.range((Bound::Excluded(self.looked_at), Bound::Unbounded)).filter_map(has_other);
         let next: Vec<_> = after.chain(self.peers.range(..=self.looked_at).filter_map(has_other)).take(LOOKS).collect();
         for peer in next {
             self.looked_at = peer;
-            self.bury(peer, memory, event);
+            self.drop_if_dead(peer, memory, event);
         }
     }
 
     /// Ends the pair with a peer that is known to be dead; whether the peer lives, where that is known.
-    fn bury(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> Option<bool> {
+    fn drop_if_dead(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> Option<bool> {
         let with = self.pair(peer)?.with?;
-        let lives = self.voice.device.claims().is_alive(peer.node, with.incarnation).ok()?;
+        let lives = self.announcer.device.claims().is_alive(peer.node, with.incarnation).ok()?;
         if lives == Some(false) {
             self.over(peer, memory, event);
         }
         lives
     }
 
-    /// Reads all doors, and says what has changed.
+    /// Reads all doors; `event` is called for each change.
     pub fn look(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
-        // Before the doors: who rings later is found later.
+        // Before the doors: a later ring is found later.
         self.bell.seen.store(self.bell.rung(), Ordering::Relaxed);
-        let me = self.voice.me;
-        for peer in all(self.voice.layout()).filter(|peer| *peer != me) {
-            self.hear(peer, memory, event);
+        let me = self.announcer.me;
+        for peer in all(self.announcer.layout()).filter(|peer| *peer != me) {
+            self.receive(peer, memory, event);
         }
     }
 
-    /// Reads what one peer says.
+    /// Reads the state of one peer.
     #[inline]
-    fn hear(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) {
-        if let Some((count, state)) = self.voice.read(peer) {
-            self.heard(peer, count, state, memory, event);
+    fn receive(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+        if let Some((count, state)) = self.announcer.read(peer) {
+            self.take_in(peer, count, state, memory, event);
         }
     }
 
-    fn heard(&mut self, peer: PeerId, count: u64, state: State, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+    fn take_in(&mut self, peer: PeerId, count: u64, state: State, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         let known = self.peers.entry(peer).or_default();
         let incarnation = state.from.incarnation;
-        if known.said.replace((count, incarnation)) == Some((count, incarnation)) {
+        if known.last.replace((count, incarnation)) == Some((count, incarnation)) {
             return;
         }
         if known.pair.as_ref().is_some_and(|pair| !pair.is_with(&state)) {
             self.over(peer, memory, event);
         }
         if state.from.pair == 0 {
-            return self.heard_of_none(peer, state, event);
+            return self.take_in_none(peer, state, event);
         }
-        let mine = |pair: &Pair| End { incarnation: self.voice.incarnation, pair: pair.number };
+        let mine = |pair: &Pair| End { incarnation: self.announcer.incarnation, pair: pair.number };
         let means_mine = self.pair(peer).is_some_and(|pair| state.to == mine(pair));
         if !means_mine && state.to != End::default() {
-            // It goes on with a pair that is over, and does not know. Only who asks is answered, so that two do not go on for ever.
+            // The peer still uses an ended pair. Answer only a question, or both answer for ever.
             if state.asks {
-                self.tell(peer, false);
+                self.announce(peer, false);
             }
             return;
         }
         let is_known = self.pair(peer).is_some_and(|pair| pair.with.is_some());
-        if !is_known && self.voice.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false)) {
-            // Nobody is there who says so. A block for it would be free again while the one who does can put there.
+        if !is_known && self.announcer.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false)) {
+            // The state is not of a living process. A block for that one would be free again while the real writer can
+            // put there.
             return;
         }
         if self.pair(peer).is_none() && !self.begin(peer, false, memory) {
-            return self.voice.tell(peer, State { to: state.from, ..self.voice.nothing() });
+            return self.announcer.announce(peer, State { to: state.from, ..self.announcer.nothing() });
         }
         let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return };
         pair.with = Some(state.from);
@@ -325,27 +328,27 @@ impl Rendezvous {
             pair.is_answered |= state.is_up;
         }
         if has_changed || state.asks {
-            self.tell(peer, false);
+            self.announce(peer, false);
         }
     }
 
     /// The peer has no pair with this process.
-    fn heard_of_none(&mut self, peer: PeerId, state: State, event: &mut impl FnMut(Event)) {
-        let incarnation = self.voice.incarnation;
+    fn take_in_none(&mut self, peer: PeerId, state: State, event: &mut impl FnMut(Event)) {
+        let incarnation = self.announcer.incarnation;
         let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return };
         if (state.to == End { incarnation, pair: pair.number }) {
             if !std::mem::replace(&mut pair.has_no_room, true) {
                 event(Event::NoRoom(peer));
             }
         } else if pair.is_due() {
-            // It has just come, and cannot have heard what it was told before.
+            // It has just come, and cannot have seen the states before.
             pair.pause = FIRST_NS;
-            self.tell(peer, true);
+            self.announce(peer, true);
         }
     }
 
     /// The pair that has the block `own` cannot be used: it is over, and the peer is told.
-    pub fn ended(&mut self, peer: PeerId, own: u64, memory: &mut Memory, event: &mut impl FnMut(Event)) {
+    pub fn end_pair(&mut self, peer: PeerId, own: u64, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         if self.pair(peer).is_some_and(|pair| pair.own == own) {
             self.over(peer, memory, event);
         }
@@ -357,12 +360,12 @@ impl Rendezvous {
         let incarnation = pair.with.take().map_or(0, |with| with.incarnation);
         if pair.theirs.is_some() {
             event(Event::Down { peer, incarnation, own: pair.own });
-            // Should that be because of what a dead process has put, the living one is to know.
-            return self.tell(peer, false);
+            // If a dead process has put that, the living one is to know.
+            return self.announce(peer, false);
         }
         memory.give_back(pair.own, peer, incarnation);
-        // Who has not had it still wants it.
-        if pair.is_wanted
+        // A request that was not met stands.
+        if pair.is_requested
             && let Some(own) = memory.take(peer)
         {
             pair.own = own;
@@ -370,8 +373,8 @@ impl Rendezvous {
         }
     }
 
-    /// Tells those again who have not answered. When the next is to be told.
-    pub fn tell_again(&mut self, now: u64) -> Option<u64> {
+    /// Puts the states again that were not answered. When the next is due.
+    pub fn announce_again(&mut self, now: u64) -> Option<u64> {
         let (mut due, mut next) = (Vec::new(), None);
         for (peer, known) in &mut self.peers {
             let Some(pair) = known.pair.as_mut().filter(|pair| pair.is_due()) else { continue };
@@ -382,20 +385,20 @@ impl Rendezvous {
             }
             next = next.into_iter().chain([pair.next]).min();
         }
-        due.into_iter().for_each(|peer| self.tell(peer, true));
+        due.into_iter().for_each(|peer| self.announce(peer, true));
         next
     }
 
-    /// Tells a peer how things are between the two.
-    fn tell(&mut self, peer: PeerId, asks: bool) {
+    /// Puts the state of the pair with a peer into its door.
+    fn announce(&mut self, peer: PeerId, asks: bool) {
         let state = self.pair(peer).map(|pair| State {
-            from: End { incarnation: self.voice.incarnation, pair: pair.number },
+            from: End { incarnation: self.announcer.incarnation, pair: pair.number },
             to: pair.with.unwrap_or_default(),
             block: pair.with.map(|_| pair.own),
             is_up: pair.theirs.is_some(),
             asks,
         });
-        self.voice.tell(peer, state.unwrap_or(self.voice.nothing()));
+        self.announcer.announce(peer, state.unwrap_or(self.announcer.nothing()));
     }
 }
 
@@ -404,17 +407,17 @@ fn all(layout: Layout) -> impl Iterator<Item = PeerId> {
     (0..layout.nodes()).flat_map(|node| (0..PROCESSES).map(move |process| PeerId { node, process }))
 }
 
-impl Voice {
+impl Announcer {
     fn layout(&self) -> Layout {
         self.device.facts().layout
     }
 
-    /// The state of who has no pair.
+    /// The state without a pair.
     fn nothing(&self) -> State {
         State { from: End { incarnation: self.incarnation, pair: 0 }, ..State::default() }
     }
 
-    /// What `from` says; None where that is nothing.
+    /// The state of `from`; None where there is none.
     fn read(&self, from: PeerId) -> Option<(u64, State)> {
         let layout = self.layout();
         let at = layout.door(self.me.process) + from.cell();
@@ -431,11 +434,11 @@ impl Voice {
         State::decode(&words).filter(|(_, state)| state.block.is_none_or(fits))
     }
 
-    fn tell(&mut self, peer: PeerId, state: State) {
+    fn announce(&mut self, peer: PeerId, state: State) {
         self.count += 1;
         let words = state.encode(self.count);
         let layout = self.layout();
-        // Another one each time in each half, and no other process's, as those of several may come in halves.
+        // Each half is new each time, and no other process's, as words of several may come in halves.
         let ring = [door::check(&[self.incarnation, self.count])];
         let chain = [
             Put { to: layout.door(peer.process) + self.me.cell(), from: Origin::Words(&words) },
@@ -444,7 +447,7 @@ impl Voice {
         let wakes = self.device.wakes(peer.node).then(|| Waking::new(layout, peer, self.me, Occasion::Door));
         let count = self.count;
         if let Ok(channel) = self.channel(peer.node) {
-            // Who cannot be reached does not answer.
+            // A peer that is not reached does not answer.
             let _ = channel.put(&chain);
             if let Some(waking) = wakes {
                 waking.wake(channel.as_mut(), count);

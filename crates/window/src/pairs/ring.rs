@@ -1,5 +1,5 @@
-//! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of the word of its
-//! slot. The receiver looks at one word; it takes a message without having to send anything.
+//! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of
+//! the word of its slot. The receiver looks at one word; it takes a message without having to send anything.
 
 use super::block::{self, ASLEEP, TAKEN, WOKEN};
 use super::byte_ring::ByteRing;
@@ -22,9 +22,11 @@ const LONG: u64 = 4096;
 const TELL_SLOTS: u64 = block::SLOTS / 4;
 const TELL_BYTES: u64 = block::BYTES / 4;
 
-/// Bytes of an acknowledgement that goes with a message: as much of the headers of one as differs from those of the message.
+/// Bytes of an acknowledgement that goes with a message: as much of the headers of one as differs from those of the
+/// message.
 pub const ACKNOWLEDGEMENT: usize = 12;
-/// See there; its first word says whose it is, so that a later one of these stands for those before.
+/// An acknowledgement that goes with a message. Its first word names operation and QP: a later one of the same stands
+/// for it.
 pub type Acknowledgement = [u8; ACKNOWLEDGEMENT];
 
 /// Why a message was not sent.
@@ -34,11 +36,13 @@ pub enum Unsent {
     Full,
     /// The source is not there.
     Memory,
-    /// The peer has told what cannot be, or the device refuses what was asked for with its numbers: nothing goes there any more.
+    /// The peer has told what cannot be, or the device refuses what was asked for with its numbers: nothing goes there
+    /// any more.
     Broken,
 }
 
-/// Who may use the last slots, so that each can go on while those before it cannot. The number is that of slots left to others.
+/// Classes of messages, by their right to the last slots: each goes on while those before it cannot. The number is that
+/// of slots left to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Requests.
@@ -78,7 +82,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// To the block `to` of the peer at the end of `channel`, which tells what it has taken in the block `own` of `region`.
+    /// To the block `to` of the peer at the end of `channel`, which tells what it has taken in the block `own` of
+    /// `region`.
     pub fn new(mut channel: Box<dyn Channel>, to: u64, region: Region, own: u64) -> Self {
         channel.prepare(to, block::SLOTS_AT..block::slot_at(block::SLOTS - 1) + block::SLOT, block::SLOT);
         let traits = channel.traits();
@@ -112,7 +117,8 @@ impl Outgoing {
         self.waking = Some((waking, barrier));
     }
 
-    /// Has `f` put what may become visible later: before something else does that `f` has not put, or at [`Outgoing::flush`].
+    /// Has `f` put what may become visible later: before something else does that `f` has not put, or at
+    /// [`Outgoing::flush`].
     #[inline]
     pub fn later<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.is_later, true);
@@ -131,7 +137,7 @@ impl Outgoing {
     pub fn flush(&mut self) {
         let _ = self.later(Self::send_held);
         self.channel.flush();
-        self.rouse();
+        self.wake_if_asleep();
     }
 
     /// Whether puts take so long that acknowledgements had better go with what is sent next.
@@ -140,8 +146,8 @@ impl Outgoing {
         self.traits.is_slow
     }
 
-    /// Keeps an acknowledgement for the next message that has room for it behind its headers; before any other, and at a flush, it is
-    /// sent as one with `headers`. Whether it stands for one that was kept before, which is not sent.
+    /// Keeps an acknowledgement for the next message that has room for it behind its headers; before any other, and at
+    /// a flush, it is sent as one with `headers`. Whether it stands for one that was kept before, which is not sent.
     ///
     /// # Errors
     /// As [`Unsent`] says of one of somebody else that was kept.
@@ -201,7 +207,7 @@ impl Outgoing {
 
     /// Wakes the peer if it has announced that it sleeps. Called behind everything that it is to see.
     #[inline]
-    pub fn rouse(&mut self) {
+    pub fn wake_if_asleep(&mut self) {
         let Some((waking, barrier)) = self.waking else { return };
         if self.is_later && self.owes() {
             return;
@@ -222,8 +228,8 @@ impl Outgoing {
         waking.wake(self.channel.as_mut(), asleep.into());
     }
 
-    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has put one. Who
-    /// announces passes a barrier, looks once more, and then sleeps.
+    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has
+    /// put one. The caller passes a barrier, looks once more, and then sleeps.
     pub fn announce_sleep(&mut self) -> bool {
         if !self.lacks_announcement() {
             return false;
@@ -324,12 +330,13 @@ impl Outgoing {
         self.send(kind, headers, payload)
     }
 
-    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region. They may be more
-    /// than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and behind what it puts.
+    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region.
+    /// They may be more than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and
+    /// behind what it puts.
     ///
     /// # Errors
     /// As [`Unsent`] says.
-    pub fn landed(
+    pub fn push_landed_packet(
         &mut self,
         class: Class,
         headers: &[u8; HEADERS],
@@ -372,8 +379,8 @@ impl Outgoing {
         self.put_slot(headers, meaning, [at, 0, 0, 0], Some(&padded), mark)
     }
 
-    /// Puts a payload, what a slot says of it and where it lies, with the length and the ends that one that has landed has, and the slot's
-    /// tag.
+    /// Puts one slot: payload, header words, place, then the tag. `named` has the place, and of a landed payload the
+    /// length and the ends.
     #[inline]
     fn put_slot(
         &mut self,
@@ -423,7 +430,7 @@ impl Outgoing {
         self.marks[(self.sent % block::SLOTS) as usize] = (place, mark);
         self.sent += 1;
         self.held = None;
-        self.rouse();
+        self.wake_if_asleep();
         Ok(())
     }
 
@@ -472,9 +479,9 @@ pub struct Message {
     pub kind: Kind,
     /// A copy of its headers.
     pub headers: [u8; HEADERS],
-    /// Where its payload begins in the own region, and its bytes, which all lie there.
+    /// Where its payload begins in the own region.
     pub payload: u64,
-    /// See there.
+    /// Bytes of the payload, which all lie there.
     pub len: u64,
     /// Of a payload that was put where it belongs, the bytes that were not.
     pub ends: Ends,
@@ -560,7 +567,7 @@ impl Incoming {
         let (payload, len, most, begin, end) = match place {
             Place::Slot => (at + block::INLINE_AT, len, most, at, at + block::SLOT),
             Place::Block => (named(0), len, most, self.own + block::BYTES_AT, self.own + block::LEN),
-            // Who has told the sender where it belongs knows whether it is there.
+            // The caller, which has told the sender where it belongs, checks whether it is there.
             Place::Landed => (named(0), named(1), u64::MAX, 0, region.size()),
             Place::LongRing => {
                 let begin = self.long.ok_or(NoMessage)?;
@@ -582,7 +589,8 @@ impl Incoming {
         (self.taken - self.told >= TELL_SLOTS || self.bytes >= TELL_BYTES).then(|| self.tell())
     }
 
-    /// How many were taken, if the peer does not know, and it lacks more than slots for that; or `any` it does not know.
+    /// How many were taken, if the peer does not know, and it lacks more than slots for that; or `any` it does not
+    /// know.
     #[inline]
     pub fn untold(&mut self, any: bool) -> Option<u64> {
         (self.bytes > 0 || any && self.taken != self.told).then(|| self.tell())

@@ -1,5 +1,6 @@
-//! The boards of all nodes: how long their channels and links are busy, in the header of the window, where every process of the model
-//! sees them; and the time at which a transfer has landed. Times are those of CLOCK_MONOTONIC, so all nodes are of one kernel.
+//! The boards of all nodes: how long their channels and links are busy, in the header of the window, where every
+//! process of the model sees them; and the time at which a transfer has landed. Times are those of CLOCK_MONOTONIC, so
+//! all nodes are of one kernel.
 
 use super::descriptor::CHANNELS;
 use super::topology::{Link, PORTS};
@@ -10,16 +11,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_config::Peach2;
 
-/// A transfer with descriptors in the memory of the board, from the call to the last byte in the other node's memory: PEACH2's.
+/// A transfer with descriptors in the memory of the board, from the call to the last byte in the other node's memory:
+/// PEACH2's.
 pub(super) const INTERNAL_NS: u64 = 2000;
-/// As there, with descriptors in the memory of the host.
+/// The same with descriptors in the memory of the host.
 pub(super) const HOST_NS: u64 = 2200;
 /// Bytes per microsecond, to and from memory of the processor.
 pub(super) const CPU_RATE: u64 = 3500;
 /// Where one of both is memory of a GPU.
 pub(super) const GPU_RATE: u64 = 2800;
-/// What the processor takes to copy out of memory of a GPU: to begin with, and bytes per microsecond. The paper prints neither; these are
-/// of the order of what copies through the PCI window of a GPU took then.
+/// What the processor takes to copy out of memory of a GPU: to begin with, and bytes per microsecond. The paper prints
+/// neither; these are of the order of what copies through the PCI window of a GPU took then.
 const GPU_READ_NS: u64 = 700;
 const GPU_READ_RATE: u64 = 400;
 /// No board is busy for longer than that: a time beyond is not believed.
@@ -147,7 +149,8 @@ pub(super) fn wait_until(until: u64) {
     }
 }
 
-/// Spins for so many nanoseconds, by the processor's counter: to ask the clock takes up to a tenth of what is waited for.
+/// Spins for so many nanoseconds, by the processor's counter: to ask the clock takes up to a tenth of what is waited
+/// for.
 fn spin(ns: u64) {
     static TICKS_OF_MS: OnceLock<u64> = OnceLock::new();
     let begin = ticks();

@@ -1,9 +1,9 @@
-//! A model of PEACH2, a board that joins PCIe domains and only writes: by DMA, from memory of its own node that it can read, at places
-//! and with lengths that its descriptors allow. The memory is a file, as that of [`FileDevice`]; the bytes are moved by the thread that
-//! puts, after the time that the board would have taken, if that is asked for.
+//! A model of PEACH2, a board that joins PCIe domains and only writes: by DMA, from memory of its own node that it can
+//! read, at places and with lengths that its descriptors allow. The memory is a file, as that of [`FileDevice`]; the
+//! bytes are moved by the thread that puts, after the time that the board would have taken, if that is asked for.
 //!
-//! What breaks a limit the board refuses. The channel breaks none: what the board could not read it copies first, in the memory of the
-//! sender, and counts.
+//! What breaks a limit the board refuses. The channel breaks none: what the board could not read it copies first, in
+//! the memory of the sender, and counts.
 
 mod board;
 mod channel;
@@ -48,7 +48,7 @@ struct Inside {
     program: OnceLock<Box<dyn Program>>,
     /// The address at which the own region would begin, if the program had all of it; 0 while that is not known.
     program_base: AtomicUsize,
-    /// How often the program's memory was asked for in vain.
+    /// How often the program's memory was asked for and not found.
     misses: AtomicU32,
 }
 
@@ -69,7 +69,8 @@ enum Readable {
     Elsewhere,
 }
 
-/// Descriptors in the memory of the own board that are kept until this is dropped; the kernel gives them back for the dead.
+/// Descriptors in the memory of the own board that are kept until this is dropped; the kernel gives them back for the
+/// dead.
 #[derive(Debug)]
 struct Prepared {
     claims: Arc<Claims>,
@@ -86,7 +87,8 @@ impl Peach2Device {
     /// Opens the window at `path`, and makes it if nothing is there.
     ///
     /// # Errors
-    /// As [`FileDevice::open`]. ENOMEM: a region has no room for what the board reads. EINVAL: there are nodes of another kernel.
+    /// As [`FileDevice::open`]. ENOMEM: a region has no room for what the board reads. EINVAL: there are nodes of
+    /// another kernel.
     pub fn open(path: &Path, options: &Options, model: Peach2) -> Result<Peach2Device> {
         let memory = FileDevice::open(path, options)?;
         let facts = Facts { whole: ALIGN as u32, ..memory.facts().clone() };

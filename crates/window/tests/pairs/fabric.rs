@@ -13,7 +13,8 @@ use vervain_window::{CELL, GRANULE, Layout, PROCESSES, Plan, PutDevice, REST_MS,
 const MOST: u64 = 3;
 /// Steps after which a stall is over.
 const STALL: u64 = 100;
-/// Steps in which all that is wanted must come up, and all that was sent must be taken, once nothing goes wrong any more.
+/// Steps in which all that is wanted must come up, and all that was sent must be taken, once nothing goes wrong any
+/// more.
 const PATIENCE: u64 = 40_000;
 
 /// What a run has come to.
@@ -295,7 +296,7 @@ impl Fabric {
     fn waits(&mut self) -> Option<String> {
         let there: BTreeSet<_> = self.processes.iter().map(|process| process.id).collect();
         let asking = self.processes.iter_mut().filter(|process| process.wants.is_subset(&there));
-        let mut waits = asking.filter_map(|process| process.rendezvous.tell_again(0).map(|_| process.id));
+        let mut waits = asking.filter_map(|process| process.rendezvous.announce_again(0).map(|_| process.id));
         let waits = waits.next().map(|id| format!("{id:?} waits for an answer"));
         let asks_dead = self.processes.iter().any(|process| !process.wants.is_subset(&there));
         let is_moving = self.world.is_moving() && !asks_dead || self.processes.iter().any(|p| p.bell.is_rung());

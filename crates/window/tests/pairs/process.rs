@@ -1,12 +1,13 @@
-//! A process of the simulation: it does with pairs what a carrier does with them, and checks each message that it takes.
+//! A process of the simulation: it does with pairs what a carrier does with them, and checks each message that it
+//! takes.
 
 use crate::message::{Buffer, Stamp};
 use crate::random::Random;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use vervain_window::pairs::block::{self, MTU};
+use vervain_window::pairs::heartbeat::Heartbeat;
 use vervain_window::pairs::memory::Memory;
-use vervain_window::pairs::pulse::Pulse;
 use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
@@ -51,7 +52,7 @@ pub struct Link {
     /// A peer that is not believed has put what cannot be.
     pub over: bool,
     /// What the two say of being alive, and whether the peer has said nothing for long.
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     pub is_silent: bool,
     /// Packets that are still to be sent.
     pub budget: u64,
@@ -90,8 +91,8 @@ pub struct Tally {
 
 impl Link {
     fn beat(&mut self) {
-        self.out.tell(block::BEAT, self.pulse.beat().into());
-        self.is_silent = self.pulse.look(self.out.told(block::BEAT));
+        self.out.tell(block::BEAT, self.heartbeat.beat().into());
+        self.is_silent = self.heartbeat.look(self.out.told(block::BEAT));
     }
 
     /// A message of `peer` to the process with incarnation `own`.
@@ -198,7 +199,7 @@ impl Process {
                 false => random.one_in(20),
             };
             if connects {
-                rendezvous.want(now, *peer, memory, &mut |event| news.push(event));
+                rendezvous.request_pair(now, *peer, memory, &mut |event| news.push(event));
             }
         }
         for peer in self.links.keys().copied().collect::<Vec<_>>() {
@@ -222,9 +223,9 @@ impl Process {
                 self.links.values_mut().for_each(Link::beat);
             }
             let news = &mut self.news;
-            self.rendezvous.look_for_dead(&mut self.memory, &mut |event| news.push(event));
+            self.rendezvous.drop_dead_pairs(&mut self.memory, &mut |event| news.push(event));
         }
-        self.rendezvous.tell_again(now);
+        self.rendezvous.announce_again(now);
     }
 
     /// Looks at the doors if the bell is rung, or `anyway`; with whom something has happened.
@@ -257,7 +258,7 @@ impl Process {
         let granule = (theirs / GRANULE) as u32;
         let Ok(used) = self.device.claims().use_of(peer.node, granule..granule + 1, incarnation) else {
             let news = &mut self.news;
-            return self.rendezvous.ended(peer, own, &mut self.memory, &mut |event| news.push(event));
+            return self.rendezvous.end_pair(peer, own, &mut self.memory, &mut |event| news.push(event));
         };
         let channel = self.device.channel(peer.node).expect("a node");
         self.serials += 1;
@@ -278,7 +279,7 @@ impl Process {
             long: None,
             used: VecDeque::new(),
             over: false,
-            pulse: Pulse::default(),
+            heartbeat: Heartbeat::default(),
             is_silent: false,
             budget: self.budget,
         };

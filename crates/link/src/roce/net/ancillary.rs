@@ -1,6 +1,6 @@
 //! Control messages of sendmsg and recvmsg.
 
-use super::{HOP_LIMIT, MOST_LABEL};
+use super::limits::{HOP_LIMIT, MOST_LABEL};
 use libc::{c_int, cmsghdr, msghdr};
 use std::net::IpAddr;
 
@@ -27,8 +27,8 @@ impl Control {
     /// No control messages.
     pub const EMPTY: Control = Control { bytes: [0; SEND_BYTES], used: 0 };
 
-    /// For packets to be cut every `segment` bytes (None: one packet), with `hop_limit` and `tos` where they differ from
-    /// what the socket does by itself.
+    /// For packets to be cut every `segment` bytes (None: one packet), with `hop_limit` and `tos` where they differ
+    /// from what the socket does by itself.
     pub fn new(local: IpAddr, segment: Option<u16>, hop_limit: u8, tos: u8) -> Control {
         let mut control = Control::EMPTY;
         if let Some(size) = segment {

@@ -1,8 +1,8 @@
-//! Faults made on purpose (`VERVAIN_FAULTS`): lines of `vervain-fault` before the sockets, one for each direction that has
-//! any. They are asked about each packet of a train. What they let pass goes on in trains, parted where one is lost; those that
-//! are late, changed or sent twice leave one by one, from the line.
+//! Faults made on purpose (`VERVAIN_FAULTS`): lines of `vervain-fault` before the sockets, one for each direction that
+//! has any. They are asked about each packet of a train. What they let pass goes on in trains, parted where one is
+//! lost; those that are late, changed or sent twice leave one by one, from the line.
 
-use super::Datagram;
+use super::receive::Datagram;
 use super::train::FlowKey;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -119,8 +119,8 @@ fn line<M: Clone>(faults: &Faults, direction: Direction) -> Option<OwnerLock<Lin
     faults.any(direction).then(|| OwnerLock::new(Line::new(faults, direction, 0, now_ns())))
 }
 
-/// The seed of a process that was given none. The two ends of a connection have the same faults; the process id makes them
-/// meet different ones, also those of a forked child. Few digits, for it may have to be typed.
+/// The seed of a process that was given none. The two ends of a connection have the same faults; the process id makes
+/// them meet different ones, also those of a forked child. Few digits, for it may have to be typed.
 fn own_seed() -> u64 {
     static RANDOM: OnceLock<u32> = OnceLock::new();
     let random = *RANDOM.get_or_init(|| getrandom::u32().unwrap_or_default());

@@ -1,11 +1,11 @@
 //! RoCE v2 over ordinary UDP sockets, in the shape of quinn-udp: all that depends on the operating system is here, and
-//! nothing of the protocol. A [`Port`] is the sockets of one local address. A [`SendBatch`] merges packets into trains that
-//! the kernel cuts (UDP_SEGMENT), and seals each with its ICRC; a [`ReceiveBatch`] takes trains from the kernel whole
-//! (UDP_GRO) and hands out the packets.
+//! nothing of the protocol. A [`Port`] is the sockets of one local address. A [`SendBatch`] merges packets into trains
+//! that the kernel cuts (UDP_SEGMENT), and seals each with its ICRC; a [`ReceiveBatch`] takes trains from the kernel
+//! whole (UDP_GRO) and hands out the packets.
 //!
 //! The ICRC covers the IPv4 header with its identification, which a program cannot set. But an unconnected socket that
-//! insists on "don't fragment" sends identification 0, and the segments cut from a train count up from it, so that it is
-//! known beforehand.
+//! insists on "don't fragment" sends identification 0, and the segments cut from a train count up from it, so that it
+//! is known beforehand.
 
 pub(super) mod address;
 mod ancillary;
@@ -15,6 +15,7 @@ mod faults;
 mod flush;
 mod groups;
 mod icrc;
+mod limits;
 pub(super) mod options;
 mod port;
 mod reach;
@@ -29,6 +30,7 @@ mod train;
 
 pub use counters::Counters;
 pub use faults::Arrival;
+pub use limits::{HOP_LIMIT, MOST_LABEL};
 pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};
@@ -39,10 +41,3 @@ pub fn check_environment() -> vervain_hca::Result<()> {
     faults::Lines::check_environment()?;
     capture::Capture::check()
 }
-
-/// The hop limit that the sockets have by themselves.
-pub const HOP_LIMIT: u8 = 64;
-/// The largest flow label of IPv6.
-pub const MOST_LABEL: u32 = 0xf_ffff;
-/// Most bytes that a UDP datagram carries over IPv4.
-const MAX_DATAGRAM: usize = 65_507;

@@ -1,6 +1,6 @@
 //! The socket options that RoCE v2 packets need.
 
-use super::HOP_LIMIT;
+use super::limits::HOP_LIMIT;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,8 +32,8 @@ pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0, and with the flow label of their
-/// address, unless that is 0.
+/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0, and with the flow label of
+/// their address, unless that is 0.
 pub fn for_sending(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     let hops = i32::from(HOP_LIMIT);
     if local.is_ipv4() {
@@ -63,10 +63,10 @@ pub fn for_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))
 }
 
-/// What is asked of all sockets of an address, also of the one that nobody reads: IPv6 sockets take no IPv4 packets; trains
-/// come whole, about which the kernel asks any of them before it knows whose the packet is; and UDP checksum 0, which RoCE
-/// senders have the right to (IBA annex A17), is no damage over IPv6, as it is to other sockets (RFC 6935). A network stack
-/// without trains, such as a sandbox's, hands out each packet by itself.
+/// What is asked of all sockets of an address, also of the one that nobody reads: IPv6 sockets take no IPv4 packets;
+/// trains come whole, about which the kernel asks any of them before it knows whose the packet is; and UDP checksum 0,
+/// which RoCE senders have the right to (IBA annex A17), is no damage over IPv6, as it is to other sockets (RFC 6935).
+/// A network stack without trains, such as a sandbox's, hands out each packet by itself.
 pub fn for_any_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     if local.is_ipv6() {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &ON)?;

@@ -4,8 +4,9 @@ use super::address::RawAddress;
 use super::ancillary::{self, RECEIVE_BYTES, Told};
 use super::capture::Captured;
 use super::faults::{Arrival, Lines};
+use super::limits::HOP_LIMIT;
 use super::port::Port;
-use super::{HOP_LIMIT, icrc, sys};
+use super::{icrc, sys};
 use libc::{iovec, mmsghdr};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -18,13 +19,13 @@ const TRAINS: usize = 8;
 /// Bytes of a train at most.
 const ROOM: usize = 64 << 10;
 
-/// Rooms begin with a page. The kernel copies from whole pages with `rep movsb`, which on some processors takes eight times
-/// as long if the target lies up to 31 bytes further in its page than the source in its own (measured on a Zen 3: 21 us in
-/// place of 2.5 for a train); memory from malloc lies 16 bytes further.
+/// Rooms begin with a page. The kernel copies from whole pages with `rep movsb`, which on some processors takes eight
+/// times as long if the target lies up to 31 bytes further in its page than the source in its own (measured on a Zen 3:
+/// 21 us in place of 2.5 for a train); memory from malloc lies 16 bytes further.
 const PAGE: usize = 4096;
 
-/// A sender that the kernel does not tell, or who has an address by which the program knows another. There is none: no packet of its is
-/// intact.
+/// A sender that the kernel does not tell, or who has an address by which the program knows another. There is none: no
+/// packet of its is intact.
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A received packet, with addresses as the program knows them.
@@ -132,8 +133,8 @@ impl ReceiveBatch {
         ReceiveBatch { bytes, start, trains: [None; TRAINS], in_a_row: 0, late: Vec::new() }
     }
 
-    /// Takes what has come to `port`, without waiting, in place of what was there before; whether anything has. There may be
-    /// more: ask again until there is nothing.
+    /// Takes what has come to `port`, without waiting, in place of what was there before; whether anything has. There
+    /// may be more: ask again until there is nothing.
     // Once for each poll; what parks sockets, which calls it too, does not count.
     #[inline(always)]
     pub fn receive(&mut self, port: &Port) -> bool {

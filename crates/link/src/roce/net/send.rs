@@ -1,19 +1,21 @@
-//! The packets that a call sends: collected, merged into trains, sealed with their ICRC, and handed to the kernel at the
-//! end, or as soon as a train is full, so that the receiver can begin.
+//! The packets that a call sends: collected, merged into trains, sealed with their ICRC, and handed to the kernel at
+//! the end, or as soon as a train is full, so that the receiver can begin.
 //!
-//! Payload is copied. Letting the kernel take it from where the program has it saves a copy, but then the kernel's own copy
-//! is one of many pieces, each aligned in its own way: measured on a Zen 3, a train of 15 packets of 4,096 bytes took
-//! 13.9 us that way and 12.1 us with the copy. And a program that changes its data under way cannot spoil the ICRC.
+//! Payload is copied. Letting the kernel take it from where the program has it saves a copy, but then the kernel's own
+//! copy is one of many pieces, each aligned in its own way: measured on a Zen 3, a train of 15 packets of 4,096 bytes
+//! took 13.9 us that way and 12.1 us with the copy. And a program that changes its data under way cannot spoil the
+//! ICRC.
 //!
-//! The ICRC reads the copy. One loop for both, with AVX-512, was not faster where the second level of cache holds the data:
-//! on an Intel Xeon it took 0.11 us for each packet of 4,096 bytes of such a train, and the two in turn 0.10. From memory it
-//! took 0.37 in place of 0.44 us, beside some 0.7 that the kernel takes.
+//! The ICRC reads the copy. One loop for both, with AVX-512, was not faster where the second level of cache holds the
+//! data: on an Intel Xeon it took 0.11 us for each packet of 4,096 bytes of such a train, and the two in turn 0.10.
+//! From memory it took 0.37 in place of 0.44 us, beside some 0.7 that the kernel takes.
 
 use super::address::RawAddress;
+use super::icrc;
+use super::limits::{HOP_LIMIT, MAX_DATAGRAM};
 use super::port::Port;
 use super::room::Room;
 use super::train::{FlowKey, Train};
-use super::{HOP_LIMIT, MAX_DATAGRAM, icrc};
 use libc::{iovec, mmsghdr};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -102,13 +104,14 @@ impl SendBatch {
         self.too_large.take()
     }
 
-    /// Has the next two packets go in one train, where the port takes trains and the second is no longer than the first.
+    /// Has the next two packets go in one train, where the port takes trains and the second is no longer than the
+    /// first.
     pub fn keep_together(&mut self) {
         self.together = true;
     }
 
-    /// Adds a packet; padding and ICRC are appended to it. May send what was added before. A payload that cannot be read is
-    /// answered, and the packet is not added.
+    /// Adds a packet; padding and ICRC are appended to it. May send what was added before. A payload that cannot be
+    /// read is answered, and the packet is not added.
     ///
     /// # Safety
     /// No reference excludes others from the payload. They may change it meanwhile; which bytes are sent is open then.
@@ -151,8 +154,8 @@ impl SendBatch {
         self.trains.pop_if(|train| train.packets == 0);
     }
 
-    /// Finds the train for a packet, the first of so many that are to stay together, and its place at the end of it; None when
-    /// the port cannot send there at all.
+    /// Finds the train for a packet, the first of so many that are to stay together, and its place at the end of it;
+    /// None when the port cannot send there at all.
     fn couple(&mut self, packet: &Outgoing<'_>, length: usize, packets: usize) -> Option<&Train> {
         let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
         let label = if packet.label != 0 && self.port.sends_labels() { packet.label } else { 0 };

@@ -1,9 +1,9 @@
-//! A train: packets of one size, the last one perhaps shorter, to one process of one address, which go to the kernel in one
-//! piece. Here is what may join one; the bytes are in [`super::send`].
+//! A train: packets of one size, the last one perhaps shorter, to one process of one address, which go to the kernel in
+//! one piece. Here is what may join one; the bytes are in [`super::send`].
 
-use super::MAX_DATAGRAM;
 use super::address::RawAddress;
 use super::ancillary::Control;
+use super::limits::MAX_DATAGRAM;
 use std::net::IpAddr;
 use vervain_wire::icrc::Flow;
 
@@ -75,7 +75,8 @@ impl Train {
         self.bytes -= bytes;
     }
 
-    /// Whether a packet of `bytes` bytes of flow `key` may be the next, and after it others up to `packets`, none longer.
+    /// Whether a packet of `bytes` bytes of flow `key` may be the next, and after it others up to `packets`, none
+    /// longer.
     pub fn admits(&self, key: &FlowKey, bytes: usize, packets: usize) -> bool {
         let even = self.bytes == self.packets * self.segment;
         let in_size = if packets == 1 { bytes <= self.segment } else { bytes == self.segment };

@@ -1,6 +1,6 @@
-//! Turns: who changes the group of an address does so alone. The turn is a listening socket with a name in the abstract
-//! namespace: the kernel lets one process have it, and takes it back when that process ends. Waiting is a connection
-//! that nobody accepts; its end is the end of the turn.
+//! The lock of the group of an address, which one process at a time changes. It is a listening socket with a name in
+//! the abstract namespace: the kernel lets one process have it, and takes it back when that process ends. Waiting is a
+//! connection that nobody accepts; it ends when the lock is free.
 
 use super::Names;
 use crate::local::socket::Socket;
@@ -12,30 +12,30 @@ use vervain_hca::host::cancel::nap;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
-/// A turn takes milliseconds, and some seconds when members do not answer.
+/// The lock is held for milliseconds, and some seconds when members do not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a turn is waited for where it is not known whose it is: whoever has it cannot be connected to.
+/// How long the lock is waited for if its holder is not known, as it cannot be connected to.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(2);
-/// A process of this user that has the turn listens at once.
+/// A process of this user that has the lock listens at once.
 const LISTENS_AFTER: Duration = Duration::from_millis(20);
 /// Between two tries while nothing tells when the next may succeed.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The right to change the group, until dropped.
-pub struct Turn {
+pub struct GroupLock {
     _listener: Socket,
 }
 
-impl Turn {
-    /// Waits for the turn; EBUSY when somebody has it for ever.
-    pub fn take(names: &Names, uid: u32) -> Result<Turn> {
+impl GroupLock {
+    /// Waits for the lock; EBUSY when somebody has it for ever.
+    pub fn take(names: &Names, uid: u32) -> Result<GroupLock> {
         let name = names.turn();
         let begin = Instant::now();
         // Since when nobody listens under the name, and whether it was looked who has it.
         let mut silent: Option<(Instant, bool)> = None;
         loop {
             match Socket::listen(&name) {
-                Ok(listener) => return Ok(Turn { _listener: listener }),
+                Ok(listener) => return Ok(GroupLock { _listener: listener }),
                 Err(Errno::ADDRINUSE) => {}
                 Err(e) => return Err(names.error(e.raw_os_error(), &format!("{}", std::io::Error::from(e)))),
             }
@@ -52,7 +52,8 @@ impl Turn {
                     }
                     wait_for_end(&waiting, left);
                 }
-                // It has just ended, has not begun to listen yet, or too many wait; or it is another user who keeps silent.
+                // It has just ended, has not begun to listen yet, or too many wait; or it is another user who keeps
+                // silent.
                 Err(_) => {
                     let (since, looked) = silent.get_or_insert((Instant::now(), false));
                     if since.elapsed() > LISTENS_AFTER && !std::mem::replace(looked, true) {

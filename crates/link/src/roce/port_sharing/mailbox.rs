@@ -1,6 +1,7 @@
-//! Mailboxes: the datagram sockets, one for each process slot, by which members hear of each other. Their names tell who is
-//! there: the kernel takes a name back when its process ends. Who joins asks at a mailbox for the descriptor store; strays are put
-//! through the mailbox of their owner. Every message carries the sender's user id, vouched for by the kernel.
+//! Mailboxes: the datagram sockets, one for each process slot, by which members hear of each other. Their names tell
+//! who is there: the kernel takes a name back when its process ends. Who joins asks at a mailbox for the descriptor
+//! store; misrouted packets are put through the mailbox of their owner. Every message carries the sender's user id,
+//! vouched for by the kernel.
 
 use super::misrouted::Origin;
 use super::udp::to_wide;
@@ -14,7 +15,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use vervain_hca::Result;
 
-/// Bytes before the packets of a stray; other messages are only this.
+/// Bytes before the packets of a misrouted packet; other messages are only this.
 pub const HEAD: usize = 64;
 /// The longest message: a whole train, and a little for each packet of it.
 pub const MOST: usize = HEAD + (66 << 10);
@@ -35,7 +36,7 @@ pub enum Word {
         uid: u32,
     },
     /// Packets for the slot of this mailbox; they follow.
-    Stray(Origin),
+    Misrouted(Origin),
 }
 
 impl Word {
@@ -46,12 +47,12 @@ impl Word {
             Word::Ask { uid } => (1u32, uid),
             Word::Welcome => (2, 0),
             Word::Refused { uid } => (3, uid),
-            Word::Stray(_) => (4, 0),
+            Word::Misrouted(_) => (4, 0),
         };
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
         bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
         bytes[8..12].copy_from_slice(&uid.to_ne_bytes());
-        if let Word::Stray(origin) = self {
+        if let Word::Misrouted(origin) = self {
             let scope = if let SocketAddr::V6(from) = origin.from { from.scope_id() } else { 0 };
             bytes[12..16].copy_from_slice(&scope.to_ne_bytes());
             bytes[16..32].copy_from_slice(&to_wide(origin.from.ip()));
@@ -82,7 +83,7 @@ impl Word {
                     IpAddr::V6(ip) => SocketAddrV6::new(ip, half(48), 0, word(12)).into(),
                 };
                 let to = ip(32).to_canonical();
-                Some(Word::Stray(Origin { from, to, hop_limit: bytes[50], tos: bytes[51], label: word(52) }))
+                Some(Word::Misrouted(Origin { from, to, hop_limit: bytes[50], tos: bytes[51], label: word(52) }))
             }
             _ => None,
         };
@@ -127,8 +128,8 @@ impl AsFd for Mailbox {
     }
 }
 
-/// Who goes from mailbox to mailbox. All connections are made by one socket, for there may be a thousand: a connection of
-/// datagrams lasts until the next one.
+/// Who goes from mailbox to mailbox. All connections are made by one socket, for there may be a thousand: a connection
+/// of datagrams lasts until the next one.
 #[derive(Default)]
 pub struct Caller {
     socket: OnceCell<OwnedFd>,
@@ -206,8 +207,8 @@ mod tests {
             Word::Ask { uid: 1000 },
             Word::Welcome,
             Word::Refused { uid: u32::MAX },
-            Word::Stray(origin("192.0.2.1:49200", "192.0.2.9")),
-            Word::Stray(origin("[fe80::1%3]:49200", "fe80::2")),
+            Word::Misrouted(origin("192.0.2.1:49200", "192.0.2.9")),
+            Word::Misrouted(origin("[fe80::1%3]:49200", "fe80::2")),
         ] {
             assert_eq!(Word::of(&word.to_bytes()), (Some(word), VERSION));
         }

@@ -1,7 +1,7 @@
-//! Strays: packets for a process slot of somebody else. The program that picks the socket sees only the first packet of
-//! a train, and a network card may make a train of packets that have nothing but sender and source port in common
-//! (generic receive offload). They are collected here and handed to their owners, many in one message, for a mailbox holds
-//! few messages (net.unix.max_dgram_qlen).
+//! Misrouted packets: those for a process slot of somebody else. The program that picks the socket sees only the first
+//! packet of a train, and a network card may make a train of packets that have nothing but sender and source port in
+//! common (generic receive offload). They are collected here and handed to their owners, many in one message, for a
+//! mailbox holds few messages (net.unix.max_dgram_qlen).
 
 use super::mailbox::{HEAD, MOST};
 use super::{Sharing, SlotOwner};
@@ -27,8 +27,8 @@ pub fn slot_of_packet(packet: &[u8]) -> Option<u32> {
     qpn_of_packet(packet).map(slot_of)
 }
 
-/// What all packets of a message have in common. Addresses are those on the wire: the owner may know them by others than who received
-/// the packets.
+/// What all packets of a message have in common. Addresses are those on the wire: the owner may know them by others
+/// than who received the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The sender.
@@ -51,13 +51,13 @@ struct Message {
     bytes: Vec<u8>,
 }
 
-/// Strays on their way to their owners. Who receives keeps one, and flushes it after each batch.
+/// Misrouted packets on their way to their owners. The receiver keeps one, and flushes it after each batch.
 #[derive(Default)]
-pub struct Strays {
+pub struct Misrouted {
     messages: Vec<Message>,
 }
 
-impl Strays {
+impl Misrouted {
     /// Takes a packet for `slot`; may send those that wait.
     pub fn add(&mut self, sharing: &Sharing, slot: u32, packet: &Datagram<'_>) {
         let Ok(length) = u16::try_from(packet.bytes.len()) else { return };
@@ -101,7 +101,8 @@ impl Strays {
     }
 }
 
-/// The packets of a message, with addresses as this process knows them; none of a sender whose address it knows as another's.
+/// The packets of a message, with addresses as this process knows them; none of a sender whose address it knows as
+/// another's.
 pub(super) fn packets(origin: Origin, bytes: &[u8]) -> impl Iterator<Item = Datagram<'_>> {
     let Origin { from, to, hop_limit, tos, label } = origin;
     let ends = known_socket(from).zip(known(to));

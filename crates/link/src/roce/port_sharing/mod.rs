@@ -1,7 +1,7 @@
 //! How the processes of a user share UDP port 4791 of an address. Each has a socket there, bound with SO_REUSEPORT; a
 //! program in the kernel picks the socket by the process slot in the destination QPN (`program`). Which socket is
-//! which, and that it stays so when processes end, is `group`'s; how members hear of each other, `mailbox`'s. There is no
-//! process that others depend on: whoever joins does all that is to be done, one at a time (`turn`).
+//! which, and that it stays so when processes end, is `group`'s; how members hear of each other, `mailbox`'s. There is
+//! no process that others depend on: whoever joins does all that is to be done, one at a time (`turn`).
 //!
 //! docs/port-sharing.md tells the whole story.
 
@@ -15,13 +15,13 @@ mod sys;
 mod udp;
 
 pub use group::Served;
-pub use misrouted::{Strays, qpn_of_packet, slot_of_packet};
+pub use misrouted::{Misrouted, qpn_of_packet, slot_of_packet};
 
 use crate::roce::net::Datagram;
 use crate::roce::net::sys::{refill, vacate};
 use crate::unix::Private;
 use group::Group;
-use group_lock::Turn;
+use group_lock::GroupLock;
 use mailbox::{HEAD, MOST, Mailbox, Word};
 use misrouted::Origin;
 use rustix::event::epoll;
@@ -37,15 +37,15 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
-/// Version of the messages, the descriptor store, the table and the options of the sockets. Processes of different versions do not
-/// share an address; that they can say so needs `HEAD` bytes with the version in the same place.
+/// Version of the messages, the descriptor store, the table and the options of the sockets. Processes of different
+/// versions do not share an address; that they can say so needs `HEAD` bytes with the version in the same place.
 const VERSION: u32 = 3;
 /// Index of the socket that nobody reads.
 const SINK: u32 = 0;
 /// Messages taken from a mailbox in one visit.
 const MESSAGES: usize = 16;
 
-/// What has happened to strays, in packets.
+/// What has happened to misrouted packets, in packets.
 #[derive(Default)]
 pub struct Counters {
     /// Handed to their owner.
@@ -108,8 +108,8 @@ impl Names {
         Some(self.error(libc::EADDRINUSE, &why))
     }
 
-    /// The mailboxes that are open. Whoever has the turn asks this once: mailboxes of this user open and close meanwhile only
-    /// where their processes end.
+    /// The mailboxes that are open. Whoever has the turn asks this once: mailboxes of this user open and close
+    /// meanwhile only where their processes end.
     fn doors(&self, uid: u32) -> Doors {
         let prefix = vervain_names::mailboxes(self.at);
         let mut doors = Doors::default();
@@ -139,8 +139,8 @@ const MOST_KEPT: usize = 128;
 /// Slots with an open mailbox, as the kernel lists them.
 #[derive(Default)]
 struct Doors {
-    /// Opened by this user, or by nobody knows whom. A list may lack mailboxes that are open: the kernel makes it in pieces, while
-    /// others come and go.
+    /// Opened by this user, or by nobody knows whom. A list may lack mailboxes that are open: the kernel makes it in
+    /// pieces, while others come and go.
     listed: BTreeSet<u32>,
     /// Opened by another user.
     strange: BTreeSet<u32>,
@@ -165,10 +165,10 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Joins the processes of this user that receive at `at`, as the owner of `slots`, with what is `served` of QP 1, and returns the socket
-    /// to receive by. `bind` makes one, bound to `at` with SO_REUSEPORT; it is not called when there is one that a dead
-    /// process has left behind, which was made in the same way. Once the `Sharing` is dropped, the socket may be
-    /// somebody else's.
+    /// Joins the processes of this user that receive at `at`, as the owner of `slots`, with what is `served` of QP 1,
+    /// and returns the socket to receive by. `bind` makes one, bound to `at` with SO_REUSEPORT; it is not called when
+    /// there is one that a dead process has left behind, which was made in the same way. Once the `Sharing` is dropped,
+    /// the socket may be somebody else's.
     ///
     /// Waits for the progress thread of some other member, so the progress thread must not call this: some
     /// milliseconds, or up to 13 s when processes of this user are stopped in the wrong places. EADDRINUSE when another
@@ -183,7 +183,7 @@ impl Sharing {
         let names = Names { at };
         let uid = crate::user::own().map_err(|why| names.error(libc::EPERM, &why))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error(&names, e))?;
-        let _turn = Turn::take(&names, uid)?;
+        let _lock = GroupLock::take(&names, uid)?;
         let doors = names.doors(uid);
         let group = match join::ask_members(&names, uid, &doors)? {
             Some(fd_store) => Group::open(&names, fd_store)?,
@@ -214,21 +214,21 @@ impl Sharing {
     /// Makes another slot lead here, before anybody hears of a QPN in it. Waits as [`Sharing::join`] does.
     pub fn add_slot(&self, slot: u32) -> Result<()> {
         let names = self.names();
-        let _turn = Turn::take(&names, self.uid)?;
+        let _lock = GroupLock::take(&names, self.uid)?;
         self.open_door(slot)?;
         let served = self.served.lock().clone();
         self.lead(&names, served.as_ref())
     }
 
-    /// Has what is for QP 1 led here, where it names the slot, one of this process's, or one of these services. Waits as [`Sharing::join`]
-    /// does.
+    /// Has what is for QP 1 led here, where it names the slot, one of this process's, or one of these services. Waits
+    /// as [`Sharing::join`] does.
     pub fn serve(&self, served: Served) -> Result<()> {
         let served = Some(served);
         if *self.served.lock() == served {
             return Ok(());
         }
         let names = self.names();
-        let _turn = Turn::take(&names, self.uid)?;
+        let _lock = GroupLock::take(&names, self.uid)?;
         self.lead(&names, served.as_ref())?;
         *self.served.lock() = served;
         Ok(())
@@ -244,8 +244,8 @@ impl Sharing {
         *self.names.lock()
     }
 
-    /// Leaves the group, as a process that ends does: what it holds of it stands for nothing until [`Sharing::rejoin`]. Strays that wait
-    /// are kept before.
+    /// Leaves the group, as a process that ends does: what it holds of it stands for nothing until [`Sharing::rejoin`].
+    /// Misrouted that wait are kept before.
     pub fn leave(&self) -> std::io::Result<()> {
         self.handle_events(None);
         let _buffer = self.buffer.lock();
@@ -257,8 +257,8 @@ impl Sharing {
         self.group.leave()
     }
 
-    /// Joins the group of what the address has become, with the slots that it had, and returns the socket to receive by, as
-    /// [`Sharing::join`] does.
+    /// Joins the group of what the address has become, with the slots that it had, and returns the socket to receive
+    /// by, as [`Sharing::join`] does.
     pub fn rejoin(&self, at: SocketAddr, bind: &dyn Fn() -> Result<OwnedFd>) -> Result<OwnedFd> {
         let slots: Vec<u32> = self.mailboxes().map(|mailbox| mailbox.slot).collect();
         let (new, socket) = Sharing::join(at, &slots, self.served.lock().clone(), bind)?;
@@ -303,8 +303,8 @@ impl Sharing {
         self.epoll.as_fd()
     }
 
-    /// Answers who joins, and calls `adopt` for packets of this process that others have received; without that they are kept until there
-    /// is one. Never waits.
+    /// Answers who joins, and calls `adopt` for packets of this process that others have received; without that they
+    /// are kept until there is one. Never waits.
     pub fn handle_events(&self, mut adopt: Option<&mut dyn FnMut(&Datagram<'_>)>) {
         let mut buffer = self.buffer.lock();
         let mut kept = self.kept.lock();
@@ -319,7 +319,7 @@ impl Sharing {
                 let Ok(message) = mailbox.receive(&mut buffer) else { break };
                 let Some((head, packets)) = buffer[..message.length].split_first_chunk::<HEAD>() else { continue };
                 match Word::of(head) {
-                    (Some(Word::Stray(origin)), _) if message.uid == Some(self.uid) => {
+                    (Some(Word::Misrouted(origin)), _) if message.uid == Some(self.uid) => {
                         match &mut adopt {
                             Some(adopt) => self.adopt(origin, packets, *adopt),
                             None if kept.len() < MOST_KEPT => kept.push((origin, packets.to_vec())),
@@ -332,7 +332,7 @@ impl Sharing {
                             mailbox::answer(to, Word::Welcome, &self.group.fd_store());
                         }
                     }
-                    // Another user's stray has no descriptor.
+                    // Another user's misrouted packet has no descriptor.
                     _ => {
                         if let Some(to) = message.fds.first() {
                             mailbox::answer(to, Word::Refused { uid: self.uid }, &[]);
@@ -360,14 +360,14 @@ impl Sharing {
 
     fn put(&self, slot: u32, origin: Origin, packets: &[u8]) -> SlotOwner {
         let Some(mailbox) = self.mailboxes().next() else { return SlotOwner::IsNobody };
-        match mailbox.put(&self.names(), slot, Word::Stray(origin), packets) {
+        match mailbox.put(&self.names(), slot, Word::Misrouted(origin), packets) {
             Ok(()) => SlotOwner::Took,
             Err(Errno::CONNREFUSED) => SlotOwner::IsNobody,
             Err(_) => SlotOwner::IsBusy,
         }
     }
 
-    /// What has happened to strays.
+    /// What has happened to misrouted packets.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

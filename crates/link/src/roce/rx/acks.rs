@@ -1,10 +1,9 @@
-//! What the responders of this process have to say: acknowledgements, which wait for a packet that goes the same way, for a
-//! program that has just got a message often answers; and what READs and atomics are answered with, which does not wait.
+//! What the responders of this process have to say: acknowledgements, which wait for a packet that goes the same way,
+//! for a program that has just got a message often answers; and what READs and atomics are answered with, which does
+//! not wait.
 
 use super::{FEW, Receiver};
-use crate::roce::Engine;
 use crate::roce::connection::Connection;
-use crate::roce::poll::ACK_DELAY_NS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::now_ns;
@@ -12,6 +11,8 @@ use vervain_hca::process::Process;
 use vervain_transport::Nanos;
 use vervain_wire::{Bth, opcode};
 
+/// Nanoseconds that an acknowledgement may wait for a program that was at it a moment ago.
+pub(in crate::roce) const ACK_DELAY_NS: u64 = 20_000;
 /// Packets that a READ's answer may put out before others get their turn.
 const MAX_RESPONSE_PACKETS: u32 = 64;
 /// Messages whose acknowledgement may wait for another packet.
@@ -35,7 +36,7 @@ pub(super) struct AcksDue {
 
 /// `connection` is no longer among those that have something to say.
 pub(super) fn forget(connection: &Connection) {
-    connection.in_acks_due.store(false, Ordering::Relaxed);
+    connection.owed.in_acks_due.store(false, Ordering::Relaxed);
 }
 
 impl AcksDue {
@@ -54,8 +55,8 @@ impl AcksDue {
         self.urgent && !self.connections.is_empty()
     }
 
-    /// Whether the requests look like a stream, which needs its acknowledgements to go on. To a few packets, or to one message,
-    /// however long, an answer may follow at once.
+    /// Whether the requests look like a stream, which needs its acknowledgements to go on. To a few packets, or to one
+    /// message, however long, an answer may follow at once.
     pub(super) fn is_stream(&self) -> bool {
         self.requests > FEW && (self.in_message || self.messages > 1)
     }
@@ -70,16 +71,16 @@ impl AcksDue {
     /// The responder of `connection` has taken a request's packet.
     #[inline]
     pub(super) fn add(&mut self, connection: &Arc<Connection>, now: Nanos, bth: &Bth) {
-        if !connection.in_acks_due.swap(true, Ordering::Relaxed) {
+        if !connection.owed.in_acks_due.swap(true, Ordering::Relaxed) {
             self.connections.push(Arc::clone(connection));
             if self.connections.len() == 1 {
                 self.since = now;
             }
-        } else if self.connections.len() == 1 && connection.ack_piggybacked.load(Ordering::Relaxed) {
+        } else if self.connections.len() == 1 && connection.owed.piggybacked.load(Ordering::Relaxed) {
             // Those before have been acknowledged by a packet of a post.
             self.begin(now);
         }
-        connection.ack_piggybacked.store(false, Ordering::Relaxed);
+        connection.owed.piggybacked.store(false, Ordering::Relaxed);
         self.urgent |= !(opcode::is_send(bth.opcode) || opcode::is_write(bth.opcode));
         self.requests += 1;
         self.in_message = !opcode::ends(bth.opcode);
@@ -97,7 +98,7 @@ impl AcksDue {
         let mut more = false;
         self.connections.retain(|connection| {
             let again = connection.qp.upgrade().is_some_and(|qp| connection.answer(&qp, MAX_RESPONSE_PACKETS));
-            connection.in_acks_due.store(again, Ordering::Relaxed);
+            connection.owed.in_acks_due.store(again, Ordering::Relaxed);
             more |= again;
             again
         });
@@ -105,8 +106,8 @@ impl AcksDue {
         self.begin(now);
     }
 
-    /// Has acknowledgements that are due put into the batches of the ports without waiting for anybody; false while other
-    /// threads have what that takes.
+    /// Has acknowledgements that are due put into the batches of the ports without waiting for anybody; false while
+    /// other threads have what that takes.
     pub(super) fn acknowledge_if_free(&self) -> bool {
         self.connections.iter().fold(true, |all, connection| {
             let done = connection.qp.upgrade().is_none_or(|qp| connection.acknowledge_if_free(&qp));
@@ -115,16 +116,16 @@ impl AcksDue {
     }
 }
 
-impl Engine {
-    /// Sends what the responders have to say.
-    pub(in crate::roce) fn send_responses(&self, rx: &mut Receiver) {
-        let acks = &mut rx.state.acks;
+impl Receiver {
+    /// Sends what the responders have to send.
+    pub(in crate::roce) fn send_responses(&mut self) {
+        let acks = &mut self.state.acks;
         if acks.connections.is_empty() {
             return;
         }
         let now = now_ns();
         if Process::current().and_then(|p| p.handle_packets(|| acks.respond(now))).is_some() {
-            rx.flush_ports();
+            self.flush_ports();
         }
     }
 }

@@ -1,22 +1,17 @@
-//! Reliable packets that wait for their QP: responses whose send queue another thread had, and what came after them from the
-//! same process, in that order; and those for a QP that is stopped. A program must not find an answer to a message of its own whose completion is still to come,
-//! and over XRC such an answer is for another QP. But one QP may be busy for long (`ibv_wr_start`); the others wait for a
-//! while only.
+//! Reliable packets that wait for their QP: responses whose send queue another thread had, and what came after them
+//! from the same process, in that order; and those for a QP that is stopped. A program must not find an answer to a
+//! message of its own whose completion is still to come, and over XRC such an answer is for another QP. But one QP may
+//! be busy for long (`ibv_wr_start`); the others wait for a while only.
 
 use super::RxState;
-use crate::roce::Engine;
 use crate::roce::connection::Connection;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use vervain_hca::Qp;
 use vervain_hca::now_ns;
 use vervain_hca::qp::remote::SenderAccess;
-use vervain_transport::Nanos;
-use vervain_wire::parse;
-
-/// Packets of one peer that wait at most; more are lost.
-const MAX_DEFERRED: u32 = 1024;
-/// How long packets for other QPs wait behind them.
-const ORDER_NS: u64 = 10_000_000;
+use vervain_transport::{Nanos, Service};
+use vervain_wire::{Packet, opcode, parse};
 
 /// The packets, in the order of arrival.
 #[derive(Default)]
@@ -31,27 +26,17 @@ struct DeferredPacket {
     since: Nanos,
 }
 
-/// How many packets of one peer process are deferred. Of whoever receives alone, who has the packets.
-#[derive(Default)]
-pub(in crate::roce) struct Backlog {
-    packets: AtomicU32,
-    /// When the first of them came.
-    since: AtomicU64,
-}
-
 /// Whether a packet has to wait behind others.
 #[inline]
 pub(super) fn must_wait(connection: &Connection, now: Nanos) -> bool {
     let backlog = &connection.path.backlog;
-    backlog.packets.load(Ordering::Relaxed) > 0
-        && (connection.deferred.load(Ordering::Relaxed) > 0
-            || now.saturating_sub(backlog.since.load(Ordering::Relaxed)) < ORDER_NS)
+    backlog.has_packets() && (connection.deferred.load(Ordering::Relaxed) > 0 || backlog.holds_others(now))
 }
 
 /// No packet of the peer of `connection` is deferred any more.
 pub(super) fn forget(connection: &Connection) {
     connection.deferred.store(0, Ordering::Relaxed);
-    connection.path.backlog.packets.store(0, Ordering::Relaxed);
+    connection.path.backlog.clear();
 }
 
 impl Deferred {
@@ -67,17 +52,10 @@ impl Deferred {
     }
 
     fn push(&mut self, packet: DeferredPacket) {
-        let (connection, backlog) = (&packet.connection, &packet.connection.path.backlog);
-        let packets = backlog.packets.load(Ordering::Relaxed);
-        if packets == MAX_DEFERRED {
-            return;
+        if packet.connection.path.backlog.add(packet.since) {
+            packet.connection.deferred.fetch_add(1, Ordering::Relaxed);
+            self.packets.push(packet);
         }
-        if packets == 0 {
-            backlog.since.store(packet.since, Ordering::Relaxed);
-        }
-        backlog.packets.store(packets + 1, Ordering::Relaxed);
-        connection.deferred.fetch_add(1, Ordering::Relaxed);
-        self.packets.push(packet);
     }
 
     /// Takes all of them out.
@@ -87,11 +65,30 @@ impl Deferred {
     }
 }
 
-impl Engine {
+impl RxState {
+    /// Gives a packet to the requester or the responder that it is for.
+    pub(super) fn deliver(
+        &mut self,
+        qp: &Qp,
+        connection: &Arc<Connection>,
+        now: Nanos,
+        packet: &Packet<'_>,
+    ) -> SenderAccess {
+        if opcode::is_request(packet.headers.bth.opcode) {
+            connection.request(qp, packet);
+            // Over UC nothing is acknowledged.
+            if connection.service != Service::Uc {
+                self.acks.add(connection, now, &packet.headers.bth);
+            }
+            return SenderAccess::Ran;
+        }
+        connection.response(qp, now, packet)
+    }
+
     /// Handles the deferred packets whose QP is free by now.
-    pub(super) fn retry_deferred(&self, state: &mut RxState) {
+    pub(super) fn retry_deferred(&mut self) {
         let now = now_ns();
-        for deferred in state.deferred.take() {
+        for deferred in self.deferred.take() {
             let connection = &deferred.connection;
             let (Ok(packet), Some(qp)) = (parse(&deferred.bytes), connection.qp.upgrade()) else { continue };
             if connection.is_closed() {
@@ -99,9 +96,9 @@ impl Engine {
             }
             if qp.is_stopped()
                 || must_wait(connection, now)
-                || self.deliver(&qp, connection, state, now, &packet) == SenderAccess::Busy
+                || self.deliver(&qp, connection, now, &packet) == SenderAccess::Busy
             {
-                state.deferred.push(deferred);
+                self.deferred.push(deferred);
             }
         }
     }

@@ -1,12 +1,14 @@
-//! Which connection a packet is for. Whatever fails a check changes nothing but a counter, and nothing is answered to it.
+//! Which connection a packet is for. Whatever fails a check changes nothing but a counter, and nothing is answered to
+//! it.
 
 use super::RxState;
 use super::deferred::must_wait;
 use super::no_receive::takes_receive;
-use crate::roce::Engine;
 use crate::roce::connection::Connection;
+use crate::roce::connections::Connections;
+use crate::roce::datagrams::Datagrams;
 use crate::roce::net::{Counters, Datagram};
-use crate::roce::pacing::PeerKey;
+use crate::roce::pacing::{Paces, PeerKey};
 use crate::roce::ports::LocalPort;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +17,7 @@ use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Qp, QpState, QpType};
 use vervain_transport::{Nanos, Service};
-use vervain_wire::{Bth, Packet, opcode, parse};
+use vervain_wire::{Bth, Deth, Packet, opcode, parse};
 
 /// Bytes of the largest path MTU (IBA 9.2.8).
 const LARGEST_MTU: usize = 4096;
@@ -61,10 +63,18 @@ impl LastConnection {
     }
 }
 
-impl Engine {
+/// QPs that packets may be for.
+pub(in crate::roce) struct Addressees {
+    pub connections: Connections,
+    pub datagrams: Datagrams,
+    /// Credit with the peers that unreliable messages go to.
+    pub paces: Paces,
+}
+
+impl Addressees {
     /// Checks a packet that is for this process, and leads it to its QP.
     pub(super) fn packet(&self, port: &Arc<LocalPort>, state: &mut RxState, now: Nanos, datagram: &Datagram<'_>) {
-        if !self.is_intact(port, datagram) {
+        if !port.is_intact(datagram) {
             return;
         }
         let counters = port.port.counters();
@@ -74,19 +84,6 @@ impl Engine {
             return;
         };
         self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false });
-    }
-
-    /// Whether the ICRC of a packet is right; one that is not is counted.
-    #[inline]
-    pub(in crate::roce) fn is_intact(&self, port: &LocalPort, datagram: &Datagram<'_>) -> bool {
-        let is_intact = datagram.is_intact();
-        if !is_intact {
-            let counters = port.port.counters();
-            counters.bad_icrc.add(1);
-            FIRST.add(Word::BadIcrc, 1);
-            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
-        }
-        is_intact
     }
 
     /// Leads a packet to its QP.
@@ -107,7 +104,7 @@ impl Engine {
     /// A probe or an echo (docs/protocol.md, Credit).
     fn demux_credit(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         if rx.bth().opcode == opcode::ECHO {
-            self.echo(rx.counters(), rx.datagram, rx.packet);
+            self.paces.echo(rx.counters(), rx.datagram, rx.packet);
         } else if let Some((qpn, ended)) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry)
         {
             // Its echo would say that everything before it has been taken.
@@ -124,12 +121,12 @@ impl Engine {
             let stands = self.datagrams.qp(qpn).is_some_and(|qp| qp.is_stopped());
             ended.is_some_and(|ended| state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), stands))
         };
-        let lacks_receive =
-            !rx.is_retry && state.awaiting_receive.holds(qpn) || !self.datagram(rx.counters(), rx.datagram, rx.packet);
+        let lacks_receive = !rx.is_retry && state.awaiting_receive.holds(qpn)
+            || !self.datagrams.receive(rx.counters(), rx.datagram, rx.packet);
         if !lacks_receive {
             state.awaiting_receive.has_receives(qpn);
         } else if rx.is_retry || !keep(state) {
-            self.drop_datagram(rx.counters(), rx.datagram, qpn);
+            self.datagrams.drop_without_receive(rx.counters(), rx.datagram, qpn);
         } else {
             return;
         }
@@ -158,7 +155,7 @@ impl Engine {
             connection.path.is_vervain.store(true, Ordering::Relaxed);
         }
         let waits = qp.is_stopped() || must_wait(&connection, now);
-        if waits || self.deliver(&qp, &connection, state, now, rx.packet) == SenderAccess::Busy {
+        if waits || state.deliver(&qp, &connection, now, rx.packet) == SenderAccess::Busy {
             state.deferred.add(&connection, rx.datagram.bytes, now);
         }
         state.last = LastConnection(Some(connection));
@@ -173,7 +170,7 @@ impl Engine {
         service: opcode::Service,
     ) -> Option<(Arc<Connection>, Arc<Qp>)> {
         let bth = rx.bth();
-        let connection = state.last.get(bth.dest_qpn).or_else(|| self.connection(bth.dest_qpn))?;
+        let connection = state.last.get(bth.dest_qpn).or_else(|| self.connections.get(bth.dest_qpn))?;
         // IBA annex A17.9.2: the packet must come from the peer's address, to ours.
         let expected = Arc::ptr_eq(&connection.port, rx.port)
             && rx.datagram.from.ip() == connection.to.remote
@@ -182,8 +179,8 @@ impl Engine {
         Some((connection, qp))
     }
 
-    /// Whether a UC packet goes on to the responder now. One that comes before the receive it takes is kept, or dropped (IBA
-    /// 9.8.2.2); all are kept while the QP is stopped.
+    /// Whether a UC packet goes on to the responder now. One that comes before the receive it takes is kept, or dropped
+    /// (IBA 9.8.2.2); all are kept while the QP is stopped.
     fn admit_uc(&self, state: &mut RxState, rx: &RxPacket<'_>, connection: &Connection, qp: &Qp) -> bool {
         let (bth, awaiting) = (rx.bth(), &mut state.awaiting_receive);
         let takes = takes_receive(bth.opcode);
@@ -206,42 +203,28 @@ impl Engine {
         !is_early
     }
 
+    /// A probe that has come to a QP of this process, or a UC or UD packet with the mark that has been taken in, after
+    /// everything that its sender sent before: one echo goes back. What does not come from a sender of that QP gets
+    /// none.
     pub(super) fn answer_probe(&self, state: &mut RxState, rx: &RxPacket<'_>) {
-        self.probe(rx.port, &mut state.echoes, rx.now, rx.datagram, rx.packet);
-    }
-
-    /// Gives a packet to the requester or the responder that it is for.
-    pub(super) fn deliver(
-        &self,
-        qp: &Qp,
-        connection: &Arc<Connection>,
-        state: &mut RxState,
-        now: Nanos,
-        packet: &Packet<'_>,
-    ) -> SenderAccess {
-        if opcode::is_request(packet.headers.bth.opcode) {
-            connection.request(qp, packet);
-            // Over UC nothing is acknowledged.
-            if connection.service != Service::Uc {
-                state.acks.add(connection, now, &packet.headers.bth);
+        let (bth, from) = (rx.bth(), rx.datagram.from.ip());
+        let asker = match (self.connections.get(bth.dest_qpn), rx.packet.headers.deth) {
+            (Some(c), deth) => {
+                let is_peer = c.service == Service::Uc && Arc::ptr_eq(&c.port, rx.port) && c.to.remote == from;
+                // A UC packet does not name its sender.
+                (is_peer && deth.is_none_or(|deth| deth.source_qpn == c.peer_qpn)).then_some(c.peer_qpn)
             }
-            return SenderAccess::Ran;
+            (None, Some(Deth { qkey, source_qpn })) => {
+                let qp = self.datagrams.qp(bth.dest_qpn);
+                qp.is_some_and(|qp| qp.qkey() == qkey).then_some(source_qpn)
+            }
+            (None, None) => None,
+        };
+        match asker {
+            Some(source_qpn) => state.echoes.answer(rx.port, rx.now, (from, source_qpn), bth),
+            None if bth.opcode == opcode::PROBE => rx.counters().unwanted.add(1),
+            None => {}
         }
-        connection.response(qp, now, packet)
-    }
-}
-
-/// Names the sender of the `n`th packet whose ICRC is wrong, ever more seldom.
-#[cold]
-fn tell_of_bad_icrc(datagram: &Datagram<'_>, n: u64) {
-    if n.is_power_of_two() {
-        let (from, to) = datagram.on_the_wire();
-        let (from, to) = (from.ip(), to.ip());
-        log::info!(
-            "a packet from {from} to {to} has a wrong ICRC, and {} before it: damaged, with addresses that were translated on \
-             the way (NAT), or with IP options or extension headers",
-            n - 1
-        );
     }
 }
 
@@ -250,8 +233,8 @@ fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
     if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
 }
 
-/// Whether such packets are for the half of a QP that there is: an XRC initiator has no responder, its target no requester
-/// (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
+/// Whether such packets are for the half of a QP that there is: an XRC initiator has no responder, its target no
+/// requester (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
 fn takes(qp: &Qp, opcode: u8) -> bool {
     if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) {
         return false;

@@ -1,20 +1,21 @@
-//! From the socket to the QP. Whoever receives takes packets from the sockets here. `demux` checks each and finds the requester
-//! or responder that it is for; `acks` says when the responders' acknowledgements and answers leave. Packets that cannot be
-//! handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable messages that came
-//! before a receive for them.
+//! From the socket to the QP. Whoever receives takes packets from the sockets here. `demux` checks each and finds the
+//! requester or responder that it is for; `acks` says when the responders' acknowledgements and answers leave. Packets
+//! that cannot be handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable
+//! messages that came before a receive for them.
 
 mod acks;
 mod deferred;
 mod demux;
 mod no_receive;
 
-pub(super) use deferred::Backlog;
+pub(super) use acks::ACK_DELAY_NS;
+pub(super) use demux::Addressees;
 
-use super::Engine;
+use super::Roce;
 use super::connection::Connection;
 use super::net::{Arrival, Datagram, ReceiveBatch};
 use super::pacing::Echoes;
-use super::port_sharing::{Strays, qpn_of_packet, slot_of_packet};
+use super::port_sharing::{Misrouted, qpn_of_packet, slot_of_packet};
 use super::ports::LocalPort;
 use crate::gsi::mad;
 use acks::AcksDue;
@@ -41,7 +42,7 @@ const FEW: u32 = 4;
 /// Polls in a row without a packet after which acknowledgements leave on their own.
 const EMPTY_POLLS: u32 = 2;
 /// How long misrouted packets of this process wait while another thread receives.
-const STRAYS_WAIT: Duration = Duration::from_micros(50);
+const MISROUTED_WAIT: Duration = Duration::from_micros(50);
 
 /// What whoever receives packets has in hand.
 #[derive(Default)]
@@ -56,7 +57,7 @@ pub(super) struct Receiver {
     pub(super) patience: Patience,
     pub(super) slept_at: Nanos,
     /// Packets for other processes of this host.
-    strays: Strays,
+    misrouted: Misrouted,
     /// A pause kept what had come from being taken in.
     cut_short: bool,
     /// QPs whose time has come, for whoever calls them.
@@ -123,14 +124,14 @@ fn is_request(packet: &[u8]) -> bool {
     packet.first().is_some_and(|op| opcode::is_request(*op))
 }
 
-impl Engine {
+impl Roce {
     /// Takes in what has come; whether there was anything.
     pub(super) fn receive(&self, rx: &mut Receiver) -> bool {
         self.receive_by(rx, true)
     }
 
-    /// Takes in what has come, for a thread that asks all the time: ports where nothing comes are left out of most polls, and
-    /// a poll ends with the first few packets.
+    /// Takes in what has come, for a thread that asks all the time: ports where nothing comes are left out of most
+    /// polls, and a poll ends with the first few packets.
     pub(super) fn receive_in_poll(&self, rx: &mut Receiver) -> bool {
         rx.polls = rx.polls.wrapping_add(1);
         self.receive_by(rx, rx.ports.len() < 2)
@@ -154,7 +155,7 @@ impl Engine {
             }
         }
         if rx.state.acks.is_stream() {
-            self.send_responses(rx);
+            rx.send_responses();
         }
         any
     }
@@ -163,11 +164,11 @@ impl Engine {
     #[inline]
     pub(super) fn retry_kept(&self, process: &Process, rx: &mut Receiver) {
         if !rx.state.deferred.is_empty() {
-            process.handle_packets(|| self.retry_deferred(&mut rx.state));
+            process.handle_packets(|| rx.state.retry_deferred());
             self.uncork();
         }
         if !rx.state.awaiting_receive.is_empty() {
-            process.handle_packets(|| self.retry_awaiting_receive(&mut rx.state, now_ns()));
+            process.handle_packets(|| self.addressees.retry_awaiting_receive(&mut rx.state, now_ns()));
             rx.send_echoes();
         }
     }
@@ -179,12 +180,12 @@ impl Engine {
         for _ in 0..BATCHES {
             let Some(now) = self.receive_batch(process, rx, i) else { break };
             any = true;
-            if !rx.strays.is_empty() {
-                rx.strays.flush(&rx.ports[i].sharing);
+            if !rx.misrouted.is_empty() {
+                rx.misrouted.flush(&rx.ports[i].sharing);
             }
             let lacks_receive = rx.state.awaiting_receive.take_grown();
             if rx.state.acks.must_leave(now) {
-                self.send_responses(rx);
+                rx.send_responses();
             }
             rx.send_echoes();
             self.uncork();
@@ -203,10 +204,10 @@ impl Engine {
     /// Takes in one batch from the `i`th port. The time of it; None if nothing had come, or a pause kept it out.
     #[inline]
     fn receive_batch(&self, process: &Process, rx: &mut Receiver, i: usize) -> Option<Nanos> {
-        let Receiver { batch, ports, state, strays, cut_short, .. } = rx;
+        let Receiver { batch, ports, state, misrouted, cut_short, .. } = rx;
         let port = &ports[i];
-        // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that gets the
-        // answer finds its own send complete, as with an HCA.
+        // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that
+        // gets the answer finds its own send complete, as with an HCA.
         let is_request = |d: &Datagram<'_>| is_request(d.bytes);
         let taken = process.handle_packets(|| {
             // Not before: a pause that began in between would leave what was taken to nobody.
@@ -215,10 +216,10 @@ impl Engine {
             }
             let now = now_ns();
             for datagram in batch.datagrams().filter(|d| !is_request(d)) {
-                self.own_or_stray(port, state, strays, now, &datagram);
+                self.take_or_forward(port, state, misrouted, now, &datagram);
             }
             for datagram in batch.datagrams().filter(is_request) {
-                self.own_or_stray(port, state, strays, now, &datagram);
+                self.take_or_forward(port, state, misrouted, now, &datagram);
             }
             Some(now)
         });
@@ -226,13 +227,13 @@ impl Engine {
         taken.flatten()
     }
 
-    /// Takes in all that has come until now, and all that this process has to say to itself about it. False if a pause kept it
-    /// from that.
+    /// Takes in all that has come until now, and all that this process has to say to itself about it. False if a pause
+    /// kept it from that.
     pub(super) fn take_in_all(&self, rx: &mut Receiver) -> bool {
         rx.cut_short = false;
         self.empty_sockets(rx);
         if rx.acks_due_since().is_some() {
-            self.send_responses(rx);
+            rx.send_responses();
             self.empty_sockets(rx);
         }
         !rx.cut_short
@@ -245,43 +246,43 @@ impl Engine {
         let _ = (0..=messages / BATCHES as u64).find(|_| !self.receive(rx));
     }
 
-    /// Takes a packet that has not come by a socket; [`Engine::settle`] comes after the last.
+    /// Takes a packet that has not come by a socket; [`Roce::settle`] comes after the last.
     pub(super) fn arrived(&self, rx: &mut Receiver, port: &Arc<LocalPort>, datagram: &Datagram<'_>) {
-        self.own_or_stray(port, &mut rx.state, &mut rx.strays, now_ns(), datagram);
+        self.take_or_forward(port, &mut rx.state, &mut rx.misrouted, now_ns(), datagram);
     }
 
-    /// Does what follows from packets that [`Engine::arrived`] has taken.
+    /// Does what follows from packets that [`Roce::arrived`] has taken.
     pub(super) fn settle(&self, rx: &mut Receiver, port: &LocalPort) {
-        rx.strays.flush(&port.sharing);
+        rx.misrouted.flush(&port.sharing);
         rx.send_echoes();
-        self.send_responses(rx);
+        rx.send_responses();
         self.uncork();
     }
 
     /// A packet goes to its process, which is nearly always this one.
     #[inline]
-    fn own_or_stray(
+    fn take_or_forward(
         &self,
         port: &Arc<LocalPort>,
         state: &mut RxState,
-        strays: &mut Strays,
+        misrouted: &mut Misrouted,
         now: Nanos,
         datagram: &Datagram<'_>,
     ) {
         match slot_of_packet(datagram.bytes) {
             Some(slot) if port.sharing.owns(slot) || slot == slot_of(MULTICAST_QPN) => {
-                self.packet(port, state, now, datagram);
+                self.addressees.packet(port, state, now, datagram);
             }
-            slot => self.not_own(port, strays, slot, datagram),
+            slot => self.forward(port, misrouted, slot, datagram),
         }
     }
 
     #[cold]
-    fn not_own(&self, port: &Arc<LocalPort>, strays: &mut Strays, slot: Option<u32>, datagram: &Datagram<'_>) {
+    fn forward(&self, port: &Arc<LocalPort>, misrouted: &mut Misrouted, slot: Option<u32>, datagram: &Datagram<'_>) {
         match slot {
             // QP 1 finds the process by itself.
-            Some(_) if qpn_of_packet(datagram.bytes) == Some(mad::QPN) => self.management(port, datagram),
-            Some(slot) => strays.add(&port.sharing, slot, datagram),
+            Some(_) if qpn_of_packet(datagram.bytes) == Some(mad::QPN) => self.mads.receive(port, datagram),
+            Some(slot) => misrouted.add(&port.sharing, slot, datagram),
             None => {
                 port.port.counters().malformed.add(1);
                 FIRST.add(Word::Malformed, 1);
@@ -307,7 +308,7 @@ impl Engine {
             }
         }
         // Looked at now, while the addresses are those that they were sent to.
-        kept.retain(|(port, arrival, bytes)| self.is_intact(port, &arrival.with(bytes)));
+        kept.retain(|(port, arrival, bytes)| port.is_intact(&arrival.with(bytes)));
         self.has_kept.store(true, Ordering::SeqCst);
         let left = self.ports.leave();
         left.map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("sockets cannot be given up: {e}")))
@@ -326,21 +327,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes packets of this process that came to others, and those that it kept when it stood still. False if it could not now.
-    pub(super) fn adopt_strays(&self) -> bool {
+    /// Takes packets of this process that came to others, and those that it kept when it stood still. False if it could
+    /// not now.
+    pub(super) fn adopt_misrouted(&self) -> bool {
         let Some(process) = Process::current() else { return true };
         let is_stopped = process.is_stopped();
         if process.is_paused() && !is_stopped {
             return false;
         }
         let Some(mut rx) = self.receiving.try_lock() else {
-            // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still there when
-            // this is called again, which is at once.
-            nap(STRAYS_WAIT);
+            // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still
+            // there when this is called again, which is at once.
+            nap(MISROUTED_WAIT);
             return false;
         };
         self.ports.refresh(&mut rx.ports);
-        let Receiver { ports, state, strays, .. } = &mut *rx;
+        let Receiver { ports, state, misrouted, .. } = &mut *rx;
         if is_stopped {
             // Others may join all the same.
             ports.iter().for_each(|port| port.sharing.handle_events(None));
@@ -348,26 +350,26 @@ impl Engine {
             return true;
         }
         let mut any = false;
-        // Nor is a stray taken that would not be handled.
+        // Nor is a misrouted packet taken that would not be handled.
         let handled = process.handle_packets(|| {
             let mut kept = std::mem::take(&mut *self.kept.lock());
             // As they are taken from a socket.
             kept.sort_by_key(|(.., bytes)| is_request(bytes));
             for (port, arrival, bytes) in kept {
                 any = true;
-                self.own_or_stray(&port, state, strays, now_ns(), &arrival.with(&bytes));
-                strays.flush(&port.sharing);
+                self.take_or_forward(&port, state, misrouted, now_ns(), &arrival.with(&bytes));
+                misrouted.flush(&port.sharing);
             }
             for port in ports.iter() {
                 port.sharing.handle_events(Some(&mut |datagram: &Datagram<'_>| {
                     any = true;
-                    self.packet(port, state, now_ns(), datagram);
+                    self.addressees.packet(port, state, now_ns(), datagram);
                 }));
             }
         });
         if any {
             rx.send_echoes();
-            self.send_responses(&mut rx);
+            rx.send_responses();
             self.uncork();
         }
         handled.is_some()
@@ -377,18 +379,17 @@ impl Engine {
     pub(super) fn start_over(&self, rx: &mut Receiver) {
         // Its lists may be torn; they are left where they are.
         std::mem::forget((std::mem::take(&mut rx.state), std::mem::take(&mut rx.due)));
-        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
-        for connection in &connections {
+        for connection in &self.addressees.connections.all() {
             acks::forget(connection);
             deferred::forget(connection);
             // It may have been about to call them all.
-            self.timers.set(connection, Some(now_ns()));
+            self.poll_state.timers.set(&connection.timer, Some(now_ns()));
         }
     }
 
     /// Acknowledges what was taken in, and sends what waits for other packets, when the process ends; see
     /// [`vervain_hca::process::poller::Poller::shutdown`].
-    pub(super) fn shutdown(&self) -> bool {
+    pub(super) fn send_last(&self) -> bool {
         match self.receiving.try_lock() {
             Some(rx) => rx.state.acks.acknowledge_if_free() & self.ports.flush_if_free(),
             // What it has taken in it has not acknowledged.

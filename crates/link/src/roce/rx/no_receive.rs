@@ -1,11 +1,10 @@
-//! UC and UD messages that came before there was a receive for them. A poll may take in more of them than the program has
-//! posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it has seen
-//! what the poll has found. So they are kept until it has had the time. A QP that had no receive to begin with is no such
-//! case: what comes for it is dropped at once. What comes for a QP that is stopped is kept until it goes on.
+//! UC and UD messages that came before there was a receive for them. A poll may take in more of them than the program
+//! has posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it
+//! has seen what the poll has found. So they are kept until it has had the time. A QP that had no receive to begin with
+//! is no such case: what comes for it is dropped at once. What comes for a QP that is stopped is kept until it goes on.
 
 use super::RxState;
-use super::demux::RxPacket;
-use crate::roce::Engine;
+use super::demux::{Addressees, RxPacket};
 use crate::roce::net::Datagram;
 use crate::roce::pacing::PeerKey;
 use crate::roce::ports::LocalPort;
@@ -93,8 +92,8 @@ impl AwaitingReceive {
         self.queues.iter().find(holds).map(|queue| (queue.qpn, Arc::clone(&queue.ended)))
     }
 
-    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped. One that is stopped has
-    /// the time that it `stands` besides.
+    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped. One that
+    /// is stopped has the time that it `stands` besides.
     pub(super) fn keep(
         &mut self,
         rx: &RxPacket<'_>,
@@ -141,7 +140,7 @@ impl AwaitingReceive {
     }
 }
 
-impl Engine {
+impl Addressees {
     /// What waits for a receive gets another chance, or is dropped when it has waited long enough.
     pub(super) fn retry_awaiting_receive(&self, state: &mut RxState, now: Nanos) {
         for mut queue in std::mem::take(&mut state.awaiting_receive.queues) {
@@ -180,7 +179,7 @@ impl Engine {
     }
 
     fn is_stopped(&self, qpn: u32) -> bool {
-        let qp = self.connection(qpn).map_or_else(|| self.datagrams.qp(qpn), |connection| connection.qp.upgrade());
+        let qp = self.connections.get(qpn).map_or_else(|| self.datagrams.qp(qpn), |connection| connection.qp.upgrade());
         qp.is_some_and(|qp| qp.is_stopped())
     }
 
@@ -188,14 +187,15 @@ impl Engine {
     fn lacks_receive(&self, qpn: u32, packet: &Packet<'_>) -> bool {
         let lacks = |qp: Option<Arc<Qp>>| qp.is_some_and(|qp| qp.lacks_receive());
         takes_receive(packet.headers.bth.opcode)
-            && match self.connection(qpn) {
+            && match self.connections.get(qpn) {
                 Some(connection) => lacks(connection.qp.upgrade()),
                 None => lacks(self.datagrams.qp(qpn)),
             }
     }
 }
 
-/// Whether a packet of UC or UD takes a receive (IBA 9.8.2.2): the first of a SEND, the last of a WRITE with immediate data.
+/// Whether a packet of UC or UD takes a receive (IBA 9.8.2.2): the first of a SEND, the last of a WRITE with immediate
+/// data.
 pub(super) fn takes_receive(op: u8) -> bool {
     opcode::is_send(op) && opcode::starts(op) || opcode::is_write(op) && opcode::has_imm(op)
 }

@@ -66,9 +66,9 @@ impl Side {
         self.process.incarnation()
     }
 
-    fn want(&mut self, peer: PeerId) -> bool {
+    fn request_pair(&mut self, peer: PeerId) -> bool {
         let Side { rendezvous, memory, events, .. } = self;
-        rendezvous.want(0, peer, memory, &mut |event| events.push(event))
+        rendezvous.request_pair(0, peer, memory, &mut |event| events.push(event))
     }
 
     fn look(&mut self) -> Vec<Event> {
@@ -79,9 +79,9 @@ impl Side {
         std::mem::take(events)
     }
 
-    fn ended(&mut self, peer: PeerId, own: u64) -> Vec<Event> {
+    fn end_pair(&mut self, peer: PeerId, own: u64) -> Vec<Event> {
         let Side { rendezvous, memory, events, .. } = self;
-        rendezvous.ended(peer, own, memory, &mut |event| events.push(event));
+        rendezvous.end_pair(peer, own, memory, &mut |event| events.push(event));
         std::mem::take(events)
     }
 
@@ -146,18 +146,22 @@ fn two_that_want_each_other_find_each_other_whoever_comes_first() {
     for both in [false, true] {
         let two = Two::new();
         let mut a = Side::new(&two, 0);
-        assert!(a.want(SECOND));
+        assert!(a.request_pair(SECOND));
         // It was not there yet; as it comes, it is told again.
         let mut b = Side::new(&two, 1);
         if both {
-            assert!(b.want(FIRST));
+            assert!(b.request_pair(FIRST));
         }
         let incarnations = [a.incarnation(), b.incarnation()];
         blocks(&settle(&mut a, &mut b), incarnations);
-        assert_eq!((a.rendezvous.tell_again(1 << 41), b.rendezvous.tell_again(1 << 41)), (None, None), "both know");
+        assert_eq!(
+            (a.rendezvous.announce_again(1 << 41), b.rendezvous.announce_again(1 << 41)),
+            (None, None),
+            "both know"
+        );
         assert_eq!(settle(&mut a, &mut b), [vec![], vec![]]);
-        // Who wants what is there has it.
-        assert!(a.want(SECOND) && b.want(FIRST));
+        // A pair that is there already is answered at once.
+        assert!(a.request_pair(SECOND) && b.request_pair(FIRST));
         assert_eq!(settle(&mut a, &mut b), [vec![], vec![]]);
     }
 }
@@ -166,10 +170,10 @@ fn two_that_want_each_other_find_each_other_whoever_comes_first() {
 fn who_is_not_answered_tells_again_and_ever_more_seldom() {
     let two = Two::new();
     let mut a = Side::new(&two, 0);
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let mut at = Vec::new();
     let mut now = 0;
-    while let Some(next) = a.rendezvous.tell_again(now)
+    while let Some(next) = a.rendezvous.announce_again(now)
         && at.len() < 20
     {
         at.push(next - now);
@@ -183,14 +187,14 @@ fn who_is_not_answered_tells_again_and_ever_more_seldom() {
 fn another_process_of_the_same_number_is_another_one() {
     let two = Two::new();
     let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let [own, _] = blocks(&settle(&mut a, &mut b), [a.incarnation(), b.incarnation()]);
     let old = b.incarnation();
     drop(b);
     let mut c = Side::new(&two, 1);
     assert_eq!(a.look(), [Event::Down { peer: SECOND, incarnation: old, own }], "it tells of itself");
     a.memory.give_back(own, SECOND, old);
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let incarnations = [a.incarnation(), c.incarnation()];
     blocks(&settle(&mut a, &mut c), incarnations);
 }
@@ -201,13 +205,13 @@ fn the_dead_among_many_peers_are_found_a_few_at_a_time() {
     let mut a = Side::new(&two, 0);
     let mut peers: Vec<Side> = (0..10).map(|_| Side::new(&two, 1)).collect();
     for b in &mut peers {
-        a.want(PeerId { node: 1, process: b.process.number() });
+        a.request_pair(PeerId { node: 1, process: b.process.number() });
         settle(&mut a, b);
     }
     let mut look = || {
         let Side { rendezvous, memory, .. } = &mut a;
         let mut dead = Vec::new();
-        rendezvous.look_for_dead(memory, &mut |event| match event {
+        rendezvous.drop_dead_pairs(memory, &mut |event| match event {
             Event::Down { peer, .. } => dead.push(peer.process),
             _ => panic!("{event:?}"),
         });
@@ -245,21 +249,21 @@ fn memory_that_is_said_to_be_anothers_is_found_when_nothing_else_is_free() {
 fn what_was_meant_for_the_process_before_is_not_for_this_one() {
     let two = Two::new();
     let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let [_, there] = blocks(&settle(&mut a, &mut b), [a.incarnation(), b.incarnation()]);
     drop(a);
     let mut c = Side::new(&two, 0);
     // In time for its doors to be wiped out, not for the second to know.
-    assert!(b.ended(FIRST, there).iter().all(|event| matches!(event, Event::Down { own, .. } if *own == there)));
-    b.want(FIRST);
+    assert!(b.end_pair(FIRST, there).iter().all(|event| matches!(event, Event::Down { own, .. } if *own == there)));
+    b.request_pair(FIRST);
     let incarnations = [c.incarnation(), b.incarnation()];
     blocks(&settle(&mut c, &mut b), incarnations);
 }
 
-/// Has the second ask the first for a pair, which offers it a block, in which something is put before the first knows more, which `wants` the
-/// pair too. The blocks of both.
+/// Has the second ask the first for a pair, which offers it a block, in which something is put before the first knows
+/// more, which `wants` the pair too. The blocks of both.
 fn offer_and_use(a: &mut Side, b: &mut Side, wants: bool) -> [u64; 2] {
-    assert!(b.want(FIRST) && a.look().is_empty() && (!wants || a.want(SECOND)));
+    assert!(b.request_pair(FIRST) && a.look().is_empty() && (!wants || a.request_pair(SECOND)));
     let [Event::Up { theirs, own, .. }] = b.look()[..] else { panic!("it was offered a block") };
     a.region().word(theirs + block::slot_at(0)).store(1, Ordering::Relaxed);
     [own, theirs]
@@ -275,10 +279,10 @@ fn a_block_that_one_end_was_told_of_is_not_for_the_next_process_or_pair() {
             drop(b);
             Side::new(&two, 1)
         } else {
-            b.ended(FIRST, own);
+            b.end_pair(FIRST, own);
             b
         };
-        assert!(next.want(FIRST) && a.look().is_empty());
+        assert!(next.request_pair(FIRST) && a.look().is_empty());
         let [Event::Up { theirs, .. }] = next.look()[..] else { panic!("it is offered a block") };
         assert!(dies || theirs != used, "it may still put there");
         assert_eq!(a.region().word(theirs + block::slot_at(0)).load(Ordering::Relaxed), 0, "what another one has put");
@@ -289,11 +293,11 @@ fn a_block_that_one_end_was_told_of_is_not_for_the_next_process_or_pair() {
 fn a_block_that_was_for_an_earlier_pair_is_not_used() {
     let two = Two::new();
     let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let incarnations = [a.incarnation(), b.incarnation()];
     let [own, _] = blocks(&settle(&mut a, &mut b), incarnations);
-    a.ended(SECOND, own);
-    a.want(SECOND);
+    a.end_pair(SECOND, own);
+    a.request_pair(SECOND);
     b.look();
     // The second has not looked, and says once more what it has said before.
     let (count, state) = State::decode(&a.cell_of_second()).unwrap();
@@ -310,7 +314,7 @@ fn a_block_that_was_for_an_earlier_pair_is_not_used() {
 fn who_connects_finds_the_next_process_of_a_number_though_nothing_was_heard_of_it() {
     let two = Two::apart();
     let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let [own, _] = blocks(&settle(&mut a, &mut b), [a.incarnation(), b.incarnation()]);
     let (last, old) = (a.cell_of_second(), b.incarnation());
     drop(b);
@@ -318,7 +322,7 @@ fn who_connects_finds_the_next_process_of_a_number_though_nothing_was_heard_of_i
     let mut next = Side::new(&two, 1);
     a.say_as_second(last);
     assert_eq!(a.look(), []);
-    assert!(a.want(SECOND) && next.look().is_empty());
+    assert!(a.request_pair(SECOND) && next.look().is_empty());
     assert_eq!(a.look(), [Event::Down { peer: SECOND, incarnation: old, own }]);
 }
 
@@ -338,7 +342,7 @@ fn a_pair_whose_other_end_has_another_block_is_over() {
     let two = Two::new();
     let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
     let other = two.devices[0].claims().process().unwrap();
-    assert!(b.want(FIRST) && a.look().is_empty() && a.want(SECOND));
+    assert!(b.request_pair(FIRST) && a.look().is_empty() && a.request_pair(SECOND));
     // The second has offered a block, and hears late of one that had the number of the first.
     let cell = two.devices[1].facts().layout.door(0);
     let words = |words: &[AtomicU64]| [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words[i].load(Ordering::Relaxed));
@@ -367,15 +371,18 @@ fn a_pair_whose_other_end_has_another_block_is_over() {
 fn a_pair_that_one_side_ends_is_over_for_both_and_another_one_has_other_blocks() {
     let two = Two::new();
     let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let incarnations = [a.incarnation(), b.incarnation()];
     let first = blocks(&settle(&mut a, &mut b), incarnations);
-    assert_eq!(a.ended(SECOND, first[0] + block::LEN), [], "another one");
-    assert_eq!(a.ended(SECOND, first[0]), [Event::Down { peer: SECOND, incarnation: incarnations[1], own: first[0] }]);
+    assert_eq!(a.end_pair(SECOND, first[0] + block::LEN), [], "another one");
+    assert_eq!(
+        a.end_pair(SECOND, first[0]),
+        [Event::Down { peer: SECOND, incarnation: incarnations[1], own: first[0] }]
+    );
     assert_eq!(b.look(), [Event::Down { peer: FIRST, incarnation: incarnations[0], own: first[1] }]);
     a.memory.give_back(first[0], SECOND, incarnations[1]);
     b.memory.give_back(first[1], FIRST, incarnations[0]);
-    a.want(SECOND);
+    a.request_pair(SECOND);
     let second = blocks(&settle(&mut a, &mut b), incarnations);
     assert!(first.iter().zip(second).all(|(first, second)| *first != second), "the peer may still put there");
     // Later it cannot any more.
@@ -421,13 +428,13 @@ fn who_has_no_room_says_so_until_there_is_some() {
     let two = Two::new();
     let (mut a, mut b) = (Side::new(&two, 0), Side::new(&two, 1));
     let rest = b.rest();
-    a.want(SECOND);
+    a.request_pair(SECOND);
     assert_eq!(settle(&mut a, &mut b), [vec![Event::NoRoom(SECOND)], vec![]]);
-    assert!(!b.want(FIRST));
-    a.rendezvous.tell_again(1 << 40);
+    assert!(!b.request_pair(FIRST));
+    a.rendezvous.announce_again(1 << 40);
     assert_eq!(settle(&mut a, &mut b), [vec![], vec![]], "it is said once");
     drop(rest);
-    a.rendezvous.tell_again(1 << 41);
+    a.rendezvous.announce_again(1 << 41);
     let incarnations = [a.incarnation(), b.incarnation()];
     blocks(&settle(&mut a, &mut b), incarnations);
 }
@@ -436,7 +443,7 @@ fn who_has_no_room_says_so_until_there_is_some() {
 fn a_process_finds_itself_at_once() {
     let two = Two::new();
     let mut a = Side::new(&two, 0);
-    assert!(a.want(FIRST) && a.want(FIRST));
+    assert!(a.request_pair(FIRST) && a.request_pair(FIRST));
     let at = two.block(1);
     assert_eq!(a.events, [Event::Up { peer: FIRST, incarnation: a.incarnation(), theirs: at, own: at }]);
 }
@@ -447,9 +454,9 @@ fn what_is_told_during_a_look_is_found_at_the_next() {
     let (mut a, mut c, mut b) = (Side::new(&two, 0), Side::new(&two, 0), Side::new(&two, 1));
     let (clock, is_over) = (Arc::clone(&b.clock), AtomicBool::new(false));
     let mut others = [&mut a, &mut c];
-    // Who wants a pair, and is not woken up by the other side, waits for ever.
+    // A side that requests a pair, and is not woken by the other, waits for ever.
     let pair = |side: &mut Side| {
-        side.want(SECOND);
+        side.request_pair(SECOND);
         let begin = Instant::now();
         loop {
             let events = side.look();
@@ -475,7 +482,7 @@ fn what_is_told_during_a_look_is_found_at_the_next() {
             clock.fetch_add(REST_MS * 1_000_000, Ordering::Relaxed);
             let [first, second] = &mut others;
             let give_up = |side: &mut Side, own: u64| {
-                side.ended(SECOND, own);
+                side.end_pair(SECOND, own);
                 side.clock.fetch_add(REST_MS * 1_000_000, Ordering::Relaxed);
                 side.memory.give_back(own, SECOND, 0);
             };

@@ -1,7 +1,7 @@
 //! Both ends of pairs, in one process.
 
+mod heartbeat;
 mod meeting;
-mod pulse;
 mod rings;
 mod waking;
 

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 impl Two {
-    /// A ring from the first to the second and what the second says to the first, who wake each other: as processes 3 and 5.
+    /// A ring from the first to the second and what the second says to the first, who wake each other: as processes 3
+    /// and 5.
     fn waking_ring(&self) -> (Outgoing, Incoming, Outgoing) {
         let ids = [PeerId { node: 0, process: 3 }, PeerId { node: 1, process: 5 }];
         let [out, back] = [0, 1].map(|n| {
@@ -49,7 +50,7 @@ fn a_sender_wakes_once_for_each_announcement() {
                 0 if round == 2 => out.tell_taken(0),
                 _ => out.packet(Class::Request, &headers(0), &NO_BYTES).unwrap(),
             }
-            out.rouse();
+            out.wake_if_asleep();
             assert_eq!(word() != last, more == 0, "{more}");
             last = word();
         }

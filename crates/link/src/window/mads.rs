@@ -1,15 +1,15 @@
-//! QP 1 through a window: a management datagram is a datagram to QP 1 of a process. One that names an identifier goes to the process whose
-//! slot that begins with; a request for a service goes to any process of its node, which hands it on (`gsi`): to another one each time, so
-//! that one that stands still does not keep what is sent again and again.
+//! QP 1 through a window: a management datagram is a datagram to QP 1 of a process. An identifier in it begins with the
+//! slot of the process that it goes to; a request for a service goes to any process of its node, which hands it on
+//! (`gsi`): to another one each time, so that one that stands still does not keep what is sent again and again.
 
-use super::connection::PKEY;
-use super::datagrams::{Lrh, Route};
-use super::pair::{Pair, encode};
-use super::{Engine, address};
+use super::address;
+use super::pair::{PKEY, Pair, encode};
+use super::pairs::Pairs;
+use super::route::{Lrh, Route};
 use crate::gsi::mad::{Addressee, QKEY, QPN, addressee};
-use crate::gsi::{Message, Origin};
+use crate::gsi::{Gsi, Message, Origin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vervain_hca::device::Device;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
@@ -42,21 +42,28 @@ struct Waiting {
     since: u64,
 }
 
-/// MADs on their way out.
-#[derive(Default)]
-pub struct Outgoing {
+/// MADs through a window.
+pub struct Mads {
+    /// Takes those that come for QP 1.
+    gsi: Arc<Gsi>,
     waiting: OwnerLock<Vec<Waiting>>,
     /// Which process of a node is next.
     turn: AtomicUsize,
 }
 
-impl Engine {
-    /// Sends a MAD from a port of `device`, or has it wait for its receiver.
-    pub fn send_mad(&self, process: &'static Process, device: &Device, ah: &AhAttr, mad: &Mad) -> Result<()> {
-        let node = address::destination(self.facts(), device, ah)
+impl Mads {
+    /// None on their way so far.
+    pub fn new(gsi: Arc<Gsi>) -> Mads {
+        Mads { gsi, waiting: OwnerLock::default(), turn: AtomicUsize::new(0) }
+    }
+
+    /// Sends a MAD from a port of device number `device`, or has it wait for its receiver.
+    pub fn send(&self, pairs: &Pairs, process: &'static Process, device: u32, ah: &AhAttr, mad: &Mad) -> Result<()> {
+        let device = self.gsi.device(device)?;
+        let node = address::destination(pairs.facts(), device, ah)
             .ok_or_else(|| Error::new(libc::ENETUNREACH, "the address is none of the window's nodes"))?;
         let whom = addressee(mad).ok_or_else(|| Error::invalid("no MAD of communication management"))?;
-        if node == self.facts().node {
+        if node == pairs.facts().node {
             // Those are of one kernel.
             return self.gsi.send_here(process, device.index(), ah, whom, mad);
         }
@@ -64,10 +71,10 @@ impl Engine {
             Addressee::Slot(slot) => Receiver::Process(PeerId { node, process: slot % PROCESSES }),
             Addressee::Service(_) => Receiver::Node(node),
         };
-        let lrh = Lrh::of(ah, device, device.lid(ah.port_num), self.facts());
+        let lrh = Lrh::of(ah, device, device.lid(ah.port_num), pairs.facts());
         let payload = [&Route::of(ah, lrh).encode()[..], mad].concat();
-        if !self.push_mad(to, &payload) {
-            let mut waiting = self.mads.waiting.lock();
+        if !self.push(pairs, to, &payload) {
+            let mut waiting = self.waiting.lock();
             if waiting.len() == MOST_WAITING {
                 return Err(Error::new(libc::EAGAIN, "many MADs wait for their receivers"));
             }
@@ -78,8 +85,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a MAD into the ring of its receiver; false if there is no pair with that yet, which is asked for, or no room.
-    fn push_mad(&self, to: Receiver, payload: &[u8]) -> bool {
+    /// Puts a MAD into the ring of its receiver; false if there is no pair with that yet, which is asked for, or no
+    /// room.
+    fn push(&self, pairs: &Pairs, to: Receiver, payload: &[u8]) -> bool {
         let headers = Headers {
             bth: Bth { opcode: opcode::UD | opcode::SEND_ONLY, pkey: PKEY, dest_qpn: QPN, ..Bth::default() },
             deth: Some(Deth { qkey: QKEY, source_qpn: QPN }),
@@ -95,28 +103,28 @@ impl Engine {
             pushed != Err(Refused::Full)
         };
         match to {
-            Receiver::Process(peer) => match self.pair(peer) {
+            Receiver::Process(peer) => match pairs.get(peer) {
                 Some(pair) => push(&pair),
                 None => {
-                    self.want(peer);
+                    pairs.request(peer);
                     false
                 }
             },
             Receiver::Node(node) => {
                 let mut peers: Vec<PeerId> = (0..PROCESSES).map(|process| PeerId { node, process }).collect();
-                peers.retain(|peer| self.lives_somewhere(*peer));
+                peers.retain(|peer| pairs.has_process(*peer));
                 if peers.is_empty() {
                     return false;
                 }
-                let turn = self.mads.turn.fetch_add(1, Ordering::Relaxed) % peers.len();
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed) % peers.len();
                 peers.rotate_left(turn);
                 // The one whose turn it is may be reached the next time, if it is not now.
-                let first_is_there = self.pair(peers[0]).is_some() || !self.want(peers[0]);
-                let sent = peers.iter().filter_map(|peer| self.pair(*peer)).any(|pair| push(&pair));
+                let first_is_there = pairs.get(peers[0]).is_some() || !pairs.request(peers[0]);
+                let sent = peers.iter().filter_map(|peer| pairs.get(*peer)).any(|pair| push(&pair));
                 if !sent && !first_is_there {
-                    let others = peers[1..].iter().filter(|peer| self.pair(**peer).is_none());
+                    let others = peers[1..].iter().filter(|peer| pairs.get(**peer).is_none());
                     others.for_each(|peer| {
-                        self.want(*peer);
+                        pairs.request(*peer);
                     });
                 }
                 sent
@@ -125,26 +133,26 @@ impl Engine {
     }
 
     /// Tries again to send the MADs that wait. When it is to be called next.
-    pub fn push_waiting_mads(&self, now: u64) -> Option<u64> {
-        let mut waiting = self.mads.waiting.lock();
+    pub fn push_waiting(&self, pairs: &Pairs, now: u64) -> Option<u64> {
+        let mut waiting = self.waiting.lock();
         waiting.retain(|mad| {
             let is_late = now.saturating_sub(mad.since) > PATIENCE_NS;
             if is_late {
                 log::info!("a MAD is dropped: nobody takes it in the window ({:?})", mad.to);
             }
-            !is_late && !self.push_mad(mad.to, &mad.payload)
+            !is_late && !self.push(pairs, mad.to, &mad.payload)
         });
         (!waiting.is_empty()).then_some(now + AGAIN_NS)
     }
 
     /// A datagram for QP 1 has come by `pair`.
-    pub(super) fn management(&self, pair: &Pair, qkey: u32, route: &Route, payload: &[u8]) {
+    pub fn receive(&self, pairs: &Pairs, pair: &Pair, qkey: u32, route: &Route, payload: &[u8]) {
         let Some(mad) = Mad::try_from(payload).ok().filter(|_| qkey == QKEY) else { return };
         FIRST.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, payload.len() as u64));
         self.gsi.arrived(Message {
             origin: Origin::Carrier,
             // The one that leads there without a LID.
-            from: self.facts().gid(pair.peer.node),
+            from: pairs.facts().gid(pair.peer.node),
             to: route.dgid,
             flow_label: route.flow_label,
             traffic_class: route.traffic_class,

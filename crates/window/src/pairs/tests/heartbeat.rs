@@ -2,29 +2,29 @@
 
 use super::Two;
 use crate::pairs::block;
-use crate::pairs::pulse::{Pulse, SILENT};
+use crate::pairs::heartbeat::{Heartbeat, SILENT};
 use crate::pairs::ring::Outgoing;
 
 /// One of two processes, as far as it says and hears that they live.
 struct Side {
     outgoing: Outgoing,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
 }
 
 impl Side {
     fn new(two: &Two, node: usize) -> Side {
         let (from, at) = (&two.devices[node], two.block(0));
         let outgoing = Outgoing::new(from.channel(1 - node as u32).unwrap(), at, from.own().clone(), at);
-        Side { outgoing, pulse: Pulse::default() }
+        Side { outgoing, heartbeat: Heartbeat::default() }
     }
 
     fn says(&mut self) {
-        self.outgoing.tell(block::BEAT, self.pulse.beat().into());
+        self.outgoing.tell(block::BEAT, self.heartbeat.beat().into());
     }
 
     /// Whether the other is silent.
     fn looks(&mut self) -> bool {
-        self.pulse.look(self.outgoing.told(block::BEAT))
+        self.heartbeat.look(self.outgoing.told(block::BEAT))
     }
 }
 
@@ -60,8 +60,8 @@ fn who_has_never_said_anything_becomes_silent() {
 
 #[test]
 fn counts_that_wrap_are_new_ones() {
-    let mut pulse = Pulse::default();
+    let mut heartbeat = Heartbeat::default();
     for _ in 0..SILENT {
-        assert!(!pulse.look(u32::MAX) && !pulse.look(0));
+        assert!(!heartbeat.look(u32::MAX) && !heartbeat.look(0));
     }
 }

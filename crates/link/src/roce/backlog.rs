@@ -1,0 +1,49 @@
+//! How many packets of one peer process are deferred ([`super::rx`]), and since when.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vervain_transport::Nanos;
+
+/// Packets of one peer that wait at most; more are lost.
+const MAX_DEFERRED: u32 = 1024;
+/// How long packets for other QPs wait behind them.
+const ORDER_NS: u64 = 10_000_000;
+
+/// How many packets of one peer process are deferred. Of whoever receives alone, who has the packets.
+#[derive(Default)]
+pub(super) struct Backlog {
+    packets: AtomicU32,
+    /// When the first of them came.
+    since: AtomicU64,
+}
+
+impl Backlog {
+    /// Whether there is any.
+    #[inline]
+    pub(super) fn has_packets(&self) -> bool {
+        self.packets.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the first of them came a moment ago: packets for other QPs wait behind them.
+    #[inline]
+    pub(super) fn holds_others(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.since.load(Ordering::Relaxed)) < ORDER_NS
+    }
+
+    /// Counts one that came at `since`; false if there are too many.
+    pub(super) fn add(&self, since: Nanos) -> bool {
+        let packets = self.packets.load(Ordering::Relaxed);
+        if packets == MAX_DEFERRED {
+            return false;
+        }
+        if packets == 0 {
+            self.since.store(since, Ordering::Relaxed);
+        }
+        self.packets.store(packets + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// There is none any more.
+    pub(super) fn clear(&self) {
+        self.packets.store(0, Ordering::Relaxed);
+    }
+}
