@@ -4,7 +4,7 @@
 #
 #   scripts/mutate-cm.sh [NAME]...     all rules, or those named
 #
-# Each rule is a line of crates/cm/src that is replaced by another. The work is done in a copy below target/.
+# Each rule is a line of crates/protocols/cm/src that is replaced by another. The work is done in a copy below target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 copy=target/mutate-cm/copy
@@ -15,15 +15,15 @@ limit=${LIMIT:-120}
 export VERVAIN_SEEDS=${VERVAIN_SEEDS:-1000}
 wanted=("$@")
 work=$PWD/target/mutate-cm
-sources=$copy/crates/cm/src/machine
+sources=$copy/crates/protocols/cm/src/machine
 . scripts/mutate-rules.sh
 
 rm -rf "$copy"
 mkdir -p "$copy/crates" "$copy/tests"
 # What the simulation needs, as a workspace of its own.
 cp Cargo.lock "$copy"
-sed 's|^members = .*|members = ["crates/*"]|' Cargo.toml > "$copy/Cargo.toml"
-cp -r crates/wire crates/gsi crates/cm "$copy/crates"
+sed 's|^members = .*|members = ["crates/*/*"]|' Cargo.toml > "$copy/Cargo.toml"
+cp -r --parents crates/protocols/wire crates/protocols/gsi crates/protocols/cm "$copy"
 cp -r tests/seeds tests/skip "$copy/tests"
 
 # build: makes the test binaries of the copy; their paths.

@@ -4,7 +4,7 @@
 #
 #   scripts/mutate-model.sh [NAME]...     all rules, or those named
 #
-# Each rule is a line of crates/hca/src that is replaced by another. The work is done in a copy below target/.
+# Each rule is a line of crates/device/hca/src that is replaced by another. The work is done in a copy below target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 copy=target/mutate-model/copy
@@ -13,17 +13,15 @@ export CARGO_PROFILE_CHECKED_DEBUG=0 RUST_BACKTRACE=0
 limit=${LIMIT:-300}
 wanted=("$@")
 work=$PWD/target/mutate-model
-sources=$copy/crates/hca/src
+sources=$copy/crates/device/hca/src
 . scripts/mutate-rules.sh
 
 rm -rf "$copy"
 mkdir -p "$copy/crates" "$copy/tests"
 # What the models need, as a workspace of its own.
 cp Cargo.lock "$copy"
-sed 's|^members = .*|members = ["crates/config", "crates/iba", "tests/model"]|' Cargo.toml > "$copy/Cargo.toml"
-cp -r crates/config crates/iba "$copy/crates"
-mkdir "$copy/crates/hca"
-cp -r crates/hca/src "$copy/crates/hca"
+sed 's|^members = .*|members = ["crates/base/config", "crates/protocols/iba", "tests/model"]|' Cargo.toml > "$copy/Cargo.toml"
+cp -r --parents crates/base/config crates/protocols/iba crates/device/hca/src "$copy"
 cp -r tests/model "$copy/tests"
 
 # build: makes the test binary of the copy; its path.

@@ -4,7 +4,7 @@
 #
 #   scripts/mutate-transport.sh [NAME]...     all rules, or those named
 #
-# Each rule is a line of crates/transport/src that is replaced by another. The work is done in a copy below target/.
+# Each rule is a line of crates/protocols/transport/src that is replaced by another. The work is done in a copy below target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 copy=target/mutate/copy
@@ -16,15 +16,15 @@ limit=${LIMIT:-300}
 export VERVAIN_SEEDS=${VERVAIN_SEEDS:-2500}
 wanted=("$@")
 work=$PWD/target/mutate
-sources=$copy/crates/transport/src
+sources=$copy/crates/protocols/transport/src
 . scripts/mutate-rules.sh
 
 rm -rf "$copy"
 mkdir -p "$copy/crates"
 # The crates that the simulation needs, as a workspace of their own.
 cp Cargo.lock "$copy"
-sed 's|^members = .*|members = ["crates/*"]|' Cargo.toml > "$copy/Cargo.toml"
-cp -r crates/iba crates/wire crates/fault crates/transport "$copy/crates"
+sed 's|^members = .*|members = ["crates/*/*"]|' Cargo.toml > "$copy/Cargo.toml"
+cp -r --parents crates/protocols/iba crates/protocols/wire crates/protocols/fault crates/protocols/transport "$copy"
 mkdir "$copy/tests"
 cp -r tests/seeds tests/skip "$copy/tests"
 

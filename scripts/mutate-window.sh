@@ -4,7 +4,7 @@
 #
 #   scripts/mutate-window.sh [NAME]...     all rules, or those named
 #
-# Each rule is a line of crates/window/src/pairs that is replaced by another. The work is done in a copy below target/.
+# Each rule is a line of crates/base/window/src/pairs that is replaced by another. The work is done in a copy below target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 copy=target/mutate-window/copy
@@ -15,15 +15,15 @@ limit=${LIMIT:-120}
 export VERVAIN_SEEDS=${VERVAIN_SEEDS:-300}
 wanted=("$@")
 work=$PWD/target/mutate-window
-sources=$copy/crates/window/src/pairs
+sources=$copy/crates/base/window/src/pairs
 . scripts/mutate-rules.sh
 
 rm -rf "$copy"
 mkdir -p "$copy/crates" "$copy/tests"
 # What the simulation needs, as a workspace of its own.
 cp Cargo.lock "$copy"
-sed 's|^members = .*|members = ["crates/*"]|' Cargo.toml > "$copy/Cargo.toml"
-cp -r crates/window "$copy/crates"
+sed 's|^members = .*|members = ["crates/*/*"]|' Cargo.toml > "$copy/Cargo.toml"
+cp -r --parents crates/base/window "$copy"
 cp -r tests/seeds tests/skip "$copy/tests"
 
 # build: makes the test binaries of the copy; their paths.

@@ -17,7 +17,7 @@ mkdir -p "$root/bin" "$root/include" "$root/$lib/pkgconfig"
 put "$build/libacp.so" "$lib/libacp.so.3" 755
 ln -sfn libacp.so.3 "$root/$lib/libacp.so"
 for layer in bl ml; do put "$source/packaging/libacp.ld" "$lib/libacp$layer.so" 644; done
-put "$source/crates/libacp/include/acp.h" include/acp.h 644
+put "$source/crates/acp/libacp/include/acp.h" include/acp.h 644
 fill "$source/packaging/acp.pc.in" "$lib/pkgconfig/acp.pc" 644
 fill "$source/packaging/acpcc.in" bin/acpcc 755
 python=$("$source/scripts/python-directory.sh" "$prefix")

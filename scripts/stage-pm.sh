@@ -11,7 +11,7 @@ put() { # FILE NAME MODE
 mkdir -p "$root/include" "$root/$lib/pkgconfig"
 put "$build/libpm.so" "$lib/libpm.so.2" 755
 ln -sfn libpm.so.2 "$root/$lib/libpm.so"
-put "$source/crates/libpm/include/pm.h" include/pm.h 644
+put "$source/crates/pm/libpm/include/pm.h" include/pm.h 644
 sed -e "s|@PREFIX@|$prefix|g" -e "s|@LIB@|$lib|g" -e "s|@VERSION@|$version|g" "$source/packaging/pm.pc.in" \
     > "$root/$lib/pkgconfig/pm.pc.new"
 mv -f "$root/$lib/pkgconfig/pm.pc.new" "$root/$lib/pkgconfig/pm.pc"

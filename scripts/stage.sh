@@ -14,7 +14,7 @@ put "$build/vervain" bin/vervain 755
 "$source/scripts/stage-libs.sh" "$build" "$root/lib/vervain"
 "$source/scripts/stage-acp.sh" "$build" "$root" "$prefix" "$version" "$lib"
 "$source/scripts/stage-pm.sh" "$build" "$root" "$prefix" "$version" "$lib"
-put "$source/crates/libibverbs/include/vervain.h" include/vervain.h 644
+put "$source/crates/verbs/libibverbs/include/vervain.h" include/vervain.h 644
 sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" "$source/packaging/vervain.pc.in" > "$root/$lib/pkgconfig/vervain.pc.new"
 mv -f "$root/$lib/pkgconfig/vervain.pc.new" "$root/$lib/pkgconfig/vervain.pc"
 "$build/vervain" man "$root/share/man/man1"

@@ -10,7 +10,7 @@
 #include "clock.h"
 #include "verbs.h"
 
-#include "../../crates/libibverbs/include/vervain.h"
+#include "../../crates/verbs/libibverbs/include/vervain.h"
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>

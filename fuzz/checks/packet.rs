@@ -1,5 +1,5 @@
 //! What holds for any bytes that claim to be a packet. The fuzz target `packet` and the bounded run in
-//! `crates/wire/tests/mutated.rs` call this.
+//! `crates/protocols/wire/tests/mutated.rs` call this.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

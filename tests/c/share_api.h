@@ -1,4 +1,4 @@
-/* What the device asks for places in shared memory: crates/share/src/api.rs, whose tests compare it with this header. */
+/* What the device asks for places in shared memory: crates/base/share/src/api.rs, whose tests compare it with this header. */
 #ifndef SHARE_API_H
 #define SHARE_API_H
 

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "vt_duo.h"
 
-#include "../../crates/libibverbs/include/vervain.h"
+#include "../../crates/verbs/libibverbs/include/vervain.h"
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>

@@ -4,7 +4,7 @@
 
 #include "vt.h"
 
-#include "../../crates/libibverbs/include/vervain.h"
+#include "../../crates/verbs/libibverbs/include/vervain.h"
 
 /* Not linked: the library that a program is compiled with has no such functions. */
 extern int (*vt_vstop)(struct ibv_context *, const struct vervain_stop_attr *);

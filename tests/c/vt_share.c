@@ -1,5 +1,5 @@
 /* vt_share: memory for the tests, private, or (VT_SHARED=1) in a sealed memfd that the device is told of by the symbol
- * through which the preload tells it of shared memory (crates/share/src/api.rs). So the ways to mapped memory are tested
+ * through which the preload tells it of shared memory (crates/base/share/src/api.rs). So the ways to mapped memory are tested
  * whatever the preload serves. Without VT_SHARED the preload's own symbol is passed on. */
 #define _GNU_SOURCE
 #include "share_api.h"

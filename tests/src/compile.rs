@@ -313,8 +313,13 @@ fn object_of(compiler: &str, options: &[&str], source: &Path) -> PathBuf {
     headers.retain(|path| path.extension().is_some_and(|e| e == "h"));
     headers.sort();
     let verbs = PathBuf::from("/usr/include/infiniband/verbs.h");
-    let ours = ["libacp/include/acp.h", "libpm/include/pm.h", "libibverbs/include/vervain.h", "../tests/pm/mpi/mpi.h"]
-        .map(|header| Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(header));
+    let ours = [
+        "acp/libacp/include/acp.h",
+        "pm/libpm/include/pm.h",
+        "verbs/libibverbs/include/vervain.h",
+        "../tests/pm/mpi/mpi.h",
+    ]
+    .map(|header| Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(header));
     for file in std::iter::once(source).chain(headers.iter().chain([&verbs]).chain(&ours).map(PathBuf::as_path)) {
         // A machine without the header compiles only what does without.
         std::fs::read(file).unwrap_or_default().hash(&mut hasher);

@@ -11,7 +11,7 @@ use syn::visit::Visit;
 #[path = "structure/limits.rs"]
 mod limits;
 
-/// The rooms of `crates/hca/src`, each of which may use those before it.
+/// The rooms of `crates/device/hca/src`, each of which may use those before it.
 const ROOMS: [&str; 17] = [
     "error",
     "host",
@@ -158,9 +158,45 @@ fn reached<'a>(graph: &'a Graph, from: &'a str) -> BTreeSet<&'a str> {
     seen
 }
 
+/// The folders of `crates`, each of which may use those before it.
+const FOLDERS: [&str; 10] =
+    ["base", "protocols", "device", "verbs", "stand-ins", "rdmacm", "jobs", "acp", "pm", "tools"];
+
+/// The folders of all crates.
+fn crates() -> Vec<PathBuf> {
+    let inside = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
+    };
+    inside(&root().join("crates")).iter().flat_map(|folder| inside(folder)).collect()
+}
+
+#[test]
+fn folders_use_those_before_them() {
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    let floor = |package: &Path| {
+        let folder = name(package.parent().expect("a folder"));
+        FOLDERS.iter().position(|f| *f == folder).unwrap_or_else(|| panic!("crates/{folder} is no floor"))
+    };
+    let floors: BTreeMap<String, usize> = crates().iter().map(|package| (name(package), floor(package))).collect();
+    let mut upward = Vec::new();
+    for package in crates() {
+        let manifest = fs::read_to_string(package.join("Cargo.toml")).expect("Cargo.toml");
+        for line in manifest.lines() {
+            let Some((used, _)) = line.strip_prefix("vervain-").and_then(|rest| rest.split_once([' ', '.'])) else {
+                continue;
+            };
+            // What is not there is a helper of the tests.
+            if floors.get(used).is_some_and(|used| *used > floor(&package)) {
+                upward.push(format!("{} uses {used}", name(&package)));
+            }
+        }
+    }
+    assert_eq!(upward, Vec::<String>::new(), "crates of later folders");
+}
+
 #[test]
 fn rooms_of_the_device_model_use_those_before_them() {
-    let graph = graph(&parse(&root().join("crates/hca")));
+    let graph = graph(&parse(&root().join("crates/device/hca")));
     let rank = |module: &str| {
         let room = module.split("::").next().expect("a name");
         ROOMS.iter().position(|r| *r == room).unwrap_or_else(|| panic!("{room} is no room"))
@@ -175,7 +211,7 @@ fn rooms_of_the_device_model_use_those_before_them() {
 
 /// Types of `vervain-iba`, and the crates over it, none of which has another by that name.
 const WORDS: [&str; 6] = ["Nak", "Opcode", "Request", "Right", "Status", "Flush"];
-const SPEAKERS: [&str; 5] = ["wire", "transport", "hca", "link", "verbs"];
+const SPEAKERS: [&str; 5] = ["protocols/wire", "protocols/transport", "device/hca", "device/link", "verbs/verbs"];
 
 /// The names of a file's types, but for those of tests.
 #[derive(Default)]
@@ -242,8 +278,7 @@ fn unsafe_code_is_where_the_design_allows_it() {
     }
     let allowed = may_be_unsafe();
     let mut found = BTreeSet::new();
-    for entry in fs::read_dir(root().join("crates")).expect("crates") {
-        let folder = entry.expect("an entry").path();
+    for folder in crates() {
         let mut files = Vec::new();
         if folder.join("src").is_dir() {
             sources(&folder.join("src"), &mut files);
@@ -357,7 +392,7 @@ const MAY_BE_CANCELLATION_POINTS: [(&str, &str); 20] = [
 
 #[test]
 fn verbs_are_no_cancellation_points() {
-    let crates = root().join("crates");
+    let crates = root().join("crates/device");
     let mut found = BTreeSet::new();
     for name in ["hca", "link"] {
         let mut files = Vec::new();

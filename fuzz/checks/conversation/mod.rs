@@ -1,5 +1,5 @@
 //! Any sequence of packets into a QP, between posts, timeouts and full send buffers. The fuzz target `conversation` and the
-//! bounded run in `crates/transport/tests/conversation.rs` call [`check`]. The rules are in the two hosts, which are all
+//! bounded run in `crates/protocols/transport/tests/conversation.rs` call [`check`]. The rules are in the two hosts, which are all
 //! that a QP can act on: [`sender`] and [`receiver`]; and at the end of [`Conversation::run`].
 
 mod receiver;

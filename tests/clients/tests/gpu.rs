@@ -1,5 +1,5 @@
 //! Memory of a GPU, with a stand-in for its driver (`tests/c/stand_in_cuda.c`), whose memory is the process's own:
-//! `crates/rdma` allocates, registers and frees it, `vervain bench` measures it, and what is missing is said. No GPU has
+//! `crates/verbs/rdma` allocates, registers and frees it, `vervain bench` measures it, and what is missing is said. No GPU has
 //! a part in it. The tests that need a device are marked as ignored; the others run this binary under `vervain run`, and
 //! have it run them.
 

@@ -71,7 +71,7 @@ fn gdb_finds_the_lines_of_what_was_stripped() {
     assert!(before.contains("ibv_open_device") && !before.contains("context.rs"), "{before}");
     // Over the tarball, and by build ID.
     unpack(&make("packages-debug", dir.path(), "022"), &place);
-    assert!(lines().contains("crates/verbs/src/context.rs"), "{}", lines());
+    assert!(lines().contains("crates/verbs/verbs/src/context.rs"), "{}", lines());
     fs::remove_dir_all(root.join("lib/vervain/.debug")).expect("what was unpacked");
     let deb = fs::read_dir(dir.path()).expect("the packages").flatten().map(|entry| entry.path());
     let deb =
@@ -80,5 +80,5 @@ fn gdb_finds_the_lines_of_what_was_stripped() {
     run("dpkg-deb", &[&"--extract", &deb, &installed]);
     let directory = format!("set debug-file-directory {}/usr/lib/debug", installed.display());
     let by_id = run("gdb", &[&"-q", &"-batch", &"-iex", &directory, &"-ex", &"info line ibv_open_device", &library]);
-    assert!(by_id.output.contains("crates/verbs/src/context.rs"), "{}", by_id.output);
+    assert!(by_id.output.contains("crates/verbs/verbs/src/context.rs"), "{}", by_id.output);
 }

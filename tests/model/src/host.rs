@@ -2,10 +2,10 @@
 
 pub(crate) mod atomic;
 pub(crate) mod barrier;
-#[path = "../../../crates/hca/src/host/bits.rs"]
+#[path = "../../../crates/device/hca/src/host/bits.rs"]
 pub(crate) mod bits;
 pub(crate) mod clock;
-#[path = "../../../crates/hca/src/host/dense.rs"]
+#[path = "../../../crates/device/hca/src/host/dense.rs"]
 pub(crate) mod dense;
 pub(crate) mod lock;
 pub(crate) mod prefetch;

@@ -12,7 +12,7 @@ mod check;
 #[allow(dead_code, reason = "as above")]
 mod cq;
 mod device;
-#[path = "../../../crates/hca/src/error.rs"]
+#[path = "../../../crates/device/hca/src/error.rs"]
 #[allow(dead_code, reason = "as above")]
 mod error;
 #[allow(dead_code, reason = "as above")]
@@ -20,7 +20,7 @@ mod host;
 mod memory;
 #[allow(dead_code, reason = "as above")]
 mod process;
-#[path = "../../../crates/hca/src/rq/mod.rs"]
+#[path = "../../../crates/device/hca/src/rq/mod.rs"]
 #[allow(dead_code, reason = "as above")]
 mod rq;
 mod thread;

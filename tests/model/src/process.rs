@@ -1,6 +1,6 @@
 //! The process.
 
-#[path = "../../../crates/hca/src/process/gate.rs"]
+#[path = "../../../crates/device/hca/src/process/gate.rs"]
 pub(crate) mod gate;
 
 use crate::arena::layout::{CqeRing, Inline, Shared};

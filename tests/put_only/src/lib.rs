@@ -5,7 +5,7 @@ pub mod carrier;
 pub mod window;
 
 /// The exports of the library, as it is.
-#[path = "../../../crates/libibverbs/src/lib.rs"]
+#[path = "../../../crates/verbs/libibverbs/src/lib.rs"]
 mod exports;
 
 extern "C" fn loaded() {

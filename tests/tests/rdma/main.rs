@@ -1,4 +1,4 @@
-//! `crates/rdma` over the device: every operation with its data, errors, events. The tests that need a device are
+//! `crates/verbs/rdma` over the device: every operation with its data, errors, events. The tests that need a device are
 //! marked as ignored; those at the end of this file run this binary under `vervain run`, by memory, in packets and on
 //! InfiniBand, and have it run them.
 

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use syn::visit::Visit;
 
-use super::{Graph, Sources, graph, is_test, parse, reached, root, sources};
+use super::{Graph, Sources, crates, graph, is_test, parse, reached, sources};
 
 /// Columns that a line with a comment may have.
 const COLUMNS: usize = 120;
@@ -80,22 +80,11 @@ const SPREAD_TYPES: &[(&str, usize)] = &[
 ];
 
 /// Crates with larger circles: files of each, the largest first.
-const LARGE_CIRCLES: &[(&str, &[usize])] = &[
-    ("hca", &[10]),
-    ("job", &[13]),
-    ("rdma", &[12]),
-    ("rdmacm", &[10]),
-    ("share", &[13]),
-    ("verbs", &[15]),
-];
+const LARGE_CIRCLES: &[(&str, &[usize])] =
+    &[("hca", &[10]), ("job", &[13]), ("rdma", &[12]), ("rdmacm", &[10]), ("share", &[13]), ("verbs", &[15])];
 
 /// Folders that have entries of their own for comments, apart from their crates.
 const ROOMS: [&str; 2] = ["hca/src/qp", "hca/src/responder"];
-
-fn crates() -> Vec<PathBuf> {
-    let all = fs::read_dir(root().join("crates")).expect("crates");
-    all.map(|entry| entry.expect("an entry").path()).collect()
-}
 
 fn crate_name(folder: &Path) -> String {
     folder.file_name().expect("a name").to_string_lossy().into_owned()
@@ -117,7 +106,7 @@ fn comment_lines(is_wrong: impl Fn(&str) -> bool) -> BTreeMap<String, usize> {
         let mut files = Vec::new();
         sources(&folder, &mut files);
         for file in files {
-            let within = file.strip_prefix(root().join("crates")).expect("below it").with_extension("");
+            let within = file.strip_prefix(folder.parent().expect("a floor")).expect("below it").with_extension("");
             let room = ROOMS.into_iter().find(|room| within.starts_with(room));
             let name = room.map_or_else(|| crate_name(&folder), str::to_owned);
             let text = fs::read_to_string(&file).expect("a source");
