@@ -78,3 +78,48 @@ pub fn check_exports(name: &str, manifest_dir: &str) -> Result<(), String> {
         Err(format!("{name}: missing {missing:?}, too many {surplus:?}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_library_defines_has_its_versions_and_nothing_else_is_listed() {
+        const SOURCE: &str = r#"
+            int puts(const char *);
+            int old_f(void) { return puts("old"); }
+            int new_f(void) { return puts("new"); }
+            int g(void) { return 0; }
+            int data = 1;
+            int plain(void) { return 0; }
+            __attribute__((visibility("hidden"))) int hidden(void) { return 0; }
+            __asm__(".symver old_f, f@ONE");
+            __asm__(".symver new_f, f@@TWO");
+        "#;
+        let dir = tempfile::tempdir().unwrap();
+        let [source, script, library] = ["a.c", "a.map", "liba.so"].map(|name| dir.path().join(name));
+        fs::write(&source, SOURCE).unwrap();
+        fs::write(&script, "ONE { global: data; local: old_f; new_f; };\nTWO { g; } ONE;\n").unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", &format!("-Wl,--version-script={}", script.display()), "-o"]);
+        cc.args([&library, &source]);
+        assert!(cc.status().unwrap().success());
+        let found = versioned_exports(&library).unwrap();
+        assert_eq!(
+            found.iter().map(String::as_str).collect::<Vec<_>>(),
+            ["data@@ONE", "f@@TWO", "f@ONE", "g@@TWO", "plain"]
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("text", &b"#!/bin/sh\n"[..]), ("torn", b"\x7fELF\x02\x01\x01"), ("empty", b"")] {
+            let file = dir.path().join(name);
+            fs::write(&file, text).unwrap();
+            let error = versioned_exports(&file).unwrap_err();
+            assert!(error.contains(file.to_str().unwrap()), "{error}");
+        }
+        assert!(versioned_exports(&dir.path().join("none")).unwrap_err().contains("none"));
+    }
+}
