@@ -352,6 +352,17 @@ mod tests {
     }
 
     #[test]
+    fn the_stretch_is_by_the_t_of_the_textbook() {
+        // Two-sided 95 %, by degrees of freedom.
+        for (freedom, t) in [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)] {
+            let runs = freedom + 1;
+            let expected = t / Z * (f64::from(runs) / f64::from(freedom)).sqrt();
+            let found = stretch(runs as usize);
+            assert!((found / expected - 1.0).abs() < 0.01, "{runs} runs: {found}, not {expected}");
+        }
+    }
+
+    #[test]
     fn quantiles_lie_between_neighbours() {
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&mut [4.0, 1.0]), 2.5);
