@@ -4,6 +4,8 @@ use std::env;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use vervain_config::bytes;
+
 use crate::error::{Error, Result};
 
 /// Bytes of the user's starter memory unless the job says otherwise.
@@ -72,7 +74,7 @@ impl Settings {
         let mut settings = Self::default();
         for (size, name) in settings.starter.iter_mut().zip(STARTERS) {
             if let Some(text) = text(name)? {
-                *size = bytes(&text).filter(|size| *size <= MAX_STARTER).ok_or_else(|| {
+                *size = bytes(text.as_bytes()).filter(|size| *size <= MAX_STARTER).ok_or_else(|| {
                     Error::refused(format!(
                         "{name}={text} is no size: a number of bytes, with k, M or G behind it, up to 1024G"
                     ))
@@ -80,7 +82,7 @@ impl Settings {
             }
         }
         if let Some(text) = text("ACP_HEAP")? {
-            settings.heap = bytes(&text).ok_or_else(|| {
+            settings.heap = bytes(text.as_bytes()).ok_or_else(|| {
                 Error::refused(format!("ACP_HEAP={text} is no size: a number of bytes, with k, M or G behind it"))
             })?;
         }
@@ -112,18 +114,6 @@ impl Settings {
     }
 }
 
-/// A number of bytes: "4096", "64k", "1M", "2G", in powers of 1024.
-fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let (digits, shift) = match text.char_indices().last()? {
-        (at, 'k' | 'K') => (&text[..at], 10),
-        (at, 'm' | 'M') => (&text[..at], 20),
-        (at, 'g' | 'G') => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,7 +127,7 @@ mod tests {
         assert_eq!(of(&[]).unwrap(), Settings::default());
         let set = of(&[("ACP_STARTER_MEMORY", "64k"), ("ACP_STARTER_MEMORY_CL", "0"), ("ACP_STARTER_MEMORY_DL", "2G")]);
         assert_eq!(set.unwrap().starter, [65536, 0, 2 << 30]);
-        for wrong in ["-1", "1T", "k", "1.5M", "99999999999999999999", "2048G"] {
+        for wrong in ["-1", "2T", "k", "1.5M", "99999999999999999999", "2048G"] {
             let error = of(&[("ACP_STARTER_MEMORY_CL", wrong)]).unwrap_err().to_string();
             assert!(error.contains("ACP_STARTER_MEMORY_CL") && error.contains(wrong), "{error}");
         }

@@ -8,6 +8,7 @@
 mod board;
 mod choices;
 mod config;
+mod size;
 mod table;
 mod unknown;
 mod variable;
@@ -16,7 +17,8 @@ mod window;
 pub use board::{Links, Peach2, Without};
 pub use choices::{LinkChoice, LinkLayer, LogLevel, MemoryWay, Share, Switch};
 pub use config::{Config, is_log_level_chosen, log_level};
+pub use size::bytes;
 pub use table::*;
 pub use unknown::{PREFIX, Unknown, nearest};
-pub use variable::{Choice, Opt, Reader, Setter, Syntax, Variable, Wrong, bytes};
+pub use variable::{Choice, Opt, Reader, Setter, Syntax, Variable, Wrong};
 pub use window::{WindowSpec, WrongWord};

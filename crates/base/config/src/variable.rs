@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, OsString};
 use std::fmt::{self, Write};
 
+use crate::size::bytes;
 use crate::window::WrongWord;
 
 /// An environment variable.
@@ -84,7 +85,7 @@ pub enum Syntax {
         /// The largest.
         most: u32,
     },
-    /// A number of bytes, with a suffix if wanted: see [`bytes()`].
+    /// A number of bytes, with a unit if wanted: see [`bytes()`].
     Bytes,
     /// Any text; this describes it. The code that uses the value reports a wrong one.
     Text(&'static str),
@@ -137,21 +138,6 @@ impl fmt::Display for Syntax {
             Syntax::Text(text) => f.write_str(text),
         }
     }
-}
-
-/// Bytes, with a suffix of K, M, G or T (powers of 1024) if wanted; `None` for anything else.
-pub fn bytes(text: &[u8]) -> Option<usize> {
-    let (digits, shift) = match text.last()? {
-        b'K' | b'k' => (&text[..text.len() - 1], 10),
-        b'M' | b'm' => (&text[..text.len() - 1], 20),
-        b'G' | b'g' => (&text[..text.len() - 1], 30),
-        b'T' | b't' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 impl Variable {
@@ -238,16 +224,6 @@ impl std::error::Error for Wrong<'_> {}
 mod tests {
     use super::*;
     use crate::{DEVICES, FORK_LIMIT, LINK};
-
-    #[test]
-    fn sizes_are_read_with_and_without_a_suffix() {
-        assert_eq!(bytes(b"4096"), Some(4096));
-        assert_eq!(bytes(b"512M"), Some(512 << 20));
-        assert_eq!(bytes(b"0"), Some(0));
-        for wrong in [&b"G"[..], b"", b"-1", b"1.5G", b"4GB", b"99999999999T"] {
-            assert_eq!(bytes(wrong), None);
-        }
-    }
 
     #[test]
     fn a_wrong_value_is_one_sentence_that_says_what_it_can_be() {

@@ -3,7 +3,7 @@
 
 use crate::board::Peach2;
 use crate::choices::Switch;
-use crate::variable::bytes;
+use crate::size::bytes;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -71,7 +71,7 @@ impl WindowSpec {
     fn set(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
         let is_on = || Switch::of(value).map(|switch| switch == Switch::On);
         match name {
-            b"size" => self.size = Some(bytes(value)? as u64),
+            b"size" => self.size = Some(bytes(value)?),
             b"node" => self.node = Some(std::str::from_utf8(value).ok()?.parse().ok()?),
             b"heap" if value == b"gpu" => {
                 self.peach2.as_mut()?.gpu_heap = true;

@@ -184,7 +184,7 @@ impl Settings {
         }
         let (machine, swap) = machine_memory();
         let memory = machine.min(group_memory().unwrap_or(usize::MAX));
-        let fork_limit = asked(&FORK_LIMIT, bytes)?.unwrap_or(memory / 4);
+        let fork_limit = asked(&FORK_LIMIT, |value| usize::try_from(bytes(value)?).ok())?.unwrap_or(memory / 4);
         let largest = match first_byte(c"/proc/sys/vm/overcommit_memory") {
             Some(b'2') => return Err(Off::StrictOvercommit),
             Some(b'1') => usize::MAX,

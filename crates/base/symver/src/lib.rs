@@ -11,7 +11,7 @@
 //! cdylib of a package, so each stand-in is a package; all that it has of its own is a [`Table`], and what turns that
 //! into a library lies in the directory stand-in beside this crate's source. It knows nothing of verbs.
 
-pub mod readelf;
+pub mod exports;
 mod script;
 mod table;
 mod unsupported;

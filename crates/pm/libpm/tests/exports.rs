@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vervain_symver::readelf::{check_exports, expected_exports};
+use vervain_symver::exports::{check_exports, expected_exports};
 
 #[test]
 fn the_exports_are_those_of_the_list() {

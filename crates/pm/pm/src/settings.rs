@@ -3,6 +3,8 @@
 use std::env;
 use std::ffi::OsString;
 
+use vervain_config::bytes;
+
 use crate::error::{Error, Result};
 
 /// How a context is set up. All nodes must have the same MTU.
@@ -91,7 +93,8 @@ impl Settings {
     /// Sets what the variable `name` does, which the user knows as `called`.
     fn set(&mut self, name: &str, called: &str, text: &str) -> Result<()> {
         let size = |least: usize, most: usize| {
-            bytes(text).filter(|size| (least..=most).contains(size)).ok_or_else(|| {
+            let size = bytes(text.as_bytes()).and_then(|size| usize::try_from(size).ok());
+            size.filter(|size| (least..=most).contains(size)).ok_or_else(|| {
                 Error::invalid(format!(
                     "{called}={text} is no size: a number of bytes, with k or M behind it, from {least} to {most}"
                 ))
@@ -149,17 +152,6 @@ impl Settings {
     pub(crate) fn agreed(&self) -> Vec<u8> {
         format!("pm {} mtu {}", env!("CARGO_PKG_VERSION"), self.mtu).into_bytes()
     }
-}
-
-/// A number of bytes: "4096", "64k", "8M", in powers of 1024.
-fn bytes(text: &str) -> Option<usize> {
-    let text = text.trim();
-    let (digits, shift) = match text.char_indices().last()? {
-        (at, 'k' | 'K') => (&text[..at], 10),
-        (at, 'm' | 'M') => (&text[..at], 20),
-        _ => (text, 0),
-    };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]

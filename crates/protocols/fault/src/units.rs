@@ -50,7 +50,9 @@ pub(crate) fn rate(text: &str) -> Option<u64> {
     scaled(text, "bit").filter(|&rate| rate > 0)
 }
 
-/// Bytes: `B`, `kB`, `MB`, `GB`.
+/// Bytes: `B`, `kB`, `MB`, `GB`, in powers of 1000 as [`rate`]: queue by rate is the time that a packet waits. Sizes of
+/// memory are in powers of 1024 (`crates/config/src/size.rs`). No unit but `B` is in both grammars, so no text has two
+/// values.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     scaled(text, "B")
 }
@@ -78,6 +80,7 @@ mod tests {
         assert_eq!(time("0"), Some(0));
         assert_eq!(rate("2.5Gbit"), Some(2_500_000_000));
         assert_eq!(bytes("256kB"), Some(256_000));
+        assert_eq!([bytes("5B"), bytes("1.3MB"), bytes("2GB")], [Some(5), Some(1_300_000), Some(2_000_000_000)]);
         assert_eq!(span("1ms..2s", time), Some(Span { low: 1_000_000, high: 2_000_000_000 }));
         assert_eq!(probability("100%"), Some(Probability::ALWAYS));
     }
@@ -91,5 +94,8 @@ mod tests {
         assert_eq!(probability("101%"), None);
         assert_eq!(probability("0.5"), None);
         assert_eq!(rate("0bit"), None);
+        for text in ["5", "64K", "64k", "64KiB", "64KB", "64kb", "64 kB", "1TB"] {
+            assert_eq!(bytes(text), None, "{text}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The exports of the built library are those of rdma-core's, name by name and version by version.
 
-use vervain_symver::readelf::check_exports;
+use vervain_symver::exports::check_exports;
 
 #[test]
 fn the_exports_are_those_of_rdma_core() {

@@ -223,8 +223,7 @@ impl StarterOptions {
 fn starter_memory(text: &str) -> Result<u64, String> {
     // ACP's own limit.
     const MOST: u64 = 1 << 40;
-    let bytes = vervain_config::bytes(text.as_bytes()).and_then(|bytes| u64::try_from(bytes).ok());
-    bytes
+    vervain_config::bytes(text.as_bytes())
         .filter(|bytes| *bytes <= MOST)
         .ok_or_else(|| "it can be a number of bytes, such as 4096, 64k or 1G, up to 1024G".to_owned())
 }
@@ -367,7 +366,7 @@ mod tests {
                 ("ACP_STARTER_MEMORY_DL", "1099511627776".into())
             ]
         );
-        for wrong in ["", "-1", "k", "1.5M", "1025G", "99999999999999999999", "4 k"] {
+        for wrong in ["", "-1", "k", "1.5M", "1025G", "99999999999999999999", "4 kB"] {
             assert!(options(&["--starter", wrong]).is_err(), "{wrong}");
         }
     }

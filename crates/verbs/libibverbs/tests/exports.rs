@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use vervain_symver::readelf::{check_exports, expected_exports};
+use vervain_symver::exports::{check_exports, expected_exports};
 
 #[test]
 fn the_exports_are_those_of_rdma_core_and_vervains_own() {

@@ -23,7 +23,7 @@ impl Package {
         for dir in ["vervain", "wheel", "environment", "caller/own"] {
             fs::create_dir_all(package.path(dir)).unwrap();
         }
-        let preload = vervain_symver::readelf::built_library("libvervain_preload.so").unwrap();
+        let preload = vervain_symver::exports::built_library("libvervain_preload.so").unwrap();
         fs::copy(preload, package.path("vervain/libvervain_preload.so")).unwrap();
         fs::write(package.path("versions"), "IBVERBS_1.1 { global: ibv_who; };").unwrap();
         let versions = format!("-Wl,--version-script={}", package.path("versions").display());

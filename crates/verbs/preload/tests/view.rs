@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 fn preload() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| vervain_symver::readelf::built_library("libvervain_preload.so").expect("it builds"))
+    LIBRARY.get_or_init(|| vervain_symver::exports::built_library("libvervain_preload.so").expect("it builds"))
 }
 
 /// A tree as `vervain run` makes it, with one device.

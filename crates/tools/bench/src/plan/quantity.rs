@@ -41,20 +41,9 @@ impl Quantity {
         (self.least..=self.most).contains(&number).then_some(number)
     }
 
-    /// One number, with its unit where it has one. K is 1024: as everywhere in the field.
+    /// One number; a size with its unit where it has one.
     pub(super) fn number(self, text: &str) -> Option<u64> {
-        let text = text.trim();
-        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-        let shift = match (unit.trim_start().to_ascii_lowercase().as_str(), self.is_size) {
-            ("", _) => 0,
-            (_, false) => return None,
-            ("b", _) => 0,
-            ("k" | "kib", _) => 10,
-            ("m" | "mib", _) => 20,
-            ("g" | "gib", _) => 30,
-            _ => return None,
-        };
-        digits(number)?.checked_mul(1 << shift)
+        if self.is_size { vervain_config::bytes(text.as_bytes()) } else { digits(text.trim()) }
     }
 
     /// "1 B to 2 GiB".

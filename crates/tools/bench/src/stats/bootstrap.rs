@@ -23,6 +23,7 @@
 //! interval is that of its own parts only.
 
 use fastrand::Rng;
+use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::case::{Case, Measure};
 use crate::results::Run;
@@ -91,18 +92,12 @@ fn interval(mut draws: Vec<f64>, value: f64) -> (f64, f64) {
 
 /// The factor by which an interval of this number of runs has to be wider than the percentiles of the bootstrap.
 fn stretch(runs: usize) -> f64 {
-    /// Student's t, two-sided 95 %, of 1 to 4 degrees of freedom.
-    const T: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
     if runs < 2 {
         return 1.0;
     }
     let freedom = (runs - 1) as f64;
-    // Abramowitz and Stegun 26.7.5; wrong by less than 1 % from five degrees on.
-    let series = || {
-        let z2 = Z * Z;
-        Z + Z * (z2 + 1.0) / (4.0 * freedom) + Z * (5.0 * z2 * z2 + 16.0 * z2 + 3.0) / (96.0 * freedom * freedom)
-    };
-    let t = T.get(runs - 2).copied().unwrap_or_else(series);
+    let distribution = StudentsT::new(0.0, 1.0, freedom).expect("a degree of freedom at least");
+    let t = distribution.inverse_cdf(0.975);
     t / Z * (runs as f64 / freedom).sqrt()
 }
 
@@ -349,6 +344,17 @@ mod tests {
         assert!(stretches.is_sorted_by(|a, b| a > b), "{stretches:?}");
         assert!((stretches[0] - 9.17).abs() < 0.01 && stretches[97] < 1.02, "{stretches:?}");
         assert_eq!(stretch(1), 1.0);
+    }
+
+    #[test]
+    fn the_stretch_is_by_the_t_of_the_textbook() {
+        // Two-sided 95 %, by degrees of freedom.
+        for (freedom, t) in [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)] {
+            let runs = freedom + 1;
+            let expected = t / Z * (f64::from(runs) / f64::from(freedom)).sqrt();
+            let found = stretch(runs as usize);
+            assert!((found / expected - 1.0).abs() < 5e-4, "{runs} runs: {found}, not {expected}");
+        }
     }
 
     #[test]
