@@ -242,7 +242,7 @@ impl Responder {
     #[inline(never)]
     fn not_as_usual(&self) -> Option<Barred> {
         if gate::is_saved(&self.switch) {
-            // Whether or not the process has ended, it may be restored.
+            // Stopped rather than silent, even if the process has ended: it may be restored.
             return Some(Barred::Stopped);
         }
         let state = self.qp.state.load(Ordering::Acquire);

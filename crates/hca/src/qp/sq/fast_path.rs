@@ -306,8 +306,8 @@ impl SendQueue {
     ) -> Option<u32> {
         let (data, wqe) = (w.data(), receive.claimed?);
         let mut message = Inline::default();
-        // SAFETY: the local side was checked against its key, or the data is inline; the other is as long as what is
-        // inline.
+        // SAFETY: the local side was checked against its key, or the data is inline; the other has room
+        // for the longest inline message.
         unsafe { guarded::copy(local, message.as_mut_ptr().cast(), data.length as usize) }.ok()?;
         let receipt = self.receipt(qp, w, &data, with_imm);
         receive.wake_call = target.publish_inline(wqe, &receipt, &message, w.flags() & send_flags::SOLICITED != 0);
