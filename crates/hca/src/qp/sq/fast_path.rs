@@ -47,7 +47,8 @@ pub(crate) struct FastPath {
 }
 
 impl FastPath {
-    /// The state for a QP without requests. It reads one piece of data, and does not check again that the QP takes any.
+    /// The state for a QP without requests. The fast path reads one piece of data, and does not check later that the QP
+    /// takes any.
     pub(crate) fn new(qp_type: QpType, max_send_sge: u32) -> FastPath {
         let by_memory = if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 };
         FastPath { opcodes: by_memory, by_memory, room: 0, left: 0, unseen: 1 }

@@ -127,7 +127,7 @@ impl SendQueue {
         }
         let may_go_on = qp.state() == QpState::Rts || self.has_begun();
         let e = &self.exec;
-        // A request that waits for any other reason is looked at again later.
+        // Without looks it has not been tried. A request that was tried and waits for another reason does not count.
         let is_due = e.handshake_until != 0 || e.asked.is_some() || e.looks == 0;
         !self.wq.is_empty() && may_go_on && is_due
     }

@@ -17,8 +17,8 @@ use vervain_iba::{Nak, Opcode, QpType, Right, Status, access, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
-/// Base of the delay before the progress thread looks again after silence, at a missing receive or at a request to the
-/// owner, in ns. The delay doubles with each look, up to `LAST_LOOK_NS`.
+/// Base of the delay before the progress thread looks again, in ns, while the peer is silent, has no receive, or is in
+/// the handshake. The delay doubles with each look, up to `LAST_LOOK_NS`.
 const FIRST_LOOK_NS: u64 = 50_000;
 const LAST_LOOK_NS: u64 = 1_000_000;
 /// Longest delay before a look at a stopped peer, in ns; a peer that goes on announces it.
