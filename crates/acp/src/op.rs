@@ -184,7 +184,7 @@ pub(crate) struct Op {
     pub work: Work,
     pub step: Step,
     pub place: Place,
-    /// True: it must wait in the send queue until earlier requests are over.
+    /// True: it must wait in the send queue until earlier Reads and atomics are over.
     pub fenced: bool,
     /// True: the word of 4 bytes is the upper half of its 8.
     pub upper: bool,

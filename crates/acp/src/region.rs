@@ -13,7 +13,7 @@ use crate::world::{Key, World};
 /// Memory of this rank, zero at first, that all ranks can access while it lives. No reference into it is ever made,
 /// since peers may store to it at any time: [`World::read`] and [`World::write`] copy.
 ///
-/// Dropping it waits for this rank's operations; later operations of other ranks that name it break the job.
+/// Dropping it waits for this rank's operations; operations of other ranks that still name it break the job.
 pub struct Region<'w> {
     world: &'w World,
     key: Key,

@@ -360,7 +360,8 @@ impl World {
         Some(self.layout.parts(address)?.rank)
     }
 
-    /// The first byte of the address's region, if it is registered; None for the address of no rank.
+    /// The address of the first byte of an address's region, which need not be registered; None for the address of no
+    /// rank.
     pub fn region_of(&self, address: GlobalAddress) -> Option<GlobalAddress> {
         self.layout.parts(address).map(|parts| self.layout.address(Parts { offset: 0, ..parts }))
     }

@@ -65,10 +65,10 @@ impl Segments {
         self.places.drain(..).for_each(std::mem::forget);
     }
 
-    /// Bytes of a segment for all for a request of `len` bytes, a power of two that fits. In a heap with a limit: the
-    /// largest power of two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it
-    /// doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of 16 MiB that small blocks have filled would
-    /// have no more than 8 MiB in a row for good, whatever is freed.
+    /// Bytes of a segment for all for a request of `len` bytes, a power of two that fits: `len` in a heap without a
+    /// limit, else the largest power of two that the limit leaves room for, up to [`WHOLE`], the first time
+    /// [`FIRST_WHOLE`]. If it doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of 16 MiB that small
+    /// blocks have filled would have no more than 8 MiB in a row for good, whatever is freed.
     fn whole(&self, len: u64) -> u64 {
         if self.limit == u64::MAX {
             return len;
@@ -94,9 +94,10 @@ impl OwnMemory {
         }
     }
 
-    /// Makes a segment of `len` bytes. With `known` equal to the number of segments for all made so far, it is for all,
-    /// and may be longer, as the directory shows. Returns its address, or the reason why there is none. None if peers
-    /// have to forget keys first.
+    /// Makes a segment of `len` bytes. `known`: the number of segments for all that the asker has seen, which must be
+    /// the present one; the segment is then for all, and may be longer, as the directory shows. [`FOR_ITSELF`]: it is
+    /// for the asker alone. Returns its address, or the reason why there is none. None if peers have to forget keys
+    /// first.
     pub fn extend(&mut self, mesh: &Mesh, known: u64, len: u64) -> Option<u64> {
         let alone = known == FOR_ITSELF;
         if !alone && known != self.segments.made {

@@ -132,14 +132,14 @@ impl Qp {
         self.raise(event);
     }
 
-    /// The initiators of these lanes have ended, or give them up. `lost`: messages that they have begun are lost; else
-    /// they are begun anew.
+    /// Reaps the lanes whose initiators have ended or give them up. `lost`: messages that they have begun are lost;
+    /// else they are begun anew.
     pub(crate) fn reap_where(&self, theirs: impl Fn(&OwnedLane) -> bool, lost: bool) {
         let lanes: Vec<_> = self.lanes.lock().iter().filter(|lane| theirs(lane)).cloned().collect();
         lanes.iter().for_each(|lane| self.reap(lane, lane.holder(), lost));
     }
 
-    /// The initiator of `lane`, QP `qpn`, has ended with its process.
+    /// Reaps `lane`, unless its initiator, QP `qpn`, has it no longer.
     fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32, lost: bool) {
         let mut lanes = self.lanes.lock();
         // The QP may have been reset and connected to another meanwhile.
@@ -212,7 +212,7 @@ impl Qp {
 
     /// Frees a lane that no initiator has. One that has an initiator stays that initiator's, which may be about to
     /// enter, and is closed until it is given back; the QP gets a new one for its next peer, and lanes that were made
-    /// on request are made again later. Returns true if `lane` stays.
+    /// on request are made again later. Returns true if `lane`, or the new one in its place, stays in the QP's list.
     fn free_or_replace(&self, lane: &mut Arc<OwnedLane>) -> bool {
         if lane.is_free() && !lane.gate.is_cut_off() {
             lane.reset();

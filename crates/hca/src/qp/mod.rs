@@ -400,15 +400,15 @@ impl Qp {
         r
     }
 
-    /// Begins a batch. This thread holds the lock of the send queue until [`Qp::wr_complete`] or [`Qp::wr_abort`] (`man
-    /// ibv_wr_post`).
+    /// Begins a batch. This thread holds the lock of the send queue until [`Qp::wr_complete`] or [`Qp::wr_abort`]
+    /// (`man ibv_wr_post`).
     pub fn wr_start(&self) {
         let stolen = self.sends.raw().lock();
         // SAFETY: locked just above, and no other reference is alive.
         let sends = unsafe { self.sends.held() };
         if stolen {
             self.torn(sends);
-            // Every batch ends without one; this is the ended thread's.
+            // A refusal of the thread that ended: a batch that has ended leaves none.
             sends.sq.forget_refusal();
         }
         sends.sq.begin_call();

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Nak, Opcode, QpAttr, QpState, QpType, Request, Status};
 
-/// Tries to lock a send queue that another thread holds.
+/// The number of tries to lock a send queue that another thread holds.
 const SOON_TRIES: u32 = 200;
 
 /// The result of a visit to a QP's sending half.

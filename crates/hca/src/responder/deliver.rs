@@ -212,7 +212,7 @@ impl Responder {
     /// Prefetches the memory that the next message will probably be written to, if it is as long as this one of `len`
     /// bytes. Programs post thousands of receives to a shared queue, each in a page of its own, long before it is used.
     /// A page that is not mapped here yet is read before it is written: for a read the kernel maps the pages around it
-    /// too, if the owner has them, and no message waits for it at this point.
+    /// too, if the owner has them. The present message is published already.
     #[inline]
     fn fetch_memory(&self, rq: &RqView, wqe: u32, len: u32) {
         let pd = rq.shared.pd.load(Ordering::Relaxed);

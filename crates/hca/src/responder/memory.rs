@@ -101,7 +101,8 @@ impl Reached<'_> {
         let responder = self.responder;
         transfer::bring_in(direction, pieces).map_err(Refusal::Fault)?;
         transfer::aim(&responder.lane, direction, host, pieces.len(), ends);
-        // The owner can take the address away until now; the key is checked once more before it is used.
+        // The address now lies in the lane, where the owner can take it away; the key is checked once more before the
+        // address is used.
         responder.barrier();
         // Memory that has been mapped meanwhile is still valid.
         let still = match self.find_again().map_err(Refusal::Nak)? {
