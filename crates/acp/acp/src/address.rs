@@ -8,14 +8,15 @@ use crate::error::{Error, Result};
 pub(crate) const MAX_RANK_BITS: u32 = 21;
 /// One bit of color: two accessing devices.
 const COLOR_BITS: u32 = 1;
-/// The paper's numbers, which the smallest key and offset have.
+/// Bits of key and offset in the paper: the least that any layout has.
 const KEY_BITS: u32 = 8;
 const OFFSET_BITS: u32 = 34;
-/// Keys beyond this would only make the table of registrations long, which peers read by RDMA.
+/// The most bits that a key gets beyond those. More would only lengthen the table of registrations, which peers read by
+/// RDMA.
 const MORE_KEY_BITS: u32 = 6;
 
 /// A global address (`acp_ga_t`): rank, color, key of the region and offset in it, from the top. Its bits are private
-/// to the job: how many each part has depends on the number of ranks ([`Layout`]).
+/// to the job: the width of each part depends on the number of ranks ([`Layout`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
 pub struct GlobalAddress(pub u64);
@@ -24,12 +25,12 @@ impl GlobalAddress {
     /// `ACP_GA_NULL`, the address of nothing.
     pub const NULL: Self = Self(0);
 
-    /// Whether it is [`NULL`](Self::NULL).
+    /// Returns true if it is [`NULL`](Self::NULL).
     pub fn is_null(self) -> bool {
         self == Self::NULL
     }
 
-    /// The address `bytes` further on. Whether it is still of the same region shows when it is used.
+    /// The address `bytes` further on. Its use fails if it lies outside of the region.
     #[must_use]
     #[expect(clippy::should_implement_trait, reason = "as of a raw pointer")]
     pub fn add(self, bytes: u64) -> Self {
@@ -51,8 +52,8 @@ impl fmt::Display for GlobalAddress {
 
 /// The meaning of a global address's bits in a job of a certain size.
 ///
-/// Rank bits are ⌈log2 ranks⌉; what that leaves of the paper's 21 goes to key and offset, half each, until keys have 14
-/// bits. At 2^21 ranks it is the paper's layout: rank 21, color 1, key 8, offset 34.
+/// Rank bits are ⌈log2 ranks⌉; the rest of the paper's 21 goes to key and offset, half each, until keys have 14 bits.
+/// At 2^21 ranks it is the paper's layout: rank 21, color 1, key 8, offset 34.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     key_bits: u32,
@@ -70,7 +71,7 @@ pub(crate) struct Parts {
 }
 
 impl Layout {
-    /// The layout for a job of `ranks` (1 to 2^21).
+    /// The layout for a job of `ranks` (1 to 2^21); None for any other number.
     pub fn of(ranks: u32) -> Option<Layout> {
         let rank_bits = u32::BITS - ranks.checked_sub(1)?.leading_zeros();
         let freed = MAX_RANK_BITS.checked_sub(rank_bits)?;
@@ -80,7 +81,7 @@ impl Layout {
         Some(Layout { key_bits, offset_bits, ranks })
     }
 
-    /// As [`of`](Layout::of), with the sentence about a job that is too large.
+    /// The layout of [`of`](Layout::of), or a sentence about a job that is too large.
     pub(crate) fn of_job(ranks: u32) -> Result<Layout> {
         let large = || Error::broken(format!("a job of {ranks} ranks is larger than global addresses can name"));
         Self::of(ranks).ok_or_else(large)
@@ -91,17 +92,17 @@ impl Layout {
         self.ranks
     }
 
-    /// Regions that a rank can have registered at a time, the three starter memories among them.
+    /// The most regions that a rank can have registered at a time, including the three starter memories.
     pub fn max_regions(&self) -> u32 {
         (1 << self.key_bits) - 1
     }
 
-    /// Bytes that a region can have.
+    /// The most bytes of a region.
     pub fn max_region_size(&self) -> u64 {
         (1 << self.offset_bits) - 1
     }
 
-    /// A key of 0 is none, so no address of memory is [`GlobalAddress::NULL`].
+    /// The address of these parts. A key of 0 is no key, so no address of memory is [`GlobalAddress::NULL`].
     #[inline]
     pub(crate) fn address(&self, parts: Parts) -> GlobalAddress {
         let Parts { rank, color, key, offset } = parts;
@@ -109,25 +110,25 @@ impl Layout {
         GlobalAddress(region << self.offset_bits | offset)
     }
 
-    /// None for an address of no rank, or with no key.
+    /// The parts of an address; None for an address of no rank, or with no key.
     #[inline]
     pub(crate) fn parts(&self, address: GlobalAddress) -> Option<Parts> {
         let offset = address.0 & ((1 << self.offset_bits) - 1);
         let region = self.region(address);
         let key = (region & ((1 << self.key_bits) - 1)) as u32;
         let color = (region >> self.key_bits) as u32 & ((1 << COLOR_BITS) - 1);
-        // A job of one rank has no bits for it: the shift is then by 63 at most.
+        // A job of one rank has no bits for the rank: the shift is then by 63 at most.
         let rank = (region >> self.key_bits >> COLOR_BITS) as u32;
         (rank < self.ranks && key != 0).then_some(Parts { rank, color, key, offset })
     }
 
-    /// Rank, color and key in one number: which region of the job it is.
+    /// The number of the region in the job: rank, color and key.
     #[inline]
     pub(crate) fn region(&self, address: GlobalAddress) -> u64 {
         address.0 >> self.offset_bits
     }
 
-    /// Rank and color in one number.
+    /// Rank and color as one number.
     #[inline]
     pub(crate) fn owner(&self, address: GlobalAddress) -> u64 {
         self.region(address) >> self.key_bits

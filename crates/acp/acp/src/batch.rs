@@ -11,29 +11,28 @@ use crate::memory::{self, Pages};
 use crate::op::Atomic;
 use crate::world::World;
 
-/// Bytes of a block, of which the most batches need one only.
+/// Bytes of a block. Most batches need a single one.
 const BLOCK: usize = 4 << 10;
-/// Blocks that are registered together, for a job's largest form has few registrations.
+/// Blocks that are registered together, since a rank of the largest job has few registrations.
 const TOGETHER: usize = 16;
-/// Longer blocks that are kept for later batches.
+/// The number of longer blocks that are kept for later batches.
 const KEPT: usize = 4;
 
 /// Registered memory that one batch has at a time.
 struct Block {
     address: GlobalAddress,
-    /// Where it lies, and the whole mapping if it is the only block there.
+    /// Address of the block, and the whole mapping if it is the only block there.
     start: *mut u8,
     len: usize,
     pages: Option<Pages>,
 }
 
-// SAFETY: the pointer names memory that is reached by devices and by copies, never by references; one batch has it at a
-// time.
+// SAFETY: the pointer is to memory that devices and copies access, never references; one batch has it at a time.
 unsafe impl Send for Block {}
-// SAFETY: as above; what a shared batch does with it is read.
+// SAFETY: as above; a shared batch only reads.
 unsafe impl Sync for Block {}
 
-/// The blocks that no batch has.
+/// The blocks that no batch uses.
 #[derive(Default)]
 pub(crate) struct Staging {
     blocks: Mutex<Free>,
@@ -54,12 +53,12 @@ impl Staging {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).pages.push(pages);
     }
 
-    /// The device may still reach all of it: it stays mapped for ever.
+    /// Leaves all blocks mapped for ever, since the device may still access them.
     pub fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.blocks));
     }
 
-    /// Waits of batches for accesses to other ranks.
+    /// The number of times that batches have waited for accesses to other ranks.
     pub fn round_trips(&self) -> u64 {
         self.round_trips.load(Ordering::Relaxed)
     }
@@ -97,7 +96,7 @@ impl Staging {
             let mut longest = free.long.swap_remove(at);
             drop(free);
             if world.unregister(crate::Key(longest.address.0)).is_err() {
-                // The device may still reach it.
+                // The device may still access it.
                 std::mem::forget(longest.pages.take());
             }
         }
@@ -117,7 +116,7 @@ fn map(world: &World, len: usize) -> Result<(Block, Pages)> {
     }
 }
 
-/// Where the bytes of an access of a [`Batch`] are: which of its blocks, and where there.
+/// The place of an access's bytes in a [`Batch`]: the block, and the offset and length in it.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     block: usize,
@@ -126,12 +125,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// Bytes there.
+    /// Its length in bytes.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if it has no bytes.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -139,7 +138,7 @@ impl Place {
     /// The part of it that begins at `offset`.
     ///
     /// # Panics
-    /// It is not inside.
+    /// The part does not lie inside the place.
     #[must_use]
     pub fn part(self, offset: usize, len: usize) -> Self {
         assert!(offset <= self.len && len <= self.len - offset, "a part of the place");
@@ -147,14 +146,14 @@ impl Place {
     }
 }
 
-/// Accesses that are issued together and waited for together: one round trip, if they go to others at all. What they
-/// read and write on this side lies in memory of the batch's own.
+/// Accesses that are issued together and waited for together: one round trip, if any of them goes to another rank. The
+/// bytes that they read and write on this side lie in memory of the batch's own.
 pub struct Batch<'w> {
     world: &'w World,
     blocks: Vec<Block>,
     used: usize,
     last: Option<Handle>,
-    /// One of those not waited for goes to another rank.
+    /// True: an access that has not been waited for goes to another rank.
     is_far: bool,
 }
 
@@ -164,11 +163,11 @@ impl<'w> Batch<'w> {
         Self { world, blocks: vec![], used: 0, last: None, is_far: false }
     }
 
-    /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). What it has
-    /// is not specified.
+    /// Room for `len` bytes, 8-aligned, for [copies](Batch::copy) that name its [address](Batch::address). Its contents
+    /// are not specified.
     ///
     /// # Errors
-    /// There is no memory, or no place for one region more.
+    /// There is no memory, or no place for another region.
     pub fn room(&mut self, len: usize) -> Result<Place> {
         self.place(len)
     }
@@ -185,8 +184,9 @@ impl<'w> Batch<'w> {
         Ok(Place { block: self.blocks.len() - 1, offset, len })
     }
 
-    /// Waits as [`clear`](Batch::clear), and gets room for `len` bytes of accesses to come, each rounded up to 8: as
-    /// many at a time, with a [`clear`](Batch::clear) in between, are not refused for want of memory.
+    /// Waits as [`clear`](Batch::clear), and gets room for `len` bytes of later accesses, each rounded up to 8.
+    /// Accesses up to this number of bytes, between two calls of [`clear`](Batch::clear), are not refused for lack of
+    /// memory.
     ///
     /// # Errors
     /// As of [`room`](Batch::room), or the job is broken.
@@ -196,11 +196,11 @@ impl<'w> Batch<'w> {
         self.clear()
     }
 
-    /// The global address of a place, valid until [`clear`](Batch::clear): what was read there is copied on from it
-    /// without a detour.
+    /// The global address of a place, valid until [`clear`](Batch::clear). Bytes that were read there can be copied on
+    /// from it directly.
     ///
     /// # Panics
-    /// It is no place of this batch.
+    /// The place is of another batch.
     pub fn address(&self, place: Place) -> GlobalAddress {
         self.blocks[place.block].address.add(place.offset as u64)
     }
@@ -216,7 +216,7 @@ impl<'w> Batch<'w> {
         self.is_far |= ends.iter().any(|end| self.world.rank_of(*end) != Some(self.world.rank()));
     }
 
-    /// Reads `len` bytes: they are there after [`wait`](Batch::wait).
+    /// Reads `len` bytes. They are at the place after [`wait`](Batch::wait).
     ///
     /// # Errors
     /// As [`World::copy`].
@@ -258,7 +258,7 @@ impl<'w> Batch<'w> {
         Ok(())
     }
 
-    /// Carries out an atomic on a word: its former value is there after [`wait`](Batch::wait).
+    /// Carries out an atomic on a word. The word's earlier value is at the place after [`wait`](Batch::wait).
     ///
     /// # Errors
     /// As [`World::atomic`].
@@ -269,7 +269,7 @@ impl<'w> Batch<'w> {
         Ok(place)
     }
 
-    /// A word that `issue` has something store to.
+    /// A word that `issue` stores an answer to.
     pub(crate) fn answer(&mut self, issue: impl FnOnce(GlobalAddress) -> Result<Handle>) -> Result<Place> {
         let place = self.place(size_of::<u64>())?;
         self.last = Some(issue(self.address(place))?);
@@ -277,7 +277,7 @@ impl<'w> Batch<'w> {
         Ok(place)
     }
 
-    /// Waits for all accesses: a round trip.
+    /// Waits for all accesses: one round trip.
     ///
     /// # Errors
     /// The job is broken.
@@ -291,17 +291,17 @@ impl<'w> Batch<'w> {
         Ok(())
     }
 
-    /// The word with this index at a place that is waited for.
+    /// The word with this index at a place, once the access was waited for.
     ///
     /// # Panics
-    /// The place ends before.
+    /// The place ends before the word.
     pub fn word(&self, place: Place, index: usize) -> u64 {
         let mut bytes = [0; 8];
         self.read(place.part(index * 8, 8), &mut bytes);
         u64::from_ne_bytes(bytes)
     }
 
-    /// Copies what is at a place that is waited for.
+    /// Copies the bytes at a place, once the access was waited for.
     ///
     /// # Panics
     /// The lengths differ.
@@ -311,14 +311,14 @@ impl<'w> Batch<'w> {
         unsafe { memory::copy(self.pointer(place), to.as_mut_ptr(), to.len()) };
     }
 
-    /// The bytes at a place that is waited for.
+    /// The bytes at a place, once the access was waited for.
     pub fn bytes(&self, place: Place) -> Vec<u8> {
         let mut bytes = vec![0; place.len];
         self.read(place, &mut bytes);
         bytes
     }
 
-    /// Waits for all accesses, and has all room again: what places of before name is lost.
+    /// Waits for all accesses and frees all room: the contents of earlier places are lost.
     ///
     /// # Errors
     /// The job is broken.
@@ -335,7 +335,7 @@ impl<'w> Batch<'w> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // Nothing may store to the blocks any more; in a job that is broken they go to nobody.
+        // No access may store to the blocks any more; in a broken job they are not used again.
         if self.wait().is_ok() {
             for block in self.blocks.drain(..) {
                 self.world.staging().give(self.world, block);

@@ -1,4 +1,4 @@
-//! Commands, by which a rank asks another one to do something, and their answers.
+//! Commands, by which a rank asks another one to act, and their answers.
 
 use crate::address::GlobalAddress;
 use crate::op::Atomic;
@@ -6,33 +6,33 @@ use crate::op::Atomic;
 /// A request to the rank that it is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Copy memory of yours to that of another rank, or to more of your own.
+    /// Copy memory of the receiver to that of another rank, or to its own.
     Copy { dst: GlobalAddress, src: GlobalAddress, len: u64 },
-    /// Carry out an atomic on a word of yours.
+    /// Carry out an atomic on a word of the receiver.
     Atomic { at: GlobalAddress, what: Atomic },
-    /// Forget what you have read of my table.
+    /// Forget the entries read from the sender's table.
     Discard,
-    /// Something that is answered with a word.
+    /// A request that is answered with a word.
     Ask(Ask),
 }
 
-/// A request of the libraries above to another rank, or to this one, which is answered with a word.
+/// A request of the libraries above to a rank, another one or this one, which is answered with a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Look whether what you wait for has come. Answered with 0.
+    /// Look for the event that the receiver waits for. Answered with 0.
     Look,
-    /// Make a segment of `len` bytes more: for all, if you have made `known` such, or for the asker. Answered with its
-    /// address, or why there is none (`engine::segments`).
+    /// Make another segment of `len` bytes: for all ranks if the receiver has made `known` such, or for the asker.
+    /// Answered with its address, or the reason why there is none (`engine::segments`).
     Extend { known: u64, len: u64 },
-    /// Give the segment at this address up, which was the asker's own. Answered with 1 if there was one.
+    /// Give up the segment at this address, which was the asker's own. Answered with 1 if there was one.
     Retract { segment: GlobalAddress },
 }
 
 impl Command {
-    /// It fits into what devices carry inside a completion (Vervain: 28 bytes).
+    /// A size that fits into the inline data of a device's completion (Vervain: 28 bytes).
     pub const BYTES: usize = 28;
 
-    /// With the issuer's number of its operation, which the answer carries.
+    /// Encodes the command with the issuer's number of its operation, which the answer carries.
     pub fn encode(self, index: u16) -> [u8; Self::BYTES] {
         let (kind, a, b, c) = match self {
             Self::Copy { dst, src, len } => (COPY, dst.0, src.0, len),
@@ -54,7 +54,7 @@ impl Command {
         bytes
     }
 
-    /// None for bytes that are no command.
+    /// Decodes a command and its number; None for bytes that are no command.
     pub fn decode(bytes: &[u8]) -> Option<(Self, u16)> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let index = u16::from_le_bytes([bytes[2], bytes[3]]);
@@ -79,11 +79,12 @@ const EXTEND: u8 = 4;
 const RETRACT: u8 = 5;
 const ATOMIC: u8 = 16;
 
-/// How a command ended. With it comes a value: what an atomic found, or the size of the region that was missed.
+/// The outcome of a command. A value comes with it: the word that an atomic found, or the size of the region that was
+/// missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Done,
-    /// The server has no connection to spare: the issuer has to do it itself.
+    /// The server has no connection to spare: the issuer has to do the copy itself.
     Busy,
     /// The source is outside of its region; the value is the region's size, or `NOTHING`.
     SourceOutside,
@@ -93,7 +94,7 @@ pub(crate) enum Status {
     ReadOnly,
 }
 
-/// In the place of a region's size: nothing is registered there.
+/// Stands for a region's size: nothing is registered there.
 pub(crate) const NOTHING: u64 = u64::MAX;
 
 impl Status {
@@ -110,7 +111,7 @@ impl Status {
 pub(crate) enum Notice {
     /// The command of the operation with this number is over.
     Answer(u16, Status),
-    /// The sender has come to this round of the barrier.
+    /// The sender has reached this round of the barrier.
     Barrier(u32),
 }
 
@@ -124,7 +125,7 @@ impl Notice {
         }
     }
 
-    /// None for a number that is no notice.
+    /// Decodes a notice; None for a number that is no notice.
     pub fn decode(immediate: u32) -> Option<Self> {
         if immediate & BARRIER != 0 {
             return Some(Self::Barrier(immediate & !BARRIER));

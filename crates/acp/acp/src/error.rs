@@ -1,13 +1,13 @@
-//! What can go wrong.
+//! Errors of the library.
 
 use std::fmt;
 
-/// Why an operation was not taken, or why the job cannot go on.
+/// The reason why an operation was refused, or why the job cannot go on.
 #[derive(Debug, Clone)]
 pub struct Error {
     sentence: String,
     refused: bool,
-    /// A device has not let go of the memory that was to be registered.
+    /// True: a device has not released the memory that was to be registered.
     held: bool,
 }
 
@@ -15,33 +15,33 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Arguments are wrong, and nothing has happened. For libraries above too.
+    /// An error in the arguments: nothing has happened. For libraries above too.
     pub fn refused(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: true, held: false }
     }
 
-    /// The job is broken. For libraries above too, as where memory that peers write to does not have what it should.
+    /// A broken job. For libraries above too, for example if memory that peers write to has wrong contents.
     pub fn broken(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), refused: false, held: false }
     }
 
-    /// The reason, for an operation that has not begun.
+    /// The same reason, as a refusal of an operation that has not begun.
     pub(crate) fn into_refused(self) -> Self {
         Self { refused: true, ..self }
     }
 
-    /// As it is, and the device has not let go of the memory that was to be registered if it is not `free`.
+    /// The same error; unless `free`, the device has not released the memory that was to be registered.
     pub(crate) fn held_unless(self, free: bool) -> Self {
         Self { held: !free, ..self }
     }
 
-    /// Whether a device may still reach the memory that was to be registered.
+    /// Returns true if a device may still access the memory that was to be registered.
     pub(crate) fn is_held(&self) -> bool {
         self.held
     }
 
-    /// Whether the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an operation
-    /// that was taken has failed, or a rank is gone.
+    /// Returns true if the arguments were wrong: nothing has happened, and the job goes on. Otherwise it cannot: an
+    /// operation that was taken has failed, or a rank is gone.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
@@ -80,7 +80,7 @@ impl From<vervain_mesh::Error> for Error {
 }
 
 impl From<String> for Error {
-    /// A reason of the program's own, which is not that of an operation.
+    /// A reason from the program, rather than from an operation.
     fn from(sentence: String) -> Self {
         Self::broken(sentence)
     }

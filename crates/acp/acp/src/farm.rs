@@ -1,9 +1,9 @@
-//! A farm: one process that answers for many ranks of a job. For who measures how a real rank ([`World`](crate::World))
-//! does in a job that is larger than the machine.
+//! A farm: one process that answers for many ranks of a job. It serves measurements of a real rank
+//! ([`World`](crate::World)) in a job that is larger than the machine.
 //!
-//! Each of its ranks is found by the directory, has its own handshakes, QPs, table of registrations and words of
-//! starter memory; they share devices, doors and the queues. They serve no commands, since none is needed for puts,
-//! gets, atomics and short copies. By order they go and visit the rank that is measured.
+//! Each of its ranks is found by the directory, and has its own handshakes, QPs, table of registrations and words of
+//! starter memory; they share devices, doors and the queues. They serve no commands, since puts, gets, atomics and
+//! short copies need none. On command they visit the rank that is measured.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,10 +27,10 @@ use crate::table::{Entry, read_entry};
 /// Ranks of a block of the mesh's directory: a farm has whole blocks.
 pub const BLOCK: u32 = vervain_mesh::protocol::BLOCK;
 
-/// Bytes of the starter memory of each rank that are its own alone; what is behind them is the next rank's.
+/// Bytes of the starter memory of each rank that are its own alone; the next rank's follow.
 pub const OWN_BYTES: u64 = 32;
-/// Offsets in a farm rank's starter memory: its [`identity`], for who gets; a word for who puts ([`mark`]); one for who
-/// adds; one for who copies another rank's identity here.
+/// Offsets in a farm rank's starter memory: its [`identity`], for ranks that get; a word for ranks that put ([`mark`]);
+/// one for ranks that add; one for the copy of another rank's identity.
 pub const IDENTITY: u64 = 0;
 /// See [`IDENTITY`].
 pub const PUT: u64 = 8;
@@ -39,20 +39,20 @@ pub const ADDED: u64 = 16;
 /// See [`IDENTITY`].
 pub const COPIED: u64 = 24;
 
-/// Offsets in the starter memory of the rank that is visited: the identity that visitors get, a word that each adds 1
-/// to, and from where on they put.
+/// Offsets in the starter memory of the visited rank: the identity that visitors get, a word that each adds 1 to, and
+/// the first of the words that they put to.
 pub const COUNT: u64 = 8;
 /// See [`COUNT`].
 pub const SLOTS: u64 = 16;
 
 /// Ranks of a farm that are on their visit at a time.
 const WINDOW: usize = 8;
-/// Bytes of each of them for what it reads and writes.
+/// Bytes of each of them for its reads and writes.
 const DESK: usize = 64;
-/// Longer than anything takes.
+/// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The word by which a rank is known.
+/// The word that identifies a rank.
 pub fn identity(rank: u32) -> u64 {
     mix(rank, 0x9e37_79b9_7f4a_7c15)
 }
@@ -62,19 +62,19 @@ pub fn mark(rank: u32) -> u64 {
     mix(rank, 0xd1b5_4a32_d192_ed03)
 }
 
-/// The rank whose mark it is, of `ranks`.
+/// The rank of a mark, of `ranks`; None if it is no rank's mark.
 pub fn marked(mark: u64, ranks: u32) -> Option<u32> {
     let rank = mark as u32;
     (rank < ranks && self::mark(rank) == mark).then_some(rank)
 }
 
-/// The number in the low half, and what only this number has in the high one.
+/// The number in the low half, and a hash of it in the high one.
 fn mix(rank: u32, factor: u64) -> u64 {
     let hash = (u64::from(rank) + 1).wrapping_mul(factor);
     (hash | 1 << 63) & !0xffff_ffff | u64::from(rank)
 }
 
-/// All ranks of a job but one, each once, far from each other.
+/// All ranks of a job except one, each once, far from each other.
 pub fn tour(ranks: u32, without: u32) -> impl Iterator<Item = u32> {
     let size = u64::from(ranks);
     // About the golden section of them, without a common divisor.
@@ -105,23 +105,23 @@ pub struct Farm {
     layout: Layout,
     /// A table of registrations for each rank, with its starter memory only.
     tables: Mapped,
-    /// The starter memories of all, one behind the other. None once deregistered.
+    /// The starter memories of all ranks, one behind the other. None once deregistered.
     starters: Option<Registration>,
     starter_pages: Option<Pages>,
     desks: Mapped,
     queues: Vec<[(Cq, CompChannel); 2]>,
     visits: Vec<Option<Visit>>,
-    /// Ranks that have not gone on their visit.
+    /// Ranks that have not begun their visit.
     at_home: VecDeque<u32>,
     gone: usize,
     back: usize,
 }
 
-/// Entries of a table: none, and the three starter memories, of which only the first is there.
+/// Entries of a table: none, and the three starter memories, of which only the first exists.
 const ENTRIES: usize = 4;
 
 impl Farm {
-    /// Opens the devices and begins to listen, for all of `ranks` but `absent`; `job` is that of the first of them,
+    /// Opens the devices and begins to listen, for all of `ranks` except `absent`; `job` is that of the first of them,
     /// which begins a block of the directory. A fence follows, then [`populate`](Farm::populate).
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Farm {
         if settings.starter[0] < OWN_BYTES {
             return Err(Error::refused(format!("{OWN_BYTES} bytes of starter memory are needed, at least")));
         }
-        // All that the visited rank has, those that close, and its visitors'.
+        // The connections of the visited rank, those that close, and those of its visitors.
         let options = Options { connections: 2 * settings.connections + 2 * WINDOW, ..options(settings) };
         let crowd = Crowd::open(job, ranks.clone(), &options, &agreed(settings))?;
         let pds = crowd.domains();
@@ -178,7 +178,7 @@ impl Farm {
     /// Has all ranks register with their leaders.
     ///
     /// # Errors
-    /// A rank is not registered within two minutes; what the device says.
+    /// A rank is not registered within two minutes; errors of the device.
     pub fn populate(&mut self, job: &Job) -> Result<()> {
         let ports = self.queues.len();
         let absent = self.absent;
@@ -198,31 +198,31 @@ impl Farm {
         Ok(())
     }
 
-    /// Serves peers until `wake` can be read from.
+    /// Serves peers until `wake` is readable.
     ///
     /// # Errors
-    /// A connection of a rank cannot be made or closed; what the device says.
+    /// A connection of a rank cannot be made or closed; errors of the device.
     pub fn serve(&mut self, job: &Job, wake: BorrowedFd<'_>) -> Result<()> {
         let long = Instant::now() + Duration::from_secs(1 << 20);
         while !self.turn(job, Some(wake), long)? {}
         Ok(())
     }
 
-    /// Connections that the farm's ranks have ever had at a time: QPs are used again.
+    /// The most connections that the farm's ranks have had at a time: QPs are used again.
     pub fn connections(&self) -> usize {
         self.crowd.connections()
     }
 
-    /// How many ranks have not gone on their visit.
+    /// The number of ranks that have not begun their visit.
     pub fn at_home(&self) -> usize {
         self.at_home.len()
     }
 
-    /// Has `count` ranks that have not been there visit rank `host`: each connects, gets its identity, puts a mark, and
-    /// adds 1 to its count. Returns when all have.
+    /// Has `count` ranks that have not visited yet visit rank `host`: each connects, gets the identity of `host`, puts
+    /// a mark, and adds 1 to its count. Returns when all have.
     ///
     /// # Errors
-    /// Not so many are left; what a rank got was wrong; a connection or a request has failed.
+    /// Fewer ranks are left; a rank got a wrong word; a connection or a request has failed.
     pub fn visit(&mut self, job: &Job, host: u32, count: usize) -> Result<()> {
         if count > self.at_home.len() {
             return Err(Error::refused(format!("{count} ranks are to go, and {} are left", self.at_home.len())));
@@ -245,8 +245,8 @@ impl Farm {
         Ok(())
     }
 
-    /// Counts the ranks that the [`tour`] of rank `absent` has left as it should: their mark put, 1 added, and the
-    /// identity of the rank before them on the tour copied here (of the first, nothing).
+    /// Counts the ranks with the state that the [`tour`] of rank `absent` should leave: their mark put, 1 added, and
+    /// the identity of the rank before them on the tour copied here (for the first, nothing).
     pub fn check(&self) -> u32 {
         let mut before = None;
         let mut right = 0;
@@ -263,8 +263,8 @@ impl Farm {
         right
     }
 
-    /// Does what there is to do, then sleeps until there is more, or until `until`. Says whether `wake` can be read
-    /// from.
+    /// Does the work that there is, then sleeps until there is more, or until `until`. Returns true if `wake` is
+    /// readable.
     fn turn(&mut self, job: &Job, wake: Option<BorrowedFd<'_>>, until: Instant) -> Result<bool> {
         if self.work(job)? {
             return Ok(false);
@@ -285,12 +285,12 @@ impl Farm {
         let mut fds: Vec<_> = wake.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into_iter().collect();
         let channels = self.queues.iter().flatten();
         fds.extend(channels.map(|(_, channel)| PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)));
-        // A signal is no harm.
+        // A signal does no harm.
         let _ = poll(&mut fds, Some(&timeout));
         Ok(wake.is_some() && !fds[0].revents().is_empty())
     }
 
-    /// Looks once at all that can have come, and says whether something has.
+    /// Handles everything that has come. Returns true if there was anything.
     fn work(&mut self, job: &Job) -> Result<bool> {
         let mut any = self.crowd.poll()? | self.crowd.fetch(job)?;
         self.crowd.progress(Instant::now());
@@ -313,7 +313,7 @@ impl Farm {
         Ok(any)
     }
 
-    /// A connection is open: of a rank that wanted it, or of one that is visited.
+    /// Handles a connection that is open: of a rank that wanted it, or of one that is visited.
     fn arrived(&mut self, rank: u32, link: Link) -> Result<()> {
         if !self.crowd.is_held(rank, link) {
             return Ok(());
@@ -324,7 +324,7 @@ impl Farm {
         let free = self.visits.iter().position(Option::is_none);
         let at = free.ok_or_else(|| Error::broken("more visits than may be at a time"))?;
         let visit = self.visits[at].insert(Visit { rank, link, qps, peer, left: 1 });
-        // The entry of its starter memory.
+        // Reads the entry of its starter memory.
         let desk = at * DESK;
         let sges = [self.desks.sge(0, desk..desk + Entry::BYTES)];
         let from = RemoteAddr { addr: visit.peer.table + Entry::BYTES as u64, rkey: visit.peer.table_key };
@@ -358,7 +358,7 @@ impl Farm {
         Ok(())
     }
 
-    /// The entry is there: the visit proper.
+    /// Makes the accesses of the visit, once the entry was read.
     fn shown_in(&mut self, at: usize) -> Result<()> {
         let Some(visit) = &mut self.visits[at] else { return Ok(()) };
         let desk = at * DESK;
@@ -381,7 +381,8 @@ impl Farm {
     }
 }
 
-/// Offsets on a visitor's desk, behind the entry: what it gets, what its atomic finds, what it puts.
+/// Offsets on a visitor's desk, behind the entry: the word that it gets, that which its atomic
+/// finds, and that which it puts.
 const GOT: usize = 32;
 const WAS: usize = 40;
 const GIVEN: usize = 48;

@@ -10,7 +10,7 @@ impl Handle {
         Self(seq)
     }
 
-    /// The handle with this number; None below 1.
+    /// The handle with this number; None for a number below 1.
     pub fn new(number: i64) -> Option<Self> {
         (number >= 1).then_some(Self(number))
     }
@@ -21,16 +21,16 @@ impl Handle {
     }
 }
 
-/// When an operation may start.
+/// The start of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// At once (`ACP_HANDLE_NULL`).
     Now,
-    /// When this one, and all that were issued before it, are over.
+    /// After this operation and all that were issued before it.
     After(Handle),
-    /// When all that were issued before are over (`ACP_HANDLE_ALL`).
+    /// After all operations that were issued before (`ACP_HANDLE_ALL`).
     All,
-    /// If the operation just before has the same ranks and colors at both ends: when that one may start, and without
-    /// overtaking it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
+    /// With the operation just before, if that has the same ranks and colors at both ends: as soon as that one may
+    /// start, and without overtaking it. Else as [`All`](Order::All) (`ACP_HANDLE_CONT`).
     Continue,
 }

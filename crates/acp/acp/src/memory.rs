@@ -1,4 +1,4 @@
-//! Memory that all ports of this process know: the program's own, and what the library maps for itself.
+//! Memory that all ports of this process know: the program's, and mappings of the library's own.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -9,19 +9,18 @@ use vervain_rdma::{Access, AtomicCap, Foreign, Pd, Sge};
 
 use crate::error::{Error, Result};
 
-/// Devices carry out atomics on words of 8 bytes only, so registrations begin and end at such words. What that adds
-/// lies in the same cache line as the program's memory, and no access is let through to it but that of an atomic on the
-/// word.
+/// Devices carry out atomics on words of 8 bytes only, so registrations begin and end at such words. The bytes that
+/// this adds lie in the same cache line as the program's memory, and only atomics on the word may access them.
 const WORD: usize = 8;
 
-/// A port's domain, and whether its device does atomics.
+/// A port's domain, and the atomics of its device.
 pub(crate) struct Domain<'a> {
     pub pd: &'a Pd,
     pub atomics: AtomicCap,
 }
 
-/// Memory registered with each port: with the one of its color for peers, with the others as the source and destination
-/// of requests of this process.
+/// Memory registered with each port: for peers with the port of its color, with the others as the source and
+/// destination of requests of this process.
 pub(crate) struct Registration {
     start: NonNull<u8>,
     len: usize,
@@ -30,17 +29,18 @@ pub(crate) struct Registration {
     ports: Vec<Foreign>,
     /// The key for peers.
     pub rkey: u32,
-    /// It may be written. What may not, the device refuses; where the processor stores in its place, this does.
+    /// True: it may be written. The device refuses writes to other memory; a store by the processor in its place is
+    /// refused here.
     pub writable: bool,
 }
 
-// SAFETY: the pointer names memory that devices and other threads use anyway, by the word of who registered it.
+// SAFETY: the pointer is to memory that devices and other threads use anyway, as the caller of `new` has promised.
 unsafe impl Send for Registration {}
 
 /// The rights of peers in registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
-    /// Read it; nor does this rank write to it.
+    /// Read it; this rank does not write to it either.
     Read,
     /// Read it, and write to it if this process may.
     Write,
@@ -52,7 +52,7 @@ impl Registration {
     ///
     /// # Safety
     /// The memory stays mapped until [`deregister`](Registration::deregister), or until all that is of the domains is
-    /// gone; nobody has a Rust reference into it meanwhile.
+    /// gone; no Rust reference leads into it meanwhile.
     pub unsafe fn new(
         domains: &[Domain<'_>],
         start: *mut c_void,
@@ -95,7 +95,7 @@ impl Registration {
         Ok(Self { start, len, before, ports, rkey, writable })
     }
 
-    /// One that no device knows of.
+    /// A registration at no device.
     #[cfg(test)]
     pub fn of_nobody(start: NonNull<u8>, len: usize, rkey: u32) -> Self {
         Self { start, len, before: 0, ports: vec![], rkey, writable: true }
@@ -105,7 +105,7 @@ impl Registration {
         self.len
     }
 
-    /// The first byte; in requests of peers too.
+    /// The first byte, which is also the address in requests of peers.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -125,16 +125,15 @@ impl Registration {
         self.ports[port].slice(range.start + self.before..range.end + self.before)
     }
 
-    /// The word at `offset`, a multiple of 8, of memory that begins at such a place.
+    /// The word at `offset`, a multiple of 8, of memory that begins at such an address.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         let place = self.at(offset);
         assert!((place as usize).is_multiple_of(WORD) && offset + WORD <= self.len, "a word of the region");
-        // SAFETY: aligned and inside the memory, which stays mapped as long as `self`; it is reached by atomics and by
-        // devices.
+        // SAFETY: aligned and inside the memory, which stays mapped as long as `self`; atomics and devices access it.
         unsafe { AtomicU64::from_ptr(place.cast()) }
     }
 
-    /// Deregisters at all ports. False where one did not: the memory may then still be reached.
+    /// Deregisters at all ports. Returns false if one did not: the memory may then still be accessed.
     pub fn deregister(self) -> bool {
         take_back(self.ports)
     }
@@ -150,13 +149,13 @@ pub(crate) struct Pages {
     bytes: usize,
 }
 
-// SAFETY: the pages are reached by atomics, by devices, and by the program, which share them among threads anyway.
+// SAFETY: atomics, devices and the program access the pages, which threads share anyway.
 unsafe impl Send for Pages {}
-// SAFETY: a shared one only says where they are.
+// SAFETY: a shared one only yields their address.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least `len` bytes. They cost memory once they are used.
+    /// Maps at least `len` bytes. They cost memory once they are used.
     pub fn new(len: usize) -> Result<Self> {
         let bytes = len.max(WORD);
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -172,7 +171,7 @@ impl Pages {
         self.start.as_ptr().cast()
     }
 
-    /// They could not be registered: unmaps them, unless a device may still reach them.
+    /// Unmaps pages that could not be registered, unless a device may still access them.
     pub fn unregistered(self, error: &Error) {
         if error.is_held() {
             std::mem::forget(self);
@@ -189,7 +188,7 @@ impl Drop for Pages {
 
 /// Memory of the library's own, which peers of all ports may read and write.
 pub(crate) struct Mapped {
-    /// Both are taken by drop only.
+    /// Both are None only while it is dropped.
     registration: Option<Registration>,
     pages: Option<Pages>,
 }
@@ -199,7 +198,7 @@ impl Mapped {
         let pages = Pages::new(len)?;
         let mut ports = Vec::with_capacity(domains.len());
         for domain in domains {
-            // SAFETY: the pages stay until they are deregistered, by `drop`; they are reached by atomics only.
+            // SAFETY: the pages stay until they are deregistered, by `drop`; only atomics access them.
             match unsafe { domain.pd.register_foreign(pages.start(), pages.bytes, ACCESS) } {
                 Ok(foreign) => ports.push(foreign),
                 Err(error) => {
@@ -225,7 +224,7 @@ impl Mapped {
         self.registration().ports[port].rkey()
     }
 
-    /// The first byte; in requests of peers too.
+    /// The first byte, which is also the address in requests of peers.
     pub fn start(&self) -> u64 {
         self.registration().start() as u64
     }
@@ -242,20 +241,20 @@ impl Mapped {
     }
 }
 
-/// The access that peers have to the library's own memory.
+/// Access of peers to the library's own memory.
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
 impl Drop for Mapped {
     fn drop(&mut self) {
         let done = self.registration.take().is_none_or(Registration::deregister);
         if !done {
-            // The device may still reach it.
+            // The device may still access it.
             std::mem::forget(self.pages.take());
         }
     }
 }
 
-/// Copies bytes that peers may change meanwhile, as a device would: what is read then is some of both.
+/// Copies bytes that peers may change meanwhile, as a device would: the result may be of both versions.
 ///
 /// # Safety
 /// `len` bytes are mapped at both places, which do not overlap, and no Rust reference leads there.
@@ -263,7 +262,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // A flag of 8 or 4 bytes is one store, as a device's is.
     let aligned = |bytes: usize| len == bytes && (from as usize | to as usize).is_multiple_of(bytes);
     if aligned(8) {
-        // SAFETY: mapped, by the caller's word, and aligned.
+        // SAFETY: mapped, as the caller has promised, and aligned.
         unsafe {
             (*to.cast::<AtomicU64>()).store((*from.cast::<AtomicU64>()).load(Ordering::Acquire), Ordering::Release)
         };
@@ -273,7 +272,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             (*to.cast::<AtomicU32>()).store((*from.cast::<AtomicU32>()).load(Ordering::Acquire), Ordering::Release)
         };
     } else {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller has promised.
         unsafe { ptr::copy(from, to, len) };
     }
 }

@@ -1,11 +1,11 @@
-//! Operations: what the program has asked for and what this rank does for others, each a small machine of steps.
+//! Operations: requests of the program, and work that this rank does for others, each a small machine of steps.
 
 use vervain_mesh::Link;
 
 use crate::address::GlobalAddress;
 use crate::command::Ask;
 
-/// An atomic operation on a word of 4 or 8 bytes, which yields the value before.
+/// An atomic operation on a word of 4 or 8 bytes, which yields the earlier value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the operations' names say it")]
 pub enum Atomic {
@@ -33,7 +33,7 @@ impl Atomic {
         }
     }
 
-    /// The value after, if the one before is `old`; None where it stays, since the comparison failed.
+    /// The new value, if the earlier one is `old`; None if the value stays, since the comparison failed.
     pub(crate) fn apply(self, old: u64) -> Option<u64> {
         use Atomic::*;
         let word = old as u32;
@@ -73,7 +73,7 @@ impl Atomic {
         }
     }
 
-    /// None for a number of none.
+    /// Decodes number and operands; None for an unknown number.
     pub(crate) fn decode(number: u8, a: u64, b: u64) -> Option<Self> {
         use Atomic::*;
         let (narrow, other) = (a as u32, b as u32);
@@ -95,7 +95,7 @@ impl Atomic {
     }
 }
 
-/// The kind of an operation, and the way that it goes.
+/// The kind of an operation, and its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Own memory to a peer's: RDMA Writes.
@@ -106,33 +106,32 @@ pub(crate) enum Work {
     Bounce,
     /// Between two peers, by a command that the source's rank serves.
     Forward,
-    /// One atomic of the device's.
+    /// One atomic by the device.
     Device(Atomic),
-    /// The device's compare and swap, until nobody has come between.
+    /// The device's compare and swap, until no other change has come between.
     Loop(Atomic),
     /// By a command that the word's owner serves.
     Owner(Atomic),
     /// A copy inside this rank.
     Here,
-    /// An atomic of the processor's, on a word of this rank.
+    /// An atomic by the processor, on a word of this rank.
     HereAtomic(Atomic),
-    /// By a command that its rank serves: the word that it is answered with goes to the destination. Nobody wants that
-    /// of a wake.
+    /// By a command that its rank serves: the word of the answer goes to the destination. That of a wake is dropped.
     Ask(Ask),
     /// Tells a peer to forget the entries of this rank's table.
     Discard,
-    /// An immediate value without data, for which the peer has a receive.
+    /// An immediate value without data; the peer has a receive for it.
     Notify(u32),
-    /// Serves a copy of a peer's: this rank's memory to another one's, then the answer.
+    /// Serves a peer's copy: from this rank's memory to another one's, then the answer.
     Serve,
-    /// Serves a copy inside this rank's memory, a part at a time, then the answer.
+    /// Serves a peer's copy inside this rank's memory, a part at a time, then the answer.
     ServeHere,
     /// The answer to a command.
     Answer,
 }
 
 impl Work {
-    /// Whether it is one step on the data lane, which the device keeps in order behind others of this kind.
+    /// Returns true if it is one step on the data lane, which the device keeps in order behind others of this kind.
     pub fn is_single(self) -> bool {
         matches!(self, Self::Put | Self::Get | Self::Device(_))
     }
@@ -149,12 +148,12 @@ pub(crate) enum Step {
     Notify,
 }
 
-/// Where an operation is.
+/// The state of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It is none.
+    /// The place has no operation.
     Free,
-    /// Among those whose order is not met yet.
+    /// Waits for its order.
     Ordered,
     /// Waits for a connection.
     Contact,
@@ -164,7 +163,7 @@ pub(crate) enum Place {
     Queued,
     /// With the device, or with a peer that serves its command.
     Posted,
-    /// Done, but not all before it.
+    /// Done, but an earlier one is not.
     Done,
 }
 
@@ -180,29 +179,29 @@ pub(crate) struct Answer {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Op {
-    /// The handle; 0 for what the program did not ask for.
+    /// The handle; 0 for an operation of the library's own.
     pub seq: i64,
     pub work: Work,
     pub step: Step,
     pub place: Place,
-    /// In the send queue behind others that must be over first.
+    /// True: it must wait in the send queue until earlier Reads and atomics are over.
     pub fenced: bool,
-    /// A word of 4 bytes that is the upper half of its 8.
+    /// True: the word of 4 bytes is the upper half of its 8.
     pub upper: bool,
-    /// The answer has come.
+    /// True: the answer has come.
     pub answered: bool,
-    /// Which buffer it has.
+    /// The number of its buffer; `NO_BUFFER`: none.
     pub buffer: u16,
-    /// Requests with the device.
+    /// The number of its requests with the device.
     pub in_flight: u16,
     pub dst: GlobalAddress,
     pub src: GlobalAddress,
     pub len: u64,
-    /// Bytes that are posted, or copied, of `len`.
+    /// Bytes of `len` that are posted, or copied.
     pub offset: u64,
-    /// All up to this handle is over before it starts.
+    /// It starts once all operations up to this handle are over.
     pub after: i64,
-    /// Held from the queue on until its step is over.
+    /// Its connection, held from the queue on until its step is over.
     pub link: Link,
     pub answer: Answer,
     /// The 8 bytes that a loop expects to find.
@@ -210,8 +209,8 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    /// The 8 bytes that the word of an atomic is in, mostly: where a region begins in the midst of 8 bytes, two
-    /// neighbours.
+    /// The address of the 8 bytes around an atomic's word, most often: in a region that begins inside such 8 bytes, it
+    /// stands for two neighbours.
     pub fn word(&self) -> u64 {
         self.src.0 & !7
     }
@@ -239,7 +238,7 @@ impl Op {
 
 pub(crate) const NO_BUFFER: u16 = u16::MAX;
 
-/// The word of `width` bytes inside the 8 that a device has brought.
+/// The word of `width` bytes inside the 8 bytes that a device has read.
 pub(crate) fn half(word: u64, width: usize, upper: bool) -> u64 {
     match (width, upper) {
         (8, _) => word,
@@ -248,7 +247,7 @@ pub(crate) fn half(word: u64, width: usize, upper: bool) -> u64 {
     }
 }
 
-/// The 8 bytes with `value` in the place of one half.
+/// The 8 bytes with one half replaced by `value`.
 pub(crate) fn with_half(word: u64, value: u64, width: usize, upper: bool) -> u64 {
     match (width, upper) {
         (8, _) => value,

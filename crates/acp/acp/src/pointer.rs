@@ -20,8 +20,8 @@ pub struct GlobalPtr<T> {
 }
 
 impl<T> GlobalPtr<T> {
-    /// A pointer to what is at `address`. Whether that is memory of `T` is not known; any bytes are a value of a type
-    /// that is `Pod`.
+    /// A pointer to the values at `address`. It is not checked that these are of type `T`; any bytes are a value of a
+    /// type that is `Pod`.
     pub fn new(address: GlobalAddress) -> Self {
         Self { address, of: PhantomData }
     }
@@ -38,7 +38,7 @@ impl<T> GlobalPtr<T> {
         Self::new(self.address.add((count * size_of::<T>()) as u64))
     }
 
-    /// A pointer to the bytes there as another type.
+    /// A pointer to the same bytes as another type.
     pub fn cast<U>(self) -> GlobalPtr<U> {
         GlobalPtr::new(self.address)
     }
@@ -71,7 +71,7 @@ unsafe impl<T> bytemuck::Zeroable for GlobalPtr<T> {}
 // SAFETY: as above.
 unsafe impl<T: 'static> Pod for GlobalPtr<T> {}
 
-/// A word that atomics are for: `u32` and `u64`.
+/// A word that atomics work on: `u32` or `u64`.
 pub trait Word: Pod + sealed::Sealed {
     #[doc(hidden)]
     fn swap(self) -> Atomic;
@@ -121,15 +121,15 @@ macro_rules! word {
 word!(u32, Swap4, CompareSwap4, Add4, Xor4, Or4, And4);
 word!(u64, Swap8, CompareSwap8, Add8, Xor8, Or8, And8);
 
-/// Values by global pointers. Operations begin as their order says and return a handle; [`load`](World::load) and
-/// [`store`](World::store) reach this rank's own memory at once.
+/// Values by global pointers. Operations start by their order and return a handle; [`load`](World::load) and
+/// [`store`](World::store) access this rank's own memory at once.
 impl World {
     /// The starter memory of `rank` as values of `T`; None if there is no such rank.
     pub fn starter_of<T: Pod>(&self, rank: u32) -> Option<GlobalPtr<T>> {
         self.starter(rank).map(GlobalPtr::new)
     }
 
-    /// Copies `count` values from `src` to `dst`; [`copy`](World::copy).
+    /// Copies `count` values from `src` to `dst`, as [`copy`](World::copy).
     ///
     /// # Errors
     /// As [`copy`](World::copy).
@@ -145,7 +145,7 @@ impl World {
         self.copy(dst.address, src.address, bytes, order)
     }
 
-    /// Loads a value of this rank's memory. Words of 4 and 8 bytes, aligned, are read at once, others byte by byte while
+    /// Loads a value of this rank's memory. Aligned words of 4 and 8 bytes are read at once, others byte by byte while
     /// peers may write.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl World {
         Ok(value)
     }
 
-    /// Stores to memory of this rank's; as [`load`](World::load).
+    /// Stores to memory of this rank, as [`load`](World::load) loads.
     ///
     /// # Errors
     /// As [`load`](World::load).
@@ -164,20 +164,21 @@ impl World {
         self.write(to, &[value])
     }
 
-    /// Reads as many values of this rank's memory as fit; as [`load`](World::load).
+    /// Reads as many values of this rank's memory as fit, as [`load`](World::load) does.
     ///
     /// # Errors
     /// As [`load`](World::load).
     pub fn read<T: Pod>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
         let bytes = bytemuck::cast_slice_mut::<T, u8>(into);
-        // Under the lock, so that nobody takes the registration back meanwhile, after which the memory might be gone.
+        // Under the lock, so that no thread takes the registration back meanwhile, after which the memory might be
+        // gone.
         self.own(from.address, bytes.len(), Rights::Read, |place| {
-            // SAFETY: registered memory of this length, which stays mapped while it is registered; and bytes of ours.
+            // SAFETY: registered memory of this length, which stays mapped while it is registered; the bytes are ours.
             unsafe { memory::copy(place, bytes.as_mut_ptr(), bytes.len()) };
         })
     }
 
-    /// Writes values to this rank's memory; as [`load`](World::load).
+    /// Writes values to this rank's memory, as [`load`](World::load) loads.
     ///
     /// # Errors
     /// As [`load`](World::load).
@@ -189,7 +190,8 @@ impl World {
         })
     }
 
-    /// Adds to the word at `at`, and stores what was there to `old`, a word of this rank's; [`atomic`](World::atomic).
+    /// Adds to the word at `at`, and stores its earlier value to `old`, a word of this rank; as
+    /// [`atomic`](World::atomic).
     ///
     /// # Errors
     /// As [`atomic`](World::atomic).
@@ -197,7 +199,7 @@ impl World {
         self.atomic(old.address, at.address, value.add(), order)
     }
 
-    /// Puts `new` in the place of `expected`, if that is there; as [`fetch_add`](World::fetch_add).
+    /// Replaces `expected` by `new`, if the word is `expected`; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
     /// As [`atomic`](World::atomic).
@@ -212,7 +214,7 @@ impl World {
         self.atomic(old.address, at.address, W::compare_swap(expected, new), order)
     }
 
-    /// Puts `value` there; as [`fetch_add`](World::fetch_add).
+    /// Replaces the word by `value`; as [`fetch_add`](World::fetch_add).
     ///
     /// # Errors
     /// As [`atomic`](World::atomic).

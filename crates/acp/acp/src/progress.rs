@@ -1,6 +1,6 @@
-//! Who moves the engine on: threads of the program while they are in a call, and a thread of the library's own, which
-//! serves peers and goes on with what waits. Nobody spins for long: with more ranks than processors, those that spin
-//! keep the others from what they wait for.
+//! Progress of the engine: threads of the program drive it while they are in a call, and a thread of the library's own
+//! serves peers and goes on with waiting operations. No thread spins for long: with more ranks than processors,
+//! spinning threads keep the others from the work that they wait for.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -18,31 +18,31 @@ use crate::engine::{Engine, SENDS};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
 
-/// How long a thread looks for what it waits for before it sleeps.
+/// The longest time that a thread spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// Looks at the own requests, for each one at what peers want.
+/// Looks at the own requests for each look at those of peers.
 const LOOKS: u32 = 16;
-/// The stack of the thread.
+/// Bytes of the thread's stack.
 pub(crate) const STACK: usize = 256 << 10;
 
-/// The engine with its lock, its thread, and those who wait.
+/// The engine with its lock, its thread, and the threads that wait.
 pub(crate) struct Progress {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     barrier: Mutex<()>,
     barriers: AtomicU64,
-    /// Behind the engine's owners: its pages stay until the registrations are gone.
+    /// Dropped after the engine's owners: its pages stay until the registrations are gone.
     staging: Staging,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// The first handle that is not over, for who only asks.
+    /// The first handle that is not over, for a look without the lock.
     head: Arc<AtomicI64>,
-    /// Wakes the thread, and a thread of the program that sleeps.
+    /// Events that wake the progress thread, and a thread of the program that sleeps.
     kick: OwnedFd,
     wake: OwnedFd,
-    /// For further threads of the program: the one that sleeps on descriptors is awake.
+    /// For further threads of the program: signaled when the one that sleeps on descriptors wakes.
     woken: Condvar,
     stop: AtomicBool,
     hook: Mutex<Option<fn(&Error)>>,
@@ -54,19 +54,19 @@ struct Shared {
 
 struct State {
     engine: Engine,
-    /// A thread of the program sleeps until one of this rank's requests completes.
+    /// True: a thread of the program sleeps until one of this rank's requests completes.
     sleeper: bool,
-    /// The progress thread does.
+    /// True: the progress thread sleeps until one completes.
     watching: bool,
-    /// The hook has been called.
+    /// True: the hook has been called.
     reported: bool,
-    /// The state when the thread that sleeps last looked.
+    /// The state at the last look of the thread that sleeps.
     slept: Seen,
 }
 
 /// The state that threads of the program may wait for without a completion of their own: the first handle that is not
-/// over, notices of barriers, a failure, a round, the place in the directory, requests of peers to look, answers to such
-/// requests of this rank.
+/// over, notices of barriers, a failure, a round, the place in the directory, requests of peers to look, answers to
+/// such requests of this rank.
 type Seen = (i64, u64, bool, bool, bool, u64, bool);
 
 const SERVICE: usize = 0;
@@ -120,14 +120,14 @@ impl Progress {
             job.abort(1, &disagreement(introduction.agreed(), settings, rank));
         }
         if let Err(error) = progress.with(|engine| engine.mesh_mut().introduce(introduction)) {
-            // The others would wait for this rank.
+            // The other ranks would wait for this one.
             job.abort(1, &error.to_string());
         }
-        // It sends at once what it has to.
+        // The thread sends the packets that are due at once.
         progress.shared.kick();
         progress.wait(|engine| Ok(engine.mesh().registered().then_some(())))?;
         if epoch > 0 {
-            // Two may want to be the same rank: one of them has found out by now, and does not come here.
+            // Two processes may want to be the same rank: one of them knows by now, and does not come here.
             job.fence()?;
         }
         Ok(progress)
@@ -153,7 +153,7 @@ impl Progress {
         *self.shared.hook.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One barrier at a time.
+    /// The lock for one barrier at a time.
     pub fn barrier_lock(&self) -> MutexGuard<'_, ()> {
         self.barrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,7 +177,7 @@ impl Progress {
         issued
     }
 
-    /// Has a thread of `rank` that waits look.
+    /// Has a waiting thread of `rank` look.
     pub fn wake(&self, rank: u32) -> Result<()> {
         let mut state = self.shared.lock();
         let woken = state.engine.wake(rank);
@@ -185,7 +185,7 @@ impl Progress {
         woken
     }
 
-    /// Waits until all up to `seq` are over.
+    /// Waits until all operations up to `seq` are over.
     #[inline]
     pub fn complete(&self, seq: i64) -> Result<()> {
         if seq < self.shared.head.load(Ordering::Acquire) {
@@ -215,14 +215,14 @@ impl Progress {
         Ok(done)
     }
 
-    /// Moves the engine on until `ready` says so.
+    /// Drives the engine until `ready` returns Some.
     #[inline]
     pub fn wait<T>(&self, ready: impl FnMut(&mut Engine) -> Result<Option<T>>) -> Result<T> {
         self.wait_looking(None, ready)
     }
 
-    /// As [`wait`](Progress::wait), for what nothing of the engine may tell: it looks at least as often as `every`
-    /// says.
+    /// As [`wait`](Progress::wait), for events that the engine may not notice: `ready` is called at least once in each
+    /// `every`.
     #[inline]
     pub fn wait_looking<T>(
         &self,
@@ -264,10 +264,10 @@ impl Drop for Progress {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.kick();
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, there is nobody to tell.
+            // It does not panic; if it did, the panic could not be reported.
             let _ = thread.join();
         }
-        // Nobody is left who would ask for a region.
+        // No thread is left that would ask for a region.
         if !self.with(|engine| engine.memory_mut().close()) {
             self.staging.forget();
         }
@@ -280,7 +280,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread of the program leaves: what waits is the progress thread's.
+    /// Ends a call of a thread of the program: waiting operations are left to the progress thread.
     #[inline]
     fn leave(&self, state: MutexGuard<'_, State>) {
         let engine = &state.engine;
@@ -306,21 +306,21 @@ impl Shared {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until a request of this rank's has completed, or the thread has moved on what the program may wait for;
-    /// for no longer than `most`.
+    /// Sleeps until a request of this rank has completed, or the progress thread has changed the state that the program
+    /// may wait for, or `most` is over.
     #[cold]
     fn sleep(&self, most: Option<Duration>, mut ready: impl FnMut(&mut Engine) -> Result<bool>) -> Result<()> {
         let mut state = self.lock();
-        // Under the lock: the progress thread may take the event that comes of it, and sees then that somebody sleeps.
+        // Under the lock: the progress thread may take the event that follows, and then sees that a thread sleeps.
         self.arm(DATA)?;
-        // All that came before: it has no event of its own for certain.
+        // Earlier completions, which may have no event of their own.
         while state.engine.poll() {}
         if ready(&mut state.engine)? || state.engine.failure().is_some() || state.engine.is_busy() {
             return Ok(());
         }
         if state.sleeper {
             if state.slept != seen(&state.engine) {
-                // This thread has polled what that one waits for.
+                // This thread has polled a completion that the sleeper waits for.
                 self.wake();
             }
             // The sleeper wakes the others each time that it wakes.
@@ -355,7 +355,7 @@ impl Shared {
         self.cqs.iter().try_for_each(|cqs| cqs[which].request_notify(false).map_err(Error::from))
     }
 
-    /// Takes what events there are, and says whether there were any.
+    /// Takes the events that there are. Returns true if there were any.
     fn take_events(&self, which: usize) -> Result<bool> {
         let mut any = false;
         for (channels, cqs) in self.channels.iter().zip(&self.cqs) {
@@ -367,7 +367,7 @@ impl Shared {
         Ok(any)
     }
 
-    /// The progress thread.
+    /// The body of the progress thread.
     fn run(&self) {
         let mut taken = false;
         while !self.stop.load(Ordering::Acquire) {
@@ -377,7 +377,7 @@ impl Shared {
         }
     }
 
-    /// Does what there is to do, then sleeps until there is more. `taken`: events of this rank's requests have been
+    /// Does the work that there is, then sleeps until there is more. `taken`: events of this rank's requests have been
     /// taken.
     fn run_once(&self, taken: &mut bool) -> Result<()> {
         self.arm(SERVICE)?;
@@ -394,7 +394,7 @@ impl Shared {
             while state.engine.poll() {}
         }
         let watching = state.watching;
-        // An event that was taken may be the one that the sleeper has asked for.
+        // An event that was taken may be the one that the sleeper has armed.
         let wake = state.sleeper && (*taken || state.slept != seen(&state.engine));
         *taken = false;
         let leader = state.engine.mesh_mut().wanted_leader();
@@ -422,8 +422,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Goes on with copies of peers', until nothing has come of that for a while: a device in memory moves the bytes of
-    /// large requests while it is polled.
+    /// Goes on with peers' copies until nothing has completed for a while: a device in memory moves the bytes of large
+    /// requests while it is polled.
     fn poll_served<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let mut since = Instant::now();
         while state.engine.is_serving() && !state.sleeper && since.elapsed() < SPIN {
@@ -466,7 +466,7 @@ fn clear(event: BorrowedFd<'_>) {
     let _ = rustix::io::read(event, &mut [0u8; 8]);
 }
 
-/// The mesh that these settings ask for.
+/// The options of the mesh for these settings.
 pub(crate) fn options(settings: &Settings) -> vervain_mesh::Options {
     vervain_mesh::Options {
         connections: settings.connections,
@@ -489,7 +489,7 @@ pub(crate) fn agreed(settings: &Settings) -> Vec<u8> {
     bytes
 }
 
-/// The sentence about ranks that do not agree: rank 0 has `theirs`.
+/// The sentence about ranks that disagree: rank 0 has `theirs`.
 fn disagreement(theirs: &[u8], settings: &Settings, rank: u32) -> String {
     let own = agreed(settings);
     let version = |bytes: &[u8]| bytes.get(..=usize::from(*bytes.first().unwrap_or(&0))).map(<[u8]>::to_vec);

@@ -1,5 +1,5 @@
-//! Registration of the program's memory: the device's, then the key by which peers name it. A key that peers may remember
-//! is given again only after a round in which they forget it.
+//! Registration of the program's memory: with the device, then under the key by which peers name it. A key that peers
+//! may remember is given out again only after a round in which they forget it.
 
 use std::ffi::c_void;
 
@@ -24,7 +24,7 @@ impl Progress {
         }
     }
 
-    /// Registers memory for color 0. Refused where it would wait for a round, which then begins.
+    /// Registers memory for color 0. Refused if it would have to wait for a round, which then begins.
     ///
     /// # Safety
     /// As of [`World::register_foreign`](crate::World::register_foreign).
@@ -39,7 +39,7 @@ impl Progress {
         key.ok_or_else(|| Error::refused("other ranks may remember what was registered before"))
     }
 
-    /// Registers memory under a key that `key` gives. None if peers have to forget others first: the round begins.
+    /// Registers memory under a key that `key` yields. None if peers have to forget others first: the round has begun.
     ///
     /// # Safety
     /// As of [`World::register_foreign`](crate::World::register_foreign).

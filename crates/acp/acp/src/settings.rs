@@ -1,4 +1,4 @@
-//! What the job is asked for by its environment.
+//! Settings of the job, from its environment.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,19 +8,19 @@ use vervain_config::bytes;
 
 use crate::error::{Error, Result};
 
-/// Bytes of the user's starter memory unless the job says otherwise.
+/// Default bytes of the user's starter memory.
 const STARTER: u64 = 4096;
 /// Bytes of the starter memories of channels and of the data library.
 const LIBRARY_STARTER: u64 = 4096;
-/// More is no starter memory but a mistake.
+/// The most bytes of starter memory; a larger number is a mistake.
 const MAX_STARTER: u64 = 1 << 40;
 
-/// A minute, after which a rank that goes on has a few seconds to answer.
+/// A minute, plus a few seconds in which a rank that goes on may answer.
 const TIMEOUT: Duration = Duration::from_secs(65);
 /// The longest timeout, in seconds.
 const MAX_TIMEOUT: u64 = 3600;
 
-/// How a job is set up. All ranks must have the same sizes.
+/// Settings of a job. All ranks must have the same sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Bytes of starter memory of each rank: the user's, that of channels, that of the data library
@@ -28,14 +28,14 @@ pub struct Settings {
     pub starter: [u64; 3],
     /// Connections that a rank keeps at a time (ACP_CONNECTIONS).
     pub connections: usize,
-    /// The devices to use, by name, at most two (ACP_DEVICES, separated by commas); empty: those that are there.
+    /// Names of the devices to use, at most two (ACP_DEVICES, separated by commas); empty: those that are present.
     pub devices: Vec<String>,
-    /// Atomics on this rank's words are carried out by its processor, as where the device is not atomic with processors
-    /// (ACP_ATOMICS=owner).
+    /// True: this rank's processor carries out the atomics on its words, as for a device that is not atomic with
+    /// processors (ACP_ATOMICS=owner).
     pub owner_atomics: bool,
     /// The most bytes of memory that this rank's heap may have (ACP_HEAP).
     pub heap: u64,
-    /// How long another rank may give no answer, because it is stopped, say, before that ends the job (ACP_TIMEOUT).
+    /// The longest silence of another rank, for example one that is stopped, before the job ends (ACP_TIMEOUT).
     pub timeout: Duration,
 }
 
@@ -59,7 +59,7 @@ impl Settings {
     /// The settings that the environment names, and defaults for the rest.
     ///
     /// # Errors
-    /// A variable whose value is none: the sentence names it.
+    /// A variable has an invalid value: the sentence names it.
     pub fn from_environment() -> Result<Settings> {
         Self::from(|name| env::var_os(name))
     }

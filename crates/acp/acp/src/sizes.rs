@@ -1,5 +1,5 @@
-//! What a rank holds in memory, from the types and constants of this crate and of the mesh, beside what the paper says
-//! of the original (Ajima et al. 2015, Table 3).
+//! The memory that a rank uses, from the types and constants of this crate and of the mesh, beside the paper's numbers
+//! for the original (Ajima et al. 2015, Table 3).
 
 use vervain_mesh::Kind;
 
@@ -15,17 +15,17 @@ use crate::table::Table;
 pub struct Holding {
     /// Its name, for people.
     pub what: &'static str,
-    /// How many of what make it up, for people.
+    /// The parts that make it up and their number, for people.
     pub made_of: String,
-    /// Bytes, at most.
+    /// The most bytes.
     pub bytes: u64,
-    /// Whether it grows with the number of ranks.
+    /// True: it grows with the number of ranks.
     pub grows: bool,
-    /// The original's counterpart, and its bytes by the paper.
+    /// The original's counterpart, and its bytes in the paper.
     pub paper: Option<(&'static str, u64)>,
 }
 
-/// Bytes of a device's objects, as somebody has weighed them: devices do not say it.
+/// Bytes of a device's objects, as measured: devices do not report them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Objects {
     /// Bytes of a pair of QPs, which is a connection.
@@ -40,21 +40,21 @@ const PAPER_COMMANDS: u64 = 4096 * 120;
 const PAPER_TABLE: u64 = 255 * 40;
 /// Its table of memory regions, rounded in the paper.
 const PAPER_REGIONS: u64 = 12_000;
-/// Tables of peers that it keeps.
+/// Tables of peers that the original keeps.
 const PAPER_CACHE: u64 = 1024 * PAPER_TABLE;
 /// Its CQ.
 const PAPER_CQ: u64 = 128;
-/// For each rank: four flags, a QP, address and key of its starter memory. The paper's text has the QP's 160 bytes, its
+/// For each rank: four flags, a QP, address and key of its starter memory. The paper's text has the QP's 160 bytes; its
 /// table prints another number, which its sum contradicts.
 const PAPER_FLAGS: u64 = 4;
 const PAPER_QP: u64 = 160;
 const PAPER_STARTER: u64 = 12;
 
-/// The most memory of each kind that one of `ranks` ranks can hold with these settings. The program's own memory
-/// and the code are not in it. `objects`: as weighed, where the device's are to be in it.
+/// The most memory of each kind that one of `ranks` ranks can hold with these settings. The program's own memory and
+/// the code are not included. `objects`: the measured objects of the device; None leaves them out.
 ///
 /// # Errors
-/// More ranks than global addresses can name, or none.
+/// The number of ranks is 0, or larger than global addresses can name.
 pub fn memory(ranks: u32, settings: &Settings, objects: Option<Objects>) -> Result<Vec<Holding>> {
     let layout = Layout::of(ranks)
         .ok_or_else(|| Error::refused(format!("there is no job of {ranks} ranks: 1 to 2097152 are possible")))?;
@@ -116,13 +116,13 @@ pub fn memory(ranks: u32, settings: &Settings, objects: Option<Objects>) -> Resu
     Ok(rows)
 }
 
-/// Weighs the objects of the device that these settings name: `weigh` says what this process holds, in bytes, at its
-/// calls.
+/// Measures the objects of the device that these settings name. `weigh` returns the bytes that this process holds at
+/// the time of its call.
 ///
 /// # Errors
-/// No usable device, or not the resources.
+/// No usable device, or not enough resources.
 pub fn weigh(settings: &Settings, mut weigh: impl FnMut() -> u64) -> Result<Objects> {
-    /// Enough that pages make no difference.
+    /// Enough pairs that the rounding to pages makes no difference.
     const PAIRS: u64 = 256;
     let one = Settings { devices: settings.devices.iter().take(1).cloned().collect(), ..settings.clone() };
     let before = weigh();
@@ -132,7 +132,7 @@ pub fn weigh(settings: &Settings, mut weigh: impl FnMut() -> u64) -> Result<Obje
         stock.make()?;
     }
     let made = weigh();
-    // The door's memory and the receives' are not the device's.
+    // The memory of the door and of the receives is not the device's.
     let own = vervain_mesh::memory(1, &options(&one), 1).into_iter().filter(|held| held.kind.is_of_port());
     let own: u64 = own.map(|held| held.bytes).sum();
     Ok(Objects {

@@ -1,8 +1,7 @@
-//! The table of registrations: what this rank has registered, published for peers, who read entries by RDMA.
+//! The table of registrations of this rank, published for peers, which read entries by RDMA.
 //!
-//! A peer keeps the entries that it has read as long as its connection. So before a key is used again, those who are
-//! connected are asked to forget this rank's entries: keys given up wait in a queue, and one round of asking frees them
-//! all.
+//! A peer keeps the entries that it has read as long as its connection. So before a key is used again, connected peers
+//! are asked to forget this rank's entries: keys given up wait in a queue, and one round of asking frees them all.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -13,7 +12,7 @@ use crate::memory::{Domain, Mapped, Registration};
 
 /// The keys of the starter memories: the user's, that of channels, that of the data library.
 pub(crate) const STARTERS: u32 = 3;
-/// As many keys wait at least before peers are asked to forget them, if others are left.
+/// The least number of given-up keys for which peers are asked to forget them, if other keys are left.
 const MIN_ROUND: usize = 128;
 
 /// A region as peers read it: 32 bytes.
@@ -33,7 +32,7 @@ impl Entry {
         [words[0], words[1], words[2], check(&words)]
     }
 
-    /// `Err(())` for one that was read while it changed; None where nothing is registered.
+    /// Decodes an entry. `Err(())` for one that was read while it changed; None if nothing is registered.
     pub fn read(words: [u64; 4]) -> Result<Option<Self>, ()> {
         if words == [0; 4] {
             return Ok(None);
@@ -46,8 +45,8 @@ impl Entry {
     }
 }
 
-/// Devices read 32 bytes at once, mostly; nobody promises that. A sum over the words tells an entry that is half of
-/// another.
+/// The sum over an entry's words, which reveals an entry that is half of another. Devices most often read 32 bytes at
+/// once, but do not promise it.
 fn check(words: &[u64; 3]) -> u64 {
     // Odd constants of the golden ratio's kind: any change of one word changes the sum.
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -85,13 +84,13 @@ impl Table {
         Ok(Self { rank, layout, published, own: vec![None], free, given_up, live: 0 })
     }
 
-    /// Bytes of a table with all regions that a job of this layout can have: what is published, and this rank's side of
-    /// it.
+    /// Bytes of a table with all regions that a job of this layout can have: the published part, and this rank's side
+    /// of it.
     pub fn bytes(layout: Layout) -> usize {
         (layout.max_regions() as usize + 1) * (Entry::BYTES + size_of::<Option<Own>>())
     }
 
-    /// Where peers of `port` read it.
+    /// Address and key at which peers of `port` read it.
     pub fn published(&self, port: usize) -> (u64, u32) {
         (self.published.start(), self.published.rkey(port))
     }
@@ -116,12 +115,12 @@ impl Table {
         Ok(KeyFor::Key(self.fresh()))
     }
 
-    /// Whether so many keys were given up that it is time to have peers forget them.
+    /// Returns true if so many keys were given up that peers should be asked to forget them.
     pub fn wants_round(&self) -> bool {
         self.free.is_empty() && self.given_up.len() >= MIN_ROUND.max(self.live)
     }
 
-    /// As [`key`](Table::key), but peers have to forget only where no other key is left.
+    /// As [`key`](Table::key), but peers have to forget only if no other key is left.
     pub fn key_at_once(&mut self) -> Result<KeyFor> {
         match self.key()? {
             KeyFor::AfterRound if self.own.len() as u32 <= self.layout.max_regions() => Ok(KeyFor::Key(self.fresh())),
@@ -134,7 +133,7 @@ impl Table {
         self.own.len() as u32 - 1
     }
 
-    /// The keys that peers may remember have been forgotten, as far as they had been given up when the round began.
+    /// Ends a round: the first `keys` keys that were given up can be used again.
     pub fn round_done(&mut self, keys: usize) {
         self.free.extend(self.given_up.drain(..keys.min(self.given_up.len())).map(|(key, _)| key));
     }
@@ -143,12 +142,12 @@ impl Table {
         self.given_up.len()
     }
 
-    /// Whether a peer may remember `rkey` for a region that is no more. Devices use the numbers again.
+    /// Returns true if a peer may remember `rkey` for a region that is gone. Devices use the numbers again.
     pub fn remembers(&self, rkey: u32) -> bool {
         self.given_up.iter().any(|(_, given_up)| *given_up == rkey)
     }
 
-    /// Publishes a registration under `key`, which [`key`](Table::key) gave.
+    /// Publishes a registration under `key`, which [`key`](Table::key) returned.
     pub fn insert(&mut self, key: u32, registration: Registration, color: u32) -> GlobalAddress {
         let entry =
             Entry { start: registration.start() as u64, size: registration.len() as u64, rkey: registration.rkey };
@@ -160,7 +159,7 @@ impl Table {
 
     fn publish(&self, key: u32, words: [u64; 4]) {
         let at = key as usize * Entry::BYTES;
-        // The sum last, and first of all a wrong one.
+        // The sum is written last; before everything else it is made wrong.
         self.published.word(at + 24).store(0, Ordering::Relaxed);
         for (i, word) in words.iter().enumerate() {
             fence(Ordering::Release);
@@ -177,14 +176,14 @@ impl Table {
         self.publish(parts.key, [0; 4]);
         let rkey = own.registration.rkey;
         if !own.registration.deregister() {
-            // Its key never comes back.
+            // Its key is never used again.
             return Err(Error::refused(format!("the device does not let go of the region {address}")));
         }
         self.given_up.push_back((parts.key, rkey));
         Ok(())
     }
 
-    /// Deregisters all. False where the device did not let go of one.
+    /// Deregisters all. Returns false if the device did not release one.
     pub fn close(&mut self) -> bool {
         self.own.drain(..).flatten().map(|own| own.registration.deregister()).fold(true, |all, one| all & one)
     }
@@ -196,7 +195,7 @@ impl Table {
         (parts.rank == self.rank && parts.color == own.color).then_some(parts)
     }
 
-    /// The region of an address of this rank, and the offset there, which is at most its length.
+    /// The region of an address of this rank, and the offset in it, which is at most its length.
     #[inline]
     pub fn find(&self, address: GlobalAddress) -> Option<(&Registration, usize)> {
         let parts = self.mine(address)?;
@@ -205,7 +204,7 @@ impl Table {
         (offset <= registration.len()).then_some((registration, offset))
     }
 
-    /// `len` bytes of this rank from `address` on.
+    /// The region of `len` bytes of this rank from `address` on, and their offset in it.
     ///
     /// # Errors
     /// Part of the range is not registered.
@@ -217,10 +216,10 @@ impl Table {
         }
     }
 
-    /// As [`range`](Table::range), for what the processor stores to.
+    /// As [`range`](Table::range), for memory that the processor stores to.
     ///
     /// # Errors
-    /// Also for memory that may not be written.
+    /// As of [`range`](Table::range), or the memory may not be written.
     #[inline]
     pub fn writable(&self, address: GlobalAddress, len: usize) -> Result<(&Registration, usize)> {
         match self.range(address, len) {
@@ -240,7 +239,7 @@ impl Table {
         ))
     }
 
-    /// The global address of `pointer` in the region that begins at `key`; one past the end is one too.
+    /// The global address of `pointer` in the region that begins at `key`; the byte past the end has one too.
     pub fn global(&self, key: GlobalAddress, pointer: usize) -> Option<GlobalAddress> {
         let (registration, 0) = self.find(key)? else { return None };
         let offset = pointer.checked_sub(registration.start() as usize)?;
@@ -258,12 +257,12 @@ pub(crate) fn outside(rank: u32, offset: u64, len: u64, address: GlobalAddress, 
     }
 }
 
-/// The sentence about a store to memory that was registered though it may not be written.
+/// The sentence about a store to memory that was registered but may not be written.
 pub(crate) fn read_only(rank: u32, address: GlobalAddress) -> String {
     format!("the memory at global address {address} of rank {rank} may not be written")
 }
 
-/// An entry as a peer has read it, from a place that a device has written.
+/// An entry as a peer has read it, from memory that a device has written.
 pub(crate) fn read_entry(words: [&AtomicU64; 4]) -> Result<Option<Entry>, ()> {
     Entry::read(words.map(|word| word.load(Ordering::Acquire)))
 }

@@ -34,27 +34,27 @@ pub enum Library {
 /// The answer to a request for a [segment](World::extend).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extension {
-    /// It begins here.
+    /// The segment begins here.
     Segment(GlobalAddress),
-    /// Others have had one made for all meanwhile.
+    /// Another request has had a segment for all made meanwhile.
     Others,
     /// The rank has no memory for it, or no place in its tables.
     NoMemory,
 }
 
-/// Ends the job of a [`World`], by whatever thread.
+/// A handle that ends the job of a [`World`], for any thread.
 #[derive(Debug, Clone)]
 pub struct Ender(Weak<Job>);
 
 impl Ender {
-    /// Ends all ranks of the job, with `sentence` as the reason; returns if this process has left it.
+    /// Ends all ranks of the job, with `sentence` as the reason. Returns if this process has left it.
     pub fn abort(&self, sentence: &str) {
         if let Some(job) = self.0.upgrade() {
             job.abort(1, sentence)
         }
     }
 
-    /// For a process that is about to end, by exit(3), without having left the job: the other ranks are ended
+    /// Ends the other ranks, for a process that is about to end by exit(3) without having left the job
     /// ([`Job::desert`]).
     pub fn desert(&self, sentence: &str) {
         if let Some(job) = self.0.upgrade() {
@@ -66,26 +66,26 @@ impl Ender {
 /// This process as a rank of its job, with global memory. Threads share it; each call is one operation.
 ///
 /// A thread of the library's own serves other ranks and goes on with operations that wait, also while the program
-/// computes or sleeps. It sleeps itself unless there is something to do.
+/// computes or sleeps. It sleeps itself unless there is work.
 pub struct World {
     job: Arc<Job>,
     settings: Settings,
     rank: u32,
     epoch: u32,
-    /// The engine has it too: what an address says needs no lock.
+    /// The engine has it too; here it needs no lock.
     layout: Layout,
-    /// None while [`reset`](World::reset) makes it anew, and after one that has failed in the midst of that.
+    /// None while [`reset`](World::reset) makes it anew, and after a reset that has failed in between.
     progress: Option<Progress>,
 }
 
 impl World {
     /// Joins the job that this process was started in, and returns once all ranks have.
     ///
-    /// Where ranks disagree (another version of this library, other sizes of starter memory), the job ends with a
+    /// If ranks disagree (another version of this library, other sizes of starter memory), the job ends with a
     /// sentence.
     ///
     /// # Errors
-    /// One sentence: no launcher that can be spoken to, no RDMA device, not the resources.
+    /// One sentence: no supported launcher, no RDMA device, not enough resources.
     pub fn init(settings: &Settings) -> Result<World> {
         Self::join(Arc::new(Job::join()?), settings)
     }
@@ -115,7 +115,8 @@ impl World {
         Batch::new(self)
     }
 
-    /// Waits of this rank's batches for accesses to other ranks: round trips, of whatever length.
+    /// The number of times that this rank's batches have waited for accesses to other ranks: round trips, of any
+    /// length.
     pub fn round_trips(&self) -> u64 {
         self.staging().round_trips()
     }
@@ -125,7 +126,7 @@ impl World {
         self.progress().with(f)
     }
 
-    /// Waits until all ranks have come here and this one's operations are over, and leaves the job.
+    /// Waits until all ranks have called it and this one's operations are over, and leaves the job.
     ///
     /// # Errors
     /// The job is broken, or the launcher gone.
@@ -134,17 +135,17 @@ impl World {
         drop(self.progress.take());
         match Arc::into_inner(self.job) {
             Some(job) => job.finalize().map_err(Error::from),
-            // Somebody else in this process goes on with it.
+            // Another part of this process goes on with it.
             None => Ok(()),
         }
     }
 
-    /// Waits until all ranks have come here and this one's operations are over.
+    /// Waits until all ranks have called it and this one's operations are over.
     fn leave(&self) -> Result<()> {
         self.complete_all()?;
         self.progress().wait(|engine| Ok(engine.have_all_looked().then_some(())))?;
-        // Nobody needs this rank's service any more when all are here: the thread that serves may wait for the store of
-        // the launcher, which some hold for the whole fence.
+        // No rank needs this one's service any more when all have come: the thread that serves may wait for the store
+        // of the launcher, which some launchers hold for the whole fence.
         self.sync()?;
         self.job.fence()?;
         Ok(())
@@ -154,8 +155,8 @@ impl World {
     /// begin at 1. All ranks call it, with numbers that are a permutation. Returns once all have.
     ///
     /// # Errors
-    /// There is no such rank: all is as it was. Otherwise the job is broken, as where two processes want to be the same
-    /// rank, and the next call in this world ends it.
+    /// There is no such rank: nothing has changed. Otherwise the job is broken, for example if two processes want to be
+    /// the same rank, and the next call in this world ends it.
     pub fn reset(&mut self, rank: u32) -> Result<()> {
         if rank >= self.size() {
             return Err(Error::refused(format!("there is no rank {rank}: the job has {}", self.size())));
@@ -170,7 +171,7 @@ impl World {
             progress.set_hook(hook);
         }
         self.progress = Some(progress);
-        // Nobody may find a rank's memory before it is zero: connections are made to the new one only.
+        // No rank may find another's memory before it is zero: connections are made to the new one only.
         Ok(())
     }
 
@@ -180,7 +181,7 @@ impl World {
         self.job.abort(1, sentence)
     }
 
-    /// Returns once all ranks have called it. It says nothing of operations that are under way.
+    /// Returns once all ranks have called it. Operations may still be under way then.
     ///
     /// # Errors
     /// The job is broken.
@@ -210,27 +211,27 @@ impl World {
         self.job.size()
     }
 
-    /// Accessing devices of this rank: colors are below.
+    /// The number of accessing devices of this rank: its colors are 0 to one less.
     pub fn colors(&self) -> u32 {
         self.with(|engine| engine.mesh().colors())
     }
 
-    /// Connections that are open at this moment, to be opened, or to be closed. At most [`Settings::connections`].
+    /// The number of connections that are open, opening or closing. At most [`Settings::connections`].
     pub fn connections(&self) -> usize {
         self.with(|engine| engine.mesh().links().count())
     }
 
-    /// Where the starter memory of `rank` begins; None if there is no such rank.
+    /// The first byte of the starter memory of `rank`; None if there is no such rank.
     pub fn starter(&self, rank: u32) -> Option<GlobalAddress> {
         self.with(|engine| engine.memory().starter(rank, 0))
     }
 
-    /// Where the starter memory of a library above begins at `rank`; None if there is no such rank.
+    /// The first byte of the starter memory of a library above at `rank`; None if there is no such rank.
     pub fn library_starter(&self, library: Library, rank: u32) -> Option<GlobalAddress> {
         self.with(|engine| engine.memory().starter(rank, library as u32))
     }
 
-    /// Bytes of the starter memory of a library above, of each rank.
+    /// Bytes of the starter memory of a library above, the same at each rank.
     pub fn library_starter_len(&self, library: Library) -> u64 {
         self.settings.starter[library as usize]
     }
@@ -248,10 +249,10 @@ impl World {
         self.progress().wake(rank)
     }
 
-    /// Waits until `ready` finds so, of memory of this rank's that others write to, or until the operation `over` and
-    /// all before it are over. It is asked over and over for a moment, then when a peer [wakes](World::wake) this rank,
-    /// and every `at_least` in case that none does. Threads of the program wait side by side. `ready` must not call
-    /// ACP.
+    /// Waits until `ready` returns true, for memory of this rank that others write to, or until the operation `over`
+    /// and all before it are over. `ready` is called repeatedly for a moment, then when a peer [wakes](World::wake)
+    /// this rank, and every `at_least` in case that none does. Threads of the program wait side by side. `ready` must
+    /// not call ACP.
     ///
     /// # Errors
     /// The job is broken.
@@ -260,10 +261,10 @@ impl World {
         self.progress().wait_looking(Some(at_least), |engine| Ok((is_over(engine) || ready()).then_some(())))
     }
 
-    /// Has `rank` map and register a segment of `len` bytes more for the heap, zeroed, and put it into its directory,
-    /// in the data library's starter memory. With `known`, how many segments for all the directory says were made, it
-    /// is for all: only one of those who ask with the same number gets it made. Without, it is for who asks, and nobody
-    /// else has its address. One round trip, in which `rank` has to act.
+    /// Has `rank` map and register another segment of `len` bytes for the heap, zeroed, and put it into its directory,
+    /// in the data library's starter memory. `known`: the number of segments for all in the directory; the segment is
+    /// then for all, and only one of the ranks that ask with the same number gets it made. None: it is for the caller
+    /// alone, and no other rank has its address. One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): there is no such rank. Else the job is broken.
@@ -276,8 +277,8 @@ impl World {
         })
     }
 
-    /// Has `rank` unmap the segment at `segment`, one that was for who has asked for it, and that nobody may use any
-    /// more. Returns whether there was one. One round trip, in which `rank` has to act.
+    /// Has `rank` unmap the segment at `segment`, which was for one rank alone and which no rank may use any more.
+    /// Returns true if there was one. One round trip, in which `rank` has to act.
     ///
     /// # Errors
     /// As [`extend`](World::extend).
@@ -296,7 +297,7 @@ impl World {
     /// registered too, and then only be read.
     ///
     /// # Safety
-    /// The memory stays mapped until [`unregister`](World::unregister), and nobody has a Rust reference into it.
+    /// The memory stays mapped until [`unregister`](World::unregister), and no Rust reference leads into it.
     ///
     /// # Errors
     /// No such color; larger than global addresses of this job can name; the table is full; memory that the device
@@ -306,8 +307,8 @@ impl World {
         Ok(Key(unsafe { self.progress().register(start, len, color)? }.0))
     }
 
-    /// As [`register_foreign`](World::register_foreign) for color 0, but it never waits for other ranks to forget what
-    /// was registered before: where it would have to, they are asked, and this is refused.
+    /// As [`register_foreign`](World::register_foreign) for color 0, but never waits until other ranks have forgotten
+    /// earlier registrations: if it would have to, they are asked, and this is refused.
     ///
     /// # Safety
     /// As [`register_foreign`](World::register_foreign).
@@ -319,22 +320,22 @@ impl World {
         Ok(Key(unsafe { self.progress().register_at_once(start, len, rights)? }.0))
     }
 
-    /// Takes a registration back. Accesses to it are errors from now on, of this rank's operations that are under way
-    /// too.
+    /// Takes a registration back. Accesses to it are errors from now on, even those of this rank's operations under
+    /// way.
     ///
     /// # Errors
-    /// It is no key of this rank's, or one that was taken back, or that of a starter memory.
+    /// The key is not one of this rank, was taken back already, or is that of a starter memory.
     pub fn unregister(&self, key: Key) -> Result<()> {
         self.with(|engine| engine.memory_mut().table.remove(GlobalAddress(key.0)))
     }
 
-    /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None if it is not
-    /// there.
+    /// The global address of `pointer` in the region of `key`; the byte behind its end has one too. None for any other
+    /// pointer.
     pub fn global(&self, key: Key, pointer: *const c_void) -> Option<GlobalAddress> {
         self.with(|engine| engine.memory().table.global(GlobalAddress(key.0), pointer as usize))
     }
 
-    /// The pointer to memory of this rank; None for others'.
+    /// The pointer to memory of this rank; None for that of other ranks.
     pub fn address(&self, address: GlobalAddress) -> Option<*mut c_void> {
         self.with(|engine| {
             let (registration, offset) = engine.memory().table.find(address)?;
@@ -342,8 +343,8 @@ impl World {
         })
     }
 
-    /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile. [`Rights::Write`]:
-    /// `f` writes there.
+    /// Calls `f` with the place of `len` bytes of this rank's memory, which stays registered meanwhile.
+    /// [`Rights::Write`]: `f` writes there.
     pub(crate) fn own(
         &self,
         address: GlobalAddress,
@@ -354,23 +355,24 @@ impl World {
         self.with(|engine| engine.memory().place(address, len, rights).map(f))
     }
 
-    /// The rank that an address is of; None for that of no rank.
+    /// The rank of an address; None for that of no rank.
     pub fn rank_of(&self, address: GlobalAddress) -> Option<u32> {
         Some(self.layout.parts(address)?.rank)
     }
 
-    /// Where the region begins that an address is of, if it is registered; None for the address of no rank.
+    /// The address of the first byte of an address's region, which need not be registered; None for the address of no
+    /// rank.
     pub fn region_of(&self, address: GlobalAddress) -> Option<GlobalAddress> {
         self.layout.parts(address).map(|parts| self.layout.address(Parts { offset: 0, ..parts }))
     }
 
-    /// The color that an address is of; None for that of no rank.
+    /// The color of an address; None for that of no rank.
     pub fn color_of(&self, address: GlobalAddress) -> Option<u32> {
         Some(self.layout.parts(address)?.color)
     }
 
-    /// Copies `len` bytes from `src` to `dst`, each of any rank's. Returns before it is done; waits only while 1,024
-    /// operations are outstanding. Copies whose ends overlap leave anything there.
+    /// Copies `len` bytes from `src` to `dst`, each of any rank. Returns before it is done; waits only while 1,024
+    /// operations are outstanding. The bytes are unspecified if source and destination overlap.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): an address of no rank, or own memory outside of its region. Otherwise the job is
@@ -380,8 +382,8 @@ impl World {
         self.progress().issue(|engine| engine.copy(dst, src, len, order))
     }
 
-    /// Carries out an atomic operation on the word at `src`, of any rank's, and stores what was there before to `dst`,
-    /// a word of this rank's. Both are aligned to their size.
+    /// Carries out an atomic operation on the word at `src`, of any rank, and stores its earlier value to `dst`, a word
+    /// of this rank. Both are aligned to their size.
     ///
     /// # Errors
     /// [Refused](Error::is_refused): an address of no rank, a destination of another rank, one that is not aligned.
@@ -391,8 +393,8 @@ impl World {
         self.progress().issue(|engine| engine.atomic(dst, src, what, order))
     }
 
-    /// Waits until this operation, and all that were issued before it, are over. One that was never issued is not
-    /// waited for.
+    /// Waits until this operation, and all that were issued before it, are over. Returns at once for one that was never
+    /// issued.
     ///
     /// # Errors
     /// The job is broken.
@@ -411,7 +413,8 @@ impl World {
         self.progress().complete(last)
     }
 
-    /// Whether this operation, and all that were issued before it, are over; also for one that was never issued.
+    /// Returns true if this operation, and all that were issued before it, are over; also for one that was never
+    /// issued.
     ///
     /// # Errors
     /// The job is broken.
@@ -420,7 +423,7 @@ impl World {
         self.progress().is_complete(handle.get())
     }
 
-    /// Whether all operations that were issued are over.
+    /// Returns true if all operations that were issued are over.
     ///
     /// # Errors
     /// The job is broken.
@@ -430,7 +433,7 @@ impl World {
         self.progress().is_complete(last)
     }
 
-    /// Ends the job also while [`reset`](World::reset) or [`finalize`](World::finalize) has the world.
+    /// A handle that ends the job even while [`reset`](World::reset) or [`finalize`](World::finalize) has the world.
     pub fn ender(&self) -> Ender {
         Ender(Arc::downgrade(&self.job))
     }

@@ -1,6 +1,6 @@
-//! The words of the InfiniBand specification as Rust types: the numbers are those of the InfiniBand verbs (IBA vol. 1
-//! ch. 11, `verbs.h`), so that the C ABI passes them through unchanged; requests and what becomes of them (`request`);
-//! and the timers that requester and responder agree on ([`timer`]). Device model, transport and links use one set of
+//! The words of the InfiniBand specification as Rust types. The numbers are those of the InfiniBand verbs (IBA vol. 1
+//! ch. 11, `verbs.h`), so that the C ABI passes them through unchanged. Requests and their outcomes are in `request`;
+//! [`timer`] has the timers that requester and responder agree on. Device model, transport and links share one set of
 //! them.
 
 #![forbid(unsafe_code)]
@@ -16,7 +16,7 @@ pub type Gid = [u8; 16];
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sge {
-    /// First byte, as the key names it.
+    /// Address of the first byte, as the key's users name it.
     pub addr: u64,
     /// Bytes.
     pub length: u32,
@@ -33,7 +33,7 @@ macro_rules! verbs_enum {
         pub enum $name { $($(#[$vmeta])* $variant = $number),+ }
 
         impl $name {
-            /// From the verbs' number.
+            /// The variant with this number of the verbs; None if there is none.
             #[inline]
             pub fn from_verbs(n: u32) -> Option<Self> {
                 match n { $($number => Some(Self::$variant),)+ _ => None }
@@ -68,7 +68,7 @@ verbs_enum! {
     }
 }
 
-/// As the specification writes it: `RC`, `XRC initiator`.
+/// The specification's name: `RC`, `XRC initiator`.
 impl std::fmt::Display for QpType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -82,13 +82,13 @@ impl std::fmt::Display for QpType {
 }
 
 impl QpType {
-    /// Acknowledged services, which tell the initiator of errors.
+    /// Returns true for an acknowledged service, which reports errors to the initiator.
     #[inline]
     pub fn is_reliable(self) -> bool {
         matches!(self, QpType::Rc | QpType::XrcSend | QpType::XrcRecv)
     }
 
-    /// Services bound to one peer QP.
+    /// Returns true for a service bound to one peer QP.
     #[inline]
     pub fn is_connected(self) -> bool {
         self != QpType::Ud
@@ -115,7 +115,7 @@ verbs_enum! {
     }
 }
 
-/// As the specification writes it: `RESET`, `INIT`.
+/// The specification's name: `RESET`, `INIT`.
 impl std::fmt::Display for QpState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -171,12 +171,12 @@ pub mod access {
     pub const WRITABLE: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC | MW_BIND;
     /// Bits that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
     pub const OPTIONAL_RANGE: u32 = 0x3ff0_0000;
-    /// Everything that this device knows.
+    /// All bits that this device supports.
     pub const KNOWN: u32 =
         LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | MW_BIND | ZERO_BASED | HUGETLB | FLUSH_GLOBAL;
 }
 
-/// `IBV_QP_*`: which attributes a modify names.
+/// `IBV_QP_*`: the attributes that a modify names.
 pub mod attr {
     #![allow(missing_docs)]
 
@@ -184,7 +184,7 @@ pub mod attr {
         ($($name:ident = $bit:literal),+ $(,)?) => {
             $(pub const $name: u32 = 1 << $bit;)+
 
-            /// The names of the bits of `mask`, as a program writes them: `IBV_QP_STATE | IBV_QP_PORT`.
+            /// The names of the bits of `mask` in a program's source: `IBV_QP_STATE | IBV_QP_PORT`.
             pub fn names(mask: u32) -> String {
                 let known = [$(($name, concat!("IBV_QP_", stringify!($name)))),+];
                 let mut names: Vec<_> =
@@ -264,7 +264,7 @@ pub mod event {
 /// Global routing header fields of an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grh {
-    /// Destination.
+    /// Destination GID.
     pub dgid: Gid,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -287,7 +287,7 @@ pub struct AhAttr {
     pub src_path_bits: u8,
     /// Static rate.
     pub static_rate: u8,
-    /// Whether `grh` is used.
+    /// True: `grh` is used.
     pub is_global: bool,
     /// Port, counted from 1.
     pub port_num: u8,
@@ -306,7 +306,7 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// PSNs have 24 bits (IBA 9.2.1).
+/// The 24 bits of a PSN (IBA 9.2.1).
 pub const PSN_MASK: u32 = 0x00ff_ffff;
 
 /// `struct ibv_qp_attr`, field by field.
@@ -403,6 +403,6 @@ pub struct Completion {
     pub dlid_path_bits: u8,
     /// P_Key index.
     pub pkey_index: u16,
-    /// When the operation completed: nanoseconds of CLOCK_MONOTONIC_RAW, this HCA's 1 GHz clock.
+    /// Time of completion: nanoseconds of CLOCK_MONOTONIC_RAW, this HCA's 1 GHz clock.
     pub timestamp: u64,
 }

@@ -1,4 +1,4 @@
-//! A request of a send queue, and what becomes of it: its operation, the right that it takes to the peer's memory, the
+//! A request of a send queue and its outcome: its operation, the right that it takes to the peer's memory, the
 //! responder's refusal and the status of its completion.
 
 use crate::{access, event, send_flags};
@@ -34,7 +34,7 @@ verbs_enum! {
     }
 }
 
-/// In the specification's words.
+/// The specification's name.
 impl std::fmt::Display for Opcode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -89,19 +89,19 @@ impl Opcode {
         }
     }
 
-    /// Operations that this process does alone: nothing of them goes to the peer.
+    /// Returns true for an operation that this process does alone: nothing of it goes to the peer.
     #[inline]
     pub fn is_local(self) -> bool {
         matches!(self, Opcode::LocalInv | Opcode::BindMw)
     }
 
-    /// Operations that hand a message to a receive WQE.
+    /// Returns true for an operation whose message goes into a receive WQE of the peer.
     #[inline]
     pub fn is_send(self) -> bool {
         matches!(self, Opcode::Send | Opcode::SendImm | Opcode::SendInv)
     }
 
-    /// Read and the two fetching atomics, which answer with data.
+    /// Returns true for an operation that answers with data: Read and the two fetching atomics.
     #[inline]
     pub fn answers(self) -> bool {
         matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd)
@@ -137,18 +137,18 @@ impl Right {
     }
 }
 
-/// What an RDMA Flush asks for (IBA annex A19).
+/// The extent and placement of an RDMA Flush (IBA annex A19).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flush {
     /// `enum ibv_placement_type` bits: 1 global visibility, 2 persistence.
     pub placement: u32,
     /// `enum ibv_selectivity_level`: 0 range, 1 region.
     pub level: u32,
-    /// Bytes.
+    /// Bytes of the range.
     pub length: u64,
 }
 
-/// A request of a send queue: what it asks of the peer. What does not belong to its operation means nothing.
+/// A request of a send queue, as the peer sees it. Fields that its operation does not use have no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The operation.
@@ -169,18 +169,18 @@ pub struct Request {
     pub swap: u64,
     /// Destination SRQ (XRC); 0: none.
     pub srqn: u32,
-    /// What to flush.
+    /// Extent and placement of a flush.
     pub flush: Flush,
 }
 
 impl Request {
-    /// It waits for earlier reads and atomics.
+    /// Returns true if it waits for earlier reads and atomics.
     #[inline]
     pub fn is_fenced(&self) -> bool {
         self.flags & send_flags::FENCE != 0
     }
 
-    /// It asks for a solicited event at the peer.
+    /// Returns true if it asks for a solicited event at the peer.
     #[inline]
     pub fn is_solicited(&self) -> bool {
         self.flags & send_flags::SOLICITED != 0
@@ -188,8 +188,8 @@ impl Request {
 }
 
 verbs_enum! {
-    /// How a request ended (`enum ibv_wc_status`). Images of a context name a variant by its place here: a new one goes
-    /// last.
+    /// The outcome of a request (`enum ibv_wc_status`). Images of a context name a variant by its place here: a new one
+    /// goes last.
     Status {
         /// Success.
         Success = 0,
@@ -218,7 +218,7 @@ verbs_enum! {
     }
 }
 
-/// The name that a program knows it by: `IBV_WC_SUCCESS`.
+/// The name in `verbs.h`: `IBV_WC_SUCCESS`.
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -238,8 +238,8 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// Why a responder refuses a request (IBA 9.7.5.2.8, 9.9.3). Images of a context name a variant by its place: a new one
-/// goes last.
+/// The reasons why a responder refuses a request (IBA 9.7.5.2.8, 9.9.3). Images of a context name a variant by its
+/// place: a new one goes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Nak {
     /// No answer: the QP is gone, not ready, in error, or connected elsewhere. A packet counts as lost.
@@ -255,8 +255,8 @@ pub enum Nak {
 }
 
 impl Nak {
-    /// The affiliated asynchronous event with which it ends the QP of a reliable service (IBA 9.9.3, class C; 11.6.3.2).
-    /// None if the QP goes on.
+    /// The affiliated asynchronous event with which it ends the QP of a reliable service (IBA 9.9.3, class C;
+    /// 11.6.3.2). None if the QP goes on.
     pub fn event(self) -> Option<u32> {
         match self {
             Nak::RemoteAccess => Some(event::QP_ACCESS_ERR),

@@ -1,4 +1,4 @@
-//! Timers that are told by a code of five bits.
+//! Timers whose length is a code of five bits.
 
 /// min_rnr_timer codes, in units of 10 µs (IBA table 45).
 static RNR_TIMERS: [u32; 32] = [
@@ -12,8 +12,8 @@ pub fn rnr_timer_ns(code: u8) -> u64 {
     u64::from(RNR_TIMERS[usize::from(code & 0x1f)]) * 10_000
 }
 
-/// Nanoseconds of a Local ACK Timeout code (its lower five bits): 4.096 µs × 2^code (IBA 9.7.6.1.3). None for code 0, which is no
-/// timeout.
+/// Nanoseconds of a Local ACK Timeout code (its lower five bits): 4.096 µs × 2^code (IBA 9.7.6.1.3). None for code 0:
+/// no timeout.
 #[inline]
 pub fn ack_timeout_ns(code: u8) -> Option<u64> {
     (code & 0x1f != 0).then(|| 4096 << (code & 0x1f))

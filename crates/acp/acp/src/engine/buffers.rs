@@ -1,4 +1,4 @@
-//! Buffers that copies between two other ranks go through.
+//! Buffers for copies between two other ranks.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What follows when a request has completed.
+//! Work that follows the completion of a request.
 
 use vervain_mesh::{Link, Mesh};
 use vervain_rdma::{Completion, Status as CompletionStatus};
@@ -45,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// All requests of an operation's step are over.
+    /// Ends a step of an operation whose requests are all over.
     fn finish_step(&mut self, i: u32) {
         let op = &mut self.requester.operations[i];
         let link = op.link;
@@ -92,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// A Read or a compare and swap of a loop is over.
+    /// Ends a Read or a compare and swap of a loop.
     fn finish_loop_step(&mut self, i: u32) {
         let found = self.requester.operations.word(i);
         let op = &mut self.requester.operations[i];
@@ -107,11 +107,11 @@ impl Engine {
             return self.requester.finish_with(i, old, what.width());
         }
         self.requester.operations[i].step = Step::Atomic;
-        // Before others that wait: the guess is good now.
+        // Posted before others that wait: the guess is good now.
         self.requester.repost(i);
     }
 
-    /// A peer has answered what it was asked for.
+    /// Ends a request that a peer has answered.
     fn finish_ask(&mut self, i: u32, value: u64) {
         match self.requester.operations[i].dst {
             GlobalAddress::NULL => self.wakes.handle_looked(&mut self.requester, i),
@@ -132,7 +132,7 @@ impl Engine {
             }
             Some(Notice::Answer(index, status)) => {
                 let Some(op) = self.requester.operations.get_mut(usize::from(index)) else { return };
-                // Nobody but the server of this command is to answer it.
+                // Only the server of this command may answer it.
                 let is_asked = matches!(op.work, Work::Forward | Work::Owner(_) | Work::Ask(_) | Work::Discard)
                     && matches!(op.place, Place::Posted)
                     && op.link == link
@@ -150,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// A command has been sent, and its answer has come.
+    /// Goes on after a command that has been sent and answered.
     fn handle_answer(&mut self, i: u32) {
         let op = &mut self.requester.operations[i];
         let (link, work, status, dst, src, len) = (op.link, op.work, op.answer.status, op.dst, op.src, op.len);

@@ -1,4 +1,4 @@
-//! Connections: the state of each that the mesh does not know.
+//! The state of connections that the mesh does not have.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -7,7 +7,7 @@ use vervain_mesh::Link;
 
 use super::peer::Peer;
 
-/// Requests of a connection on each lane; receives for notices are reserved for as many answers.
+/// Requests of a connection on each lane. As many receives are reserved for the notices of answers.
 pub(crate) const SENDS: u32 = 16;
 
 /// A Read of an entry that is under way.
@@ -21,28 +21,29 @@ pub(super) struct Fetch {
 /// One connection.
 #[derive(Default)]
 pub(super) struct Connection {
-    /// Which connection it is, once that is open.
+    /// The open connection; None: none is open at this place.
     pub link: Option<Link>,
-    /// Set anew when the connection opens, and when the peer asks to forget its entries; never twice the same.
+    /// Set anew when the connection opens, and when the peer asks this rank to forget its entries; never twice the
+    /// same.
     pub stamp: u64,
     pub peer: Peer,
     /// Operations that wait for room in the send queue of the data lane, or for an entry.
     pub queue: VecDeque<u32>,
-    /// Operations that wait until they can send their command. Nothing else waits behind them, since they wait for the
-    /// peer.
+    /// Operations that wait until they can send their command. They wait for the peer, so no other operation waits
+    /// behind them.
     commands: VecDeque<u32>,
-    /// Words that loops are at, and loops that wait for one of these. Two loops of a rank at one word would mostly undo
-    /// each other's guess; with a whole queue of them none would ever succeed.
+    /// Words of loops under way, and loops that wait for one of these. Two loops of a rank at one word would most often
+    /// spoil each other's guess; with a whole queue of them none would ever succeed.
     looping: Vec<u64>,
     loops: VecDeque<u32>,
-    /// An entry is being read.
+    /// Some: an entry is being read.
     pub fetching: Option<Fetch>,
     /// Requests with the device on the data lane, and on that of commands.
     pub posted: u32,
     pub sent: u32,
     /// Commands without an answer yet.
     pub unanswered: u32,
-    /// The program's operations here that are a single step, and Reads and atomics among them.
+    /// The program's operations of a single step here, and Reads and atomics among them.
     pub singles: u32,
     pub reads: u32,
 }
@@ -58,7 +59,7 @@ impl Connection {
         !self.queue.is_empty() || !self.commands.is_empty()
     }
 
-    /// Has loop `i` begin at `word`. False: another loop is there, and this one waits for it.
+    /// Begins loop `i` at `word`. Returns false if another loop is there; this one then waits for it.
     pub fn begin_loop(&mut self, i: u32, word: u64) -> bool {
         if self.looping.contains(&word) {
             self.loops.push_back(i);
@@ -68,7 +69,7 @@ impl Connection {
         true
     }
 
-    /// The loop at `word` is over. Returns the next one there, which may begin; `word_of` is the word of a loop.
+    /// Ends the loop at `word`. Returns the next one there, which may begin. `word_of` returns the word of a loop.
     pub fn end_loop(&mut self, word: u64, word_of: impl Fn(u32) -> u64) -> Option<u32> {
         let next = self.loops.iter().position(|i| word_of(*i) == word);
         let next = next.and_then(|at| self.loops.remove(at));
@@ -91,19 +92,19 @@ impl Connections {
         Self { all: (0..count).map(|_| Connection::default()).collect(), stamps: 0 }
     }
 
-    /// Whether this rank has taken note that a connection is open.
+    /// Returns true if this rank has handled the opening of a connection.
     #[inline]
     pub fn is_open(&self, link: Link) -> bool {
         self[link.index].link == Some(link)
     }
 
-    /// Takes note of a connection that has opened.
+    /// Handles the opening of a connection.
     pub fn open(&mut self, link: Link, peer: Peer) {
         self.stamps += 1;
         self[link.index] = Connection { link: Some(link), stamp: self.stamps, peer, ..Connection::default() };
     }
 
-    /// Takes note of a connection that has closed.
+    /// Handles the closing of a connection.
     pub fn close(&mut self, link: Link) {
         self[link.index] = Connection::default();
     }

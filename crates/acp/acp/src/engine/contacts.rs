@@ -3,15 +3,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long a copy that is served waits for its connection before the issuer is told to do it itself. A pool whose
-/// connections are all held by peers that wait for answers would wait for ever.
+/// The longest time that a served copy waits for its connection, before the issuer is told to do it itself. A pool
+/// whose connections are all held by peers that wait for answers would wait for ever.
 const SERVED_WAIT: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub(super) struct Contacts {
     /// Operations by the rank and color that they wait for.
     waiting: HashMap<(u32, u32), VecDeque<u32>>,
-    /// Served copies among them with the time at which they began to wait, oldest first. Some may wait no longer.
+    /// Served copies among them with the time at which they began to wait, oldest first. Some may no longer wait.
     served: VecDeque<(Instant, u32)>,
 }
 
@@ -22,7 +22,7 @@ impl Contacts {
         self.waiting.entry((rank, color)).or_default().push_back(i);
     }
 
-    /// Whether an operation waits for a connection to `rank` of `color`.
+    /// Returns true if an operation waits for a connection to `rank` of `color`.
     pub fn are_waiting(&self, rank: u32, color: u32) -> bool {
         self.waiting.contains_key(&(rank, color))
     }
@@ -32,8 +32,8 @@ impl Contacts {
         self.waiting.remove(&(rank, color)).unwrap_or_default()
     }
 
-    /// Takes a served copy that has waited for too long. `is_waiting`: whether one still waits for a connection. `now`
-    /// is asked only if one does.
+    /// Takes a served copy that has waited for too long. `is_waiting` returns true if a copy still waits for a
+    /// connection. `now` is called only if one does.
     pub fn take_late(&mut self, now: impl Fn() -> Instant, is_waiting: impl Fn(u32) -> bool) -> Option<u32> {
         while let Some(&(since, i)) = self.served.front() {
             let waits = is_waiting(i);
@@ -52,7 +52,7 @@ impl Contacts {
         None
     }
 
-    /// When the oldest served copy will have waited for too long.
+    /// The time at which the oldest served copy will have waited for too long.
     pub fn due(&self) -> Option<Instant> {
         self.served.front().map(|(since, _)| *since + SERVED_WAIT)
     }

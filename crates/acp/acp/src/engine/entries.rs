@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::memory::{Domain, Mapped};
 use crate::table::{Entry, read_entry};
 
-/// Entries that are cached.
+/// Number of places of the cache.
 const CACHED: usize = 4096;
 
 /// A cached entry.
@@ -28,7 +28,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Entries that are cached at most.
+    /// The most entries that are cached.
     pub const COUNT: usize = CACHED;
     /// Bytes of the cache.
     pub const BYTES: usize = CACHED * size_of::<Cached>();
@@ -40,13 +40,13 @@ impl Entries {
         Ok(Self { cached: vec![nothing; CACHED], fetched })
     }
 
-    /// The entry in the place of `region`, which may be that of another region.
+    /// The entry at the place of `region`, which may be that of another region.
     #[inline]
     pub fn at(&self, region: u64) -> &Cached {
         &self.cached[slot(region)]
     }
 
-    /// Caches an entry, in the place of another one.
+    /// Caches an entry, and drops the one at its place.
     pub fn keep(&mut self, cached: Cached) {
         self.cached[slot(cached.region)] = cached;
     }
@@ -58,8 +58,7 @@ impl Entries {
         self.fetched.sge(port, at..at + Entry::BYTES)
     }
 
-    /// The entry that a connection has read: `Err(())` if it was read while it changed, None where nothing is
-    /// registered.
+    /// The entry that a connection has read: `Err(())` if it was read while it changed; None if nothing is registered.
     pub fn fetched(&self, connection: u32) -> Result<Option<Entry>, ()> {
         let at = connection as usize * Entry::BYTES;
         read_entry([0, 8, 16, 24].map(|word| self.fetched.word(at + word)))

@@ -1,4 +1,4 @@
-//! Issuing: which way an operation goes, and what it has to wait for.
+//! Issuing: the way of an operation, and the events that it has to wait for.
 
 use vervain_mesh::Link;
 use vervain_rdma::{Qp, RemoteAddr, SendRequest};
@@ -18,10 +18,10 @@ use crate::handle::{Handle, Order};
 use crate::op::{Atomic, Op, Place, Step, Work};
 use crate::table::STARTERS;
 
-/// Operations until a completion is looked for again, if the last look found none just after its request was posted.
+/// The number of operations between two looks for a completion right after posting, while such looks find none.
 const EAGER: i64 = 64;
 
-/// Posts the one request of an operation. Returns which step that is.
+/// Posts the one request of an operation. Returns its step.
 #[inline(always)]
 fn post(qp: &Qp, request: SendRequest<'_, '_>, id: u64, step: Step) -> Result<Step> {
     qp.post(request.id(id).signaled())?;
@@ -59,9 +59,9 @@ impl Engine {
         Ok(self.issue(Op { work, dst, src, len: len as u64, ..Op::NONE }, order))
     }
 
-    /// Posts an operation of one request whose order is met, if nothing waits before it at its connection and the entry
-    /// of the peer's region is cached. None otherwise, and for a faulty operation: [`issue`](Engine::issue) finds out
-    /// what is wrong.
+    /// Posts an operation of one request whose order is met, if no other waits before it at its connection and the
+    /// entry of the peer's region is cached. None otherwise, and for a faulty operation: [`issue`](Engine::issue) finds
+    /// the fault.
     #[inline]
     fn issue_fast(
         &mut self,
@@ -98,7 +98,7 @@ impl Engine {
         let there = RemoteAddr { addr: entry.start + offset, rkey: entry.rkey };
         let i = index(seq);
         let (data, id) = (mesh.data(link), u64::from(i));
-        // Each request is posted where it is made: to make one of them first and post it then has the compiler copy it.
+        // Each request is posted where it is made: with a request made first and posted later, the compiler copies it.
         let step = match work {
             Work::Put => post(data, SendRequest::write(&sges, there), id, Step::Write),
             Work::Get => post(data, SendRequest::read(&sges, there), id, Step::Read),
@@ -115,8 +115,8 @@ impl Engine {
         }?;
         mesh.hold(link);
         operations.number_posted((memory.layout.owner(src), memory.layout.owner(dst)), after);
-        // A device in memory has completed it by now. If it is the only operation it then takes no place, and a thread
-        // that waits for it finds that without the lock.
+        // A device in memory has completed it by now. If it is the only operation, it then takes no place, and a thread
+        // that waits for it sees that without the lock.
         let looks = self.eager || seq % EAGER == 0;
         let has_found = looks && seq == self.requester.operations.head() && self.find_one(link);
         if has_found && self.found[0].is_success() && self.found[0].id() == id {
@@ -142,7 +142,7 @@ impl Engine {
         Ok(Some(Handle::of(seq)))
     }
 
-    /// Polls one completion, into the first of `found`, at the port of a connection. Returns whether there is one.
+    /// Polls one completion, into the first of `found`, at the port of a connection. Returns true if there is one.
     #[inline]
     fn find_one(&mut self, link: Link) -> bool {
         let port = &self.requester.mesh.ports()[self.requester.mesh.port_of(link)];
@@ -155,10 +155,11 @@ impl Engine {
         }
     }
 
-    /// Issues an atomic; as [`copy`](Engine::copy).
+    /// Issues an atomic, as [`copy`](Engine::copy) does a copy.
     #[inline]
     pub fn atomic(&mut self, dst: GlobalAddress, src: GlobalAddress, what: Atomic, order: Order) -> Result<Handle> {
-        // Only a peer's region has its entry cached, and only own memory is found: nothing else goes the fast way.
+        // Only a peer's region has its entry cached, and only own memory is found: no other operation goes the fast
+        // way.
         match self.issue_fast(by_device(what), dst, src, what.width(), order)? {
             Some(handle) => Ok(handle),
             None => self.issue_atomic(dst, src, what, order),
@@ -185,13 +186,13 @@ impl Engine {
             if !from.offset.is_multiple_of(width as u64) {
                 self.check_far_alignment(from, width, src)?;
             }
-            // Like devices are assumed here: with the connection it is known.
+            // The peer's device is assumed to be like this one: the connection tells more.
             if memory.has_device_atomics() { by_device(what) } else { Work::Owner(what) }
         };
         Ok(self.issue(Op { work, dst, src, len: width as u64, ..Op::NONE }, order))
     }
 
-    /// Asks `rank` for something; the word that it answers is stored to `dst`, a word of this rank's.
+    /// Sends a request to `rank`. The word of its answer is stored to `dst`, a word of this rank.
     pub fn ask(&mut self, rank: u32, ask: Ask, dst: GlobalAddress) -> Result<Handle> {
         let memory = &self.requester.memory;
         let nobody = || Error::refused(format!("there is no rank {rank}: the job has {}", memory.layout.ranks()));
@@ -208,8 +209,8 @@ impl Engine {
         Error::refused(format!("{wrong} is the global address of no rank: the job has {}", layout.ranks()))
     }
 
-    /// Checks that a peer's word is aligned, if the start of its region is known: that of starter memory is at a page,
-    /// that of others in their entry, once it was read.
+    /// Checks that a peer's word is aligned, if the start of its region is known: starter memory begins at a page,
+    /// other regions as their entry has it, once it was read.
     #[cold]
     fn check_far_alignment(&self, parts: Parts, width: usize, address: GlobalAddress) -> Result<()> {
         let requester = &self.requester;
@@ -219,7 +220,7 @@ impl Engine {
         start.map_or(Ok(()), |start| check_alignment(start + parts.offset, width, address))
     }
 
-    /// Does what this rank asks itself for: its order is met.
+    /// Carries out a request of this rank to itself: its order is met.
     fn ask_here(&mut self, ask: Ask, mut op: Op) -> Handle {
         self.number(&mut op, Order::Now);
         let i = index(op.seq);
@@ -257,16 +258,16 @@ impl Engine {
         operations.number(op, (memory.layout.owner(op.src), memory.layout.owner(op.dst)), order);
     }
 
-    /// Polls as long as that brings the operation further: a device in memory has done at once what was posted, so that
-    /// the next steps need not wait for somebody to look.
+    /// Polls as long as that advances the operation: a device in memory has done posted requests at once, so that the
+    /// next steps need not wait for a later look.
     #[inline]
     fn poll_steps(&mut self, seq: i64) -> Handle {
         while self.requester.operations.is_unfinished(seq) && self.poll() {}
         Handle::of(seq)
     }
 
-    /// Whether all that is not over goes by the connection that the operation will take, where the device keeps them in
-    /// order; with a fence where Reads and atomics are among them.
+    /// Returns true if all operations that are not over go by the connection that this one will take, where the device
+    /// keeps them in order. It gets a fence if Reads and atomics are among them.
     #[inline]
     fn is_chained(&mut self, op: &mut Op) -> bool {
         if !op.work.is_single() {
@@ -285,7 +286,8 @@ impl Engine {
     }
 }
 
-/// Devices add to words of 8 bytes, and compare and swap them; all else is made of that.
+/// The way of an atomic by the device. Devices add to words of 8 bytes, and compare and swap them; all others are made
+/// of that.
 fn by_device(what: Atomic) -> Work {
     match what {
         Atomic::Add8(_) | Atomic::CompareSwap8 { .. } => Work::Device(what),

@@ -1,5 +1,5 @@
-//! The engine: operations of this rank, what it does for others, and the connections that both go by. It is a value
-//! behind one lock, which threads of the program and the progress thread take in turn; none of its functions waits.
+//! The engine: operations of this rank, work for other ranks, and the connections of both. It is a value behind one
+//! lock, which threads of the program and the progress thread take in turn; none of its functions waits.
 //!
 //! An operation goes through a few steps, each of which is one request to the device (or several of at most
 //! [`MAX_REQUEST`](requester::MAX_REQUEST) bytes) on one connection:
@@ -30,7 +30,7 @@
 //! The server and the wakes make requests too, so they get the requester as an argument. No part calls the engine.
 //!
 //! A connection has a queue of operations that wait for room or for an entry of the peer's table. A posted request is
-//! over when its completion says so. Operations are over in any order; handles are a prefix of those that are.
+//! over when its completion has come. Operations are over in any order; the handles that are complete are a prefix.
 
 mod buffers;
 mod completions;
@@ -73,11 +73,11 @@ pub(crate) struct Engine {
     requester: Requester,
     server: Server,
     wakes: Wakes,
-    /// Notices of each round of the barrier that have come, since the beginning.
+    /// Notices that have come in each round of the barrier, since the beginning.
     pub barrier: [u64; 32],
-    /// Completions as they are polled.
+    /// Room for completions while they are polled.
     found: Vec<Completion>,
-    /// Requests complete while they are posted.
+    /// True: requests complete while they are posted.
     eager: bool,
 }
 
@@ -150,57 +150,58 @@ impl Engine {
         self.requester.operations.next()
     }
 
-    /// Whether another operation can be issued.
+    /// Returns true if another operation can be issued.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.requester.operations.has_room()
     }
 
-    /// Whether something is to be done when a request completes, though nobody may ask: operations go on, or a peer
-    /// waits for this side of a connection.
+    /// Returns true if there may be work when a request completes, even if the program does not ask: operations go on,
+    /// or a peer waits for this side of a connection.
     #[inline]
     pub fn needs_polling(&self) -> bool {
         self.requester.operations.has_active() || self.requester.mesh.is_draining()
     }
 
-    /// Whether there is work that waits for nothing.
+    /// Returns true if there is work that waits for nothing.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.server.is_busy()
     }
 
-    /// Whether a copy or an atomic of a peer's is under way.
+    /// Returns true if a command of a peer is under way.
     pub fn is_serving(&self) -> bool {
         self.server.is_serving()
     }
 
-    /// How often this rank was asked to look.
+    /// The number of requests to this rank to look.
     pub fn looks(&self) -> u64 {
         self.server.looks
     }
 
-    /// Whether all ranks that were asked to look have answered.
+    /// Returns true if all ranks that were asked to look have answered.
     pub fn have_all_looked(&self) -> bool {
         self.wakes.have_all_looked()
     }
 
-    /// Why the job is broken; None while it is not.
+    /// The reason why the job is broken; None while it is not.
     #[inline]
     pub fn failure(&self) -> Option<&Error> {
         self.requester.failure.as_ref()
     }
 
-    /// The job is broken; the first reason counts.
+    /// Marks the job as broken; the first reason counts.
     pub fn fail(&mut self, error: Error) {
         self.requester.fail(error);
     }
 
-    /// When [`serve`](Engine::serve) is to be called again, if nothing comes before.
+    /// The time by which [`serve`](Engine::serve) is to be called again.
     pub fn due(&self) -> Option<Instant> {
         self.requester.due()
     }
 
-    /// Polls completions of this rank's requests, and goes on with what they allow. Returns whether there were any.
+    /// Polls completions of this rank's requests, and goes on with the work that they allow. Returns true if there were
+    /// any.
     #[inline]
     pub fn poll(&mut self) -> bool {
         let mut any = false;
@@ -225,17 +226,17 @@ impl Engine {
         any
     }
 
-    /// Starts what has waited for completions.
+    /// Starts the work that has waited for completions.
     fn start_waiting(&mut self) {
         self.handle_events();
         if self.server.has_commands() {
-            // Some may have waited for what is over now.
+            // Some may have waited for operations that are over now.
             self.server.begin_commands(&mut self.requester);
         }
         self.requester.start_ready();
     }
 
-    /// Looks at what peers want: commands, connections. Returns whether there was something.
+    /// Handles requests of peers: commands and connections. Returns true if there were any.
     pub fn serve(&mut self) -> bool {
         let received = self.server.receive_commands(&mut self.requester);
         self.requester.progress_mesh();
@@ -245,12 +246,12 @@ impl Engine {
         any
     }
 
-    /// Copies the next part of a copy of a peer's inside this rank's memory. Returns whether there was one.
+    /// Copies the next part of a peer's copy inside this rank's memory. Returns true if there was one.
     pub fn copy_part(&mut self) -> bool {
         self.server.copy_part(&mut self.requester)
     }
 
-    /// Handles what has happened to connections. Returns whether something has.
+    /// Handles events of connections. Returns true if there were any.
     #[inline]
     fn handle_events(&mut self) -> bool {
         let Self { requester, server, .. } = self;
@@ -273,13 +274,13 @@ impl Engine {
         any
     }
 
-    /// Whether a round is under way, in which peers forget keys.
+    /// Returns true if a round is under way, in which peers forget keys.
     pub fn in_round(&self) -> bool {
         self.server.in_round()
     }
 
-    /// Asks all peers that may have read this rank's table to forget it, so that the keys given up until now can be
-    /// used again.
+    /// Asks all peers that may have read this rank's table to forget it, so that the keys given up so far can be used
+    /// again.
     pub fn begin_round(&mut self) {
         self.server.begin_round(&mut self.requester);
     }
@@ -289,7 +290,7 @@ impl Engine {
         self.requester.notify(rank, immediate);
     }
 
-    /// Has a thread of `rank` that waits look. Returns before it does.
+    /// Has a waiting thread of `rank` look. Returns before it does.
     pub fn wake(&mut self, rank: u32) -> Result<()> {
         let size = self.requester.memory.layout.ranks();
         if rank >= size {
@@ -303,7 +304,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers memory of the program's; peers do not know it before it has its key.
+    /// Registers memory of the program; peers do not know it before they have its key.
     ///
     /// # Safety
     /// As [`Registration::new`].

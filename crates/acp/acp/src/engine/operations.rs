@@ -1,7 +1,7 @@
 //! The operations of this rank: their numbers and order, and the memory and buffers that each uses.
 //!
-//! Operations of the program have handles, one after another; they are over in any order, and the handles of those that
-//! are over up to the first that is not are published. Operations of the library's own have no handle.
+//! Operations of the program have consecutive handles. They are over in any order; the first handle that is not over is
+//! published. Operations of the library's own have no handle.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,9 +17,9 @@ use crate::handle::Order;
 use crate::memory::{Domain, Mapped};
 use crate::op::{NO_BUFFER, Op, Place};
 
-/// Operations of the program that can be outstanding. The original has 1,024 too.
+/// The most operations of the program that can be outstanding. The original has 1,024 too.
 const RING: usize = 1024;
-/// Operations of the library's own: commands served, notices, entries to be forgotten, wakes.
+/// The most operations of the library's own: commands served, notices, entries to be forgotten, wakes.
 const INTERNAL: usize = 512;
 /// Bytes of an operation's place in `staged`: a command, or an answer's value.
 const STAGED: usize = 32;
@@ -34,18 +34,18 @@ struct Last {
 }
 
 pub(super) struct Operations {
-    /// The program's by their handles modulo [`RING`], then the library's own.
+    /// The program's operations by their handles modulo [`RING`], then the library's own.
     ops: Vec<Op>,
-    /// Places of the library's own that are free.
+    /// Free places of the library's own operations.
     free: Vec<u32>,
     /// The handle of the next operation, and the first that is not over.
     next: i64,
     head: i64,
     published: Arc<AtomicI64>,
     last: Last,
-    /// The program's operations that are not over.
+    /// The number of the program's operations that are not over.
     incomplete: u32,
-    /// All operations that are not over, and those of them that need nothing but their completion.
+    /// The number of all operations that are not over, and of those that need nothing but their completion.
     live: u32,
     passive: u32,
     /// Operations whose order is not met: the handle that each waits for, and its own.
@@ -55,14 +55,14 @@ pub(super) struct Operations {
     pub buffers: Buffers,
     /// Results of atomics: 8 bytes for each operation.
     scratch: Mapped,
-    /// Commands and values of answers.
+    /// Commands, and values of answers.
     staged: Mapped,
 }
 
 impl Operations {
-    /// Operations that there are at most.
+    /// The most operations.
     pub const COUNT: usize = RING + INTERNAL;
-    /// Bytes of as many.
+    /// Bytes of `COUNT` operations.
     pub const BYTES: usize = Self::COUNT * (size_of::<Op>() + size_of::<u64>() + STAGED);
 
     pub fn new(domains: &[Domain<'_>], published: Arc<AtomicI64>) -> Result<Self> {
@@ -99,18 +99,18 @@ impl Operations {
         self.next
     }
 
-    /// Whether another operation of the program can be issued.
+    /// Returns true if another operation of the program can be issued.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.next - self.head < RING as i64
     }
 
-    /// Whether an operation needs more than its completion.
+    /// Returns true if an operation needs more than its completion.
     pub fn has_active(&self) -> bool {
         self.live > self.passive
     }
 
-    /// The operation with the number that a request or an answer names; None for a number of none.
+    /// The operation with the number in a request or an answer; None if there is none.
     pub fn get_mut(&mut self, i: usize) -> Option<&mut Op> {
         self.ops.get_mut(i)
     }
@@ -155,15 +155,15 @@ impl Operations {
         self.last = Last { ends, after, is_single: true };
     }
 
-    /// The single request that was posted at once, the only operation, is over: it takes no place.
+    /// Ends the single request that was posted at once, if it was the only operation: it takes no place.
     #[inline]
     pub fn finish_posted(&mut self) {
         self.head = self.next;
         self.published.store(self.head, Ordering::Release);
     }
 
-    /// The place of a single request that was posted at once. What is not set here is as its predecessor has left it:
-    /// nothing.
+    /// The place of a single request that was posted at once. Fields that the caller does not set have the values of a
+    /// finished operation: none.
     #[inline]
     pub fn place_posted(&mut self, seq: i64) -> &mut Op {
         self.incomplete += 1;
@@ -180,7 +180,7 @@ impl Operations {
         self.ordered.push(Reverse((op.after, op.seq)));
     }
 
-    /// An operation that may start, until there is none.
+    /// Takes an operation that may start; None if there is none.
     #[inline]
     pub fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
@@ -202,7 +202,7 @@ impl Operations {
         }
     }
 
-    /// All of an operation's step is with the device.
+    /// Notes that all requests of an operation's step are with the device.
     #[inline]
     pub fn now_posted(&mut self, i: u32) {
         let op = &mut self.ops[i as usize];
@@ -212,7 +212,7 @@ impl Operations {
         }
     }
 
-    /// Whether an operation still has steps to go after what is under way.
+    /// Returns true if an operation has further steps after the one under way.
     #[inline]
     pub fn is_unfinished(&self, seq: i64) -> bool {
         let op = &self[index(seq)];
@@ -222,13 +222,13 @@ impl Operations {
             && !(op.place == Place::Posted && op.work.is_single())
     }
 
-    /// Whether `others` are all of the program's operations but the one that was numbered last.
+    /// Returns true if `others` are all of the program's operations except the one that was numbered last.
     #[inline]
     pub fn are_all_others(&self, others: u32) -> bool {
         self.incomplete - 1 == others
     }
 
-    /// An operation is over.
+    /// Ends an operation.
     pub fn finish(&mut self, i: u32) {
         let op = &mut self.ops[i as usize];
         if op.place == Place::Posted && op.work.is_single() {
@@ -252,7 +252,7 @@ impl Operations {
         }
     }
 
-    /// Moves the head behind all that is over, and makes ready what has waited for it.
+    /// Moves the head past all operations that are over, and makes ready those that have waited for them.
     fn advance(&mut self) {
         while self.head < self.next && self[index(self.head)].place == Place::Done {
             let head = index(self.head);
@@ -268,7 +268,7 @@ impl Operations {
         }
     }
 
-    /// Where peers of `port` write the values of answers: the address, and its key.
+    /// Address and key of the words to which peers of `port` write the values of answers.
     pub fn answers(&self, port: usize) -> (u64, u32) {
         (self.scratch.start(), self.scratch.rkey(port))
     }
@@ -285,7 +285,7 @@ impl Operations {
         self.scratch.sge(port, i as usize * 8..i as usize * 8 + 8)
     }
 
-    /// Puts bytes for a request of an operation at `port` where the device finds them.
+    /// Copies bytes for a request of an operation at `port` into registered memory.
     #[inline]
     pub fn stage(&self, port: usize, i: u32, bytes: &[u8]) -> Sge<'_> {
         let at = i as usize * STAGED;

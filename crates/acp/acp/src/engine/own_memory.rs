@@ -1,5 +1,5 @@
-//! This rank's memory: the table of its registrations, starter memories and segments, and the accesses to it that the
-//! processor carries out.
+//! This rank's memory: the table of its registrations, starter memories and segments, and the accesses to it by the
+//! processor.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -56,12 +56,12 @@ impl OwnMemory {
         domains(mesh, self.atomics)
     }
 
-    /// Whether devices carry out the atomics on this rank's words.
+    /// Returns true if devices carry out the atomics on this rank's words.
     pub fn has_device_atomics(&self) -> bool {
         by_device(self.atomics)
     }
 
-    /// Registers memory of the program's; peers do not know it before it has its key.
+    /// Registers memory of the program; peers do not know it before they have its key.
     ///
     /// # Safety
     /// As [`Registration::new`].
@@ -77,7 +77,7 @@ impl OwnMemory {
         unsafe { Registration::new(&self.domains(mesh), start, len, color as usize, rights) }
     }
 
-    /// Deregisters all, for good. False where the device did not let go of something: the pages stay mapped then.
+    /// Deregisters all, for good. Returns false if the device did not release some memory: the pages then stay mapped.
     pub fn close(&mut self) -> bool {
         let closed = self.table.close();
         if !closed {
@@ -87,13 +87,13 @@ impl OwnMemory {
         closed
     }
 
-    /// The starter memory `which` of a rank; None for a rank that is none.
+    /// The starter memory `which` of a rank; None if there is no such rank.
     pub fn starter(&self, rank: u32, which: u32) -> Option<GlobalAddress> {
         debug_assert!(which < STARTERS);
         (rank < self.layout.ranks()).then(|| self.layout.address(Parts { rank, color: 0, key: which + 1, offset: 0 }))
     }
 
-    /// The place of `len` bytes of this rank's memory, for the program to read there, or to write.
+    /// The place of `len` bytes of this rank's memory, for the program to read or to write.
     pub fn place(&self, address: GlobalAddress, len: usize, rights: Rights) -> Result<*mut u8> {
         if self.layout.parts(address).is_none_or(|parts| parts.rank != self.rank) {
             return Err(Error::refused(format!("{address} is no memory of rank {}", self.rank)));
@@ -106,7 +106,7 @@ impl OwnMemory {
         Ok(registration.at(offset))
     }
 
-    /// Checks a word of this rank's that an atomic names.
+    /// Checks a word of this rank that an atomic names.
     pub fn check_word(&self, address: GlobalAddress, width: usize) -> Result<()> {
         let (registration, offset) = self.table.writable(address, width).map_err(Error::into_refused)?;
         check_alignment(registration.at(offset) as u64, width, address)
@@ -131,7 +131,7 @@ impl OwnMemory {
         Ok(())
     }
 
-    /// Carries out an atomic on a word of this rank's by the processor. Returns the word's former value.
+    /// Carries out an atomic on a word of this rank by the processor. Returns the word's earlier value.
     pub fn carry_out(&self, at: GlobalAddress, what: Atomic) -> Result<u64> {
         let width = what.width();
         let (registration, offset) = self.table.writable(at, width)?;
@@ -151,7 +151,7 @@ impl OwnMemory {
         }
     }
 
-    /// Stores the result of an atomic to its destination, a word of this rank's.
+    /// Stores the result of an atomic to its destination, a word of this rank.
     pub fn store(&self, dst: GlobalAddress, value: u64, width: usize) -> Result<()> {
         let (registration, offset) = self.table.writable(dst, width)?;
         let word = registration.at(offset);
@@ -178,9 +178,9 @@ fn domains(mesh: &Mesh, atomics: AtomicCap) -> Vec<Domain<'_>> {
     mesh.ports().iter().map(|port| Domain { pd: &port.pd, atomics }).collect()
 }
 
-/// Whether the device does the atomics, as peers are told. A device that is atomic only among its own operations does
-/// not: it would change the neighbour of a word of 4 bytes, and its own atomics would meet those that the processor
-/// does instead.
+/// Returns true if the device does the atomics, as its peers will know. A device that is atomic only among its own
+/// operations does not: it would change the neighbour of a word of 4 bytes, and its own atomics would meet those of the
+/// processor.
 pub(crate) fn by_device(cap: AtomicCap) -> bool {
     cap == AtomicCap::Global
 }

@@ -1,5 +1,5 @@
-//! The introduction of a rank to its peers, which the handshake of a connection carries: where its table of
-//! registrations is, and the words for answers.
+//! The introduction of a rank to its peers, which the handshake of a connection carries: the addresses of its table of
+//! registrations and of its words for answers.
 
 /// The introduction of a connection's peer.
 #[derive(Clone, Copy, Default)]
@@ -8,14 +8,14 @@ pub(crate) struct Peer {
     pub(super) scratch: u64,
     pub table_key: u32,
     pub(super) scratch_key: u32,
-    /// Its device does the atomics on its words; else its processor does.
+    /// True: its device does the atomics on its words; else its processor does.
     pub(super) atomics: bool,
 }
 
 impl Peer {
     const BYTES: usize = 17 + 8 * vervain_mesh::MAX_DEVICES;
 
-    /// Decodes the [`hello`] of a peer, for connections of a color. None for bytes that are none.
+    /// Decodes the [`hello`] of a peer, for connections of a color. None for bytes of another form.
     pub fn decode(bytes: &[u8], color: u32) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -26,8 +26,8 @@ impl Peer {
     }
 }
 
-/// Encodes the addresses of a rank's table and of its words for answers, the keys of both at each port, and whether its
-/// device does the atomics.
+/// Encodes the addresses of a rank's table and of its words for answers, the keys of both at each port, and `atomics`:
+/// its device does the atomics.
 pub(crate) fn hello(
     table: u64,
     scratch: u64,
@@ -39,7 +39,7 @@ pub(crate) fn hello(
     bytes.extend(table.to_le_bytes());
     bytes.extend(scratch.to_le_bytes());
     for port in 0..vervain_mesh::MAX_DEVICES {
-        // Connections of a color that this rank has not got are its last port's.
+        // Connections of a color that this rank does not have use its last port.
         let (table, scratch) = keys(port.min(ports - 1));
         bytes.extend(table.to_le_bytes());
         bytes.extend(scratch.to_le_bytes());

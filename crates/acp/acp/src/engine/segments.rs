@@ -1,18 +1,18 @@
-//! Segments: memory of the libraries above that this rank maps and registers because some rank has asked for it. Their
+//! Segments: memory that this rank maps and registers for the libraries above, because some rank has asked for it. The
 //! directory lies in the starter memory of the data library, for all ranks to read:
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0 to 7 | how many places the directory has that were used |
-//! | 8 to 15 | how many segments for all were made |
+//! | 0 to 7 | the number of places of the directory that were used |
+//! | 8 to 15 | the number of segments for all that were made |
 //! | 16 n + 16 to 16 n + 23 | the global address of segment n; 0: it was given up |
-//! | 16 n + 24 to 16 n + 31 | its length; bit 63 ([`ALONE`]): it is for who has asked for it, else for all |
+//! | 16 n + 24 to 16 n + 31 | its length; bit 63 ([`ALONE`]): it is for the rank that has asked for it, else for all |
 //!
-//! Who asks for a segment for all says how many it has seen made, so that of many that miss memory at once one makes
-//! it. A place stays with its kind, so that an address that is read beside the length of its successor never passes for
-//! one of the other kind. A segment for all is never given up, and what peers have once read of it stays true. So
-//! memory that is freed in two of them never becomes one block, and a heap with a limit has as few of them as can be:
-//! see [`Segments::whole`].
+//! A request for a segment for all has the number of those that the asker has seen, so that of many ranks that lack
+//! memory at once one gets it made. A place stays with its kind, so that an address that is read beside the length of
+//! its successor never passes for one of the other kind. A segment for all is never given up, and what peers have once
+//! read of it stays true. So memory that is freed in two of them never becomes one block, and a heap with a limit has
+//! as few of them as can be: see [`Segments::whole`].
 
 use vervain_mesh::Mesh;
 
@@ -21,32 +21,32 @@ use crate::address::GlobalAddress;
 use crate::memory::{Pages, Registration, Rights};
 use crate::table::{KeyFor, STARTERS};
 
-/// Which starter memory has the directory.
+/// The number of the starter memory with the directory.
 pub(crate) const DIRECTORY: u32 = STARTERS - 1;
 /// Bytes of the counts, and of a segment's place.
 pub(crate) const PLACE: u64 = 16;
-/// In a length: the segment is for who has asked for it.
+/// Bit of a length: the segment is for the rank that has asked for it.
 pub(crate) const ALONE: u64 = 1 << 63;
-/// In the place of how many segments for all somebody has seen: it wants one for itself.
+/// Stands for the number of segments for all that the asker has seen: it wants one for itself.
 pub(crate) const FOR_ITSELF: u64 = u64::MAX;
-/// The answer in the place of a segment's address where there is no memory.
+/// The answer instead of a segment's address if there is no memory.
 pub(crate) const NO_MEMORY: u64 = 0;
-/// The answer where others have had one made meanwhile. No address: it has no key.
+/// The answer if another request has had one made meanwhile. No address: it has no key.
 pub(crate) const OTHERS: u64 = 1;
-/// The most bytes of a segment for all that is longer than was asked for. A device may pin all of it.
+/// The most bytes of a segment for all that is longer than requested. A device may pin all of it.
 const WHOLE: u64 = 64 << 20;
-/// The same of a heap's first one. What few small blocks need is to leave room for large ones, which have segments of
-/// their own: one of [`WHOLE`] has a single block of 17 to 48 MiB.
+/// The same for a heap's first one. The segment for few small blocks is to leave room for large ones, which have
+/// segments of their own: one of [`WHOLE`] has a single block of 17 to 48 MiB.
 const FIRST_WHOLE: u64 = 16 << 20;
 
 /// This rank's side of its segments.
 pub(super) struct Segments {
-    /// By their places.
+    /// The segments by their places.
     places: Vec<Place>,
-    /// How many for all were made.
+    /// The number of segments for all that were made.
     made: u64,
     bytes: u64,
-    /// The most bytes.
+    /// The most bytes of all segments.
     limit: u64,
 }
 
@@ -60,15 +60,15 @@ impl Segments {
         Self { places: vec![], made: 0, bytes: 0, limit }
     }
 
-    /// They stay mapped for ever.
+    /// Leaves all segments mapped for ever.
     pub fn forget(&mut self) {
         self.places.drain(..).for_each(std::mem::forget);
     }
 
-    /// Bytes of a segment for all of which a power of two, `len`, is asked and fits: where the heap has a limit, the
-    /// largest power of two that the limit leaves room for, up to [`WHOLE`], the first time [`FIRST_WHOLE`]. If it
-    /// doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of 16 MiB that small blocks have filled would
-    /// have no more than 8 MiB in a row for good, whatever is freed.
+    /// Bytes of a segment for all for a request of `len` bytes, a power of two that fits: `len` in a heap without a
+    /// limit, else the largest power of two that the limit leaves room for, up to [`WHOLE`], the first time
+    /// [`FIRST_WHOLE`]. If it doubled by segments of 512 KiB, 512 KiB, 1 MiB … instead, a heap of 16 MiB that small
+    /// blocks have filled would have no more than 8 MiB in a row for good, whatever is freed.
     fn whole(&self, len: u64) -> u64 {
         if self.limit == u64::MAX {
             return len;
@@ -94,8 +94,10 @@ impl OwnMemory {
         }
     }
 
-    /// Makes a segment of `len` bytes, for all if `known` such were made up to now, and then perhaps a longer one,
-    /// whose length the directory has. Its address, or why there is none. None if peers have to forget keys first.
+    /// Makes a segment of `len` bytes. `known`: the number of segments for all that the asker has seen, which must be
+    /// the present one; the segment is then for all, and may be longer, as the directory shows. [`FOR_ITSELF`]: it is
+    /// for the asker alone. Returns its address, or the reason why there is none. None if peers have to forget keys
+    /// first.
     pub fn extend(&mut self, mesh: &Mesh, known: u64, len: u64) -> Option<u64> {
         let alone = known == FOR_ITSELF;
         if !alone && known != self.segments.made {
@@ -106,7 +108,7 @@ impl OwnMemory {
         let places = &self.segments.places;
         let freed = places.iter().position(|place| alone && place.alone && place.pages.is_none());
         let place = freed.unwrap_or(places.len());
-        // Those for one must leave places for those for all.
+        // Segments for one rank must leave places for those for all.
         let has_place =
             place < most && (!alone || freed.is_some() || places.iter().filter(|place| place.alone).count() < most / 2);
         let fits = len <= self.layout.max_region_size()
@@ -115,7 +117,7 @@ impl OwnMemory {
             return Some(NO_MEMORY);
         }
         let wanted = if alone { len } else { self.segments.whole(len) };
-        // A device that cannot have the longer one may have what was asked for.
+        // A device that cannot have the longer one may have the length requested.
         let mapped =
             self.map_segment(mesh, wanted).or_else(|| if wanted > len { self.map_segment(mesh, len) } else { None });
         let Some((pages, registration)) = mapped else { return Some(NO_MEMORY) };
@@ -149,7 +151,7 @@ impl OwnMemory {
         Some(address.0)
     }
 
-    /// Gives a segment up that was for one, and that nobody uses any more.
+    /// Gives up a segment that was for one rank and that is not used any more. Returns true if there was one.
     pub fn retract(&mut self, segment: GlobalAddress) -> bool {
         let found = self.table.find(segment).filter(|(_, offset)| *offset == 0);
         let Some((start, len)) = found.map(|(registration, _)| (registration.start(), registration.len())) else {
@@ -162,7 +164,7 @@ impl OwnMemory {
         let pages = self.segments.places[place].pages.take();
         self.segments.bytes -= len as u64;
         if self.table.remove(segment).is_err() {
-            // The device may still reach it.
+            // The device may still access it.
             std::mem::forget(pages);
         }
         true
@@ -171,7 +173,7 @@ impl OwnMemory {
     /// Stores a word of the directory.
     fn write_directory(&self, at: u64, value: u64) {
         if let Some(starter) = self.starter(self.rank, DIRECTORY) {
-            // It is this rank's own, and long enough: `extend` has looked.
+            // The memory is this rank's own, and long enough: `extend` has checked that.
             let _ = self.store(starter.add(at), value, size_of::<u64>());
         }
     }
@@ -181,7 +183,7 @@ impl OwnMemory {
 mod tests {
     use super::*;
 
-    /// The lengths of a heap's segments for all, if each time as much is asked for as there is already, or half of it.
+    /// The lengths of a heap's segments for all, if each request is for as much as there is already, or half of it.
     fn lengths(limit: u64) -> Vec<u64> {
         let (mut segments, mut lengths) = (Segments::new(limit), vec![]);
         let mut asked = 512 << 10;
@@ -206,7 +208,7 @@ mod tests {
         assert_eq!(lengths(16 << 20), [16 << 20]);
         assert_eq!(lengths((24 << 20) + 5), [16 << 20, 8 << 20]);
         assert_eq!(lengths(208 << 20), [FIRST_WHOLE, WHOLE, WHOLE, WHOLE]);
-        // Too little for one.
+        // Too little for one segment.
         assert_eq!(lengths(15 << 10), [0; 0]);
     }
 

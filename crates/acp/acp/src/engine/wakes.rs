@@ -1,5 +1,5 @@
-//! Wakes: a rank asks another one to look whether what it waits for has come. They are no operations of the program's:
-//! a rank that is asked and does not answer, for its process is stopped, holds up nothing else.
+//! Wakes: a rank asks another one to look for the event that it waits for. They are no operations of the program: a
+//! rank that is asked and does not answer, since its process is stopped, holds up nothing else.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::address::GlobalAddress;
 use crate::command::Ask;
 use crate::op::{Op, Work};
 
-/// Ranks that are asked at a time; each takes one of the library's own operations.
+/// The most ranks that are asked at a time; each takes one of the library's own operations.
 const MAX_WAKES: usize = 64;
 
 /// Ranks that are asked to look.
@@ -23,7 +23,7 @@ pub(super) struct Wakes {
 struct Wake {
     rank: u32,
     op: u32,
-    /// The rank is to look once more, for something that may have come behind its look.
+    /// True: the rank is to look once more, for an event that may have come behind its look.
     again: bool,
 }
 
@@ -49,18 +49,18 @@ impl Wakes {
         }
     }
 
-    /// The rank that this operation has asked to look has done so.
+    /// Ends the wake of the rank that this operation has asked to look.
     pub fn handle_looked(&mut self, requester: &mut Requester, op: u32) {
         if let Some(at) = self.under_way.iter().position(|wake| wake.op == op) {
             let wake = self.under_way.swap_remove(at);
-            // Behind those that wait, so that no rank keeps others from it.
+            // Behind those that wait, so that no rank keeps others waiting.
             self.waiting.extend(wake.again.then_some(wake.rank));
         }
         requester.operations.finish(op);
         self.ask(requester);
     }
 
-    /// Whether all ranks that were asked to look have answered.
+    /// Returns true if all ranks that were asked to look have answered.
     pub fn have_all_looked(&self) -> bool {
         self.under_way.is_empty() && self.waiting.is_empty()
     }

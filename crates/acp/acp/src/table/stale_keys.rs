@@ -1,8 +1,8 @@
-//! A model of peers that remember entries: whatever they do, and however late their requests arrive, an rkey that one
+//! A model of peers that remember entries. Whatever they do, and however late their requests arrive, an rkey that one
 //! has read never leads to another region than the one that it was read for.
 //!
-//! The table is the real one. Of the device the model has keys, which it uses again as soon as it may, and of the peers
-//! what the engine does: they read entries, keep them for their connection, forget them when they are asked, and answer
+//! The table is the real one. The model of the device has keys, which it uses again as soon as it may. Its peers do as
+//! the engine does: they read entries, keep them for their connection, forget them when they are asked, and answer
 //! behind their requests.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,25 +12,25 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Keys that the device has: so few that each comes back at once.
+/// Keys of the device: so few that each comes back at once.
 const RKEYS: u32 = 6;
 const PEERS: usize = 3;
 /// Ranks of the largest job: there the table is smallest.
 const RANKS: u32 = 1 << 21;
 const SIZE: usize = 64;
 
-/// A step of the model; of several the number says which, modulo how many there are.
+/// A step of the model; a number selects one of several, modulo their count.
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Register,
     /// It waits for no peer.
     RegisterAtOnce,
     Unregister(usize),
-    /// A peer accesses a region of this number, which it had from somebody, whether that is still there or not.
+    /// A peer accesses the region of this number, whether that still exists or not.
     Access(usize, usize),
     /// The next request of a peer arrives.
     Arrive(usize),
-    /// A peer hears that it is to forget.
+    /// A peer receives the request to forget.
     Hear(usize),
     Connect(usize),
     Disconnect(usize),
@@ -49,7 +49,7 @@ struct Peer {
     stamp: u64,
     entries: HashMap<u32, (u64, Entry)>,
     requests: VecDeque<Request>,
-    /// It is asked to forget, and has not heard of it.
+    /// True: it is asked to forget, and has not received the request.
     asked: bool,
     /// A round waits for it.
     awaited: bool,
@@ -65,11 +65,11 @@ struct Model {
     table: Table,
     peers: Vec<Peer>,
     round: Option<Round>,
-    /// Keys that the device can give, the last one first, and regions by the keys that they have.
+    /// Keys that the device can give, the last one first, and the start of the region that each used key has.
     rkeys: Vec<u32>,
     device: BTreeMap<u32, u64>,
-    /// The addresses of all regions that there have been, and which are there: by where they begin, which is never
-    /// twice the same.
+    /// The addresses of all regions that there have been, in the order of their starts, which never repeat; and those
+    /// that exist, with their rkeys.
     regions: Vec<GlobalAddress>,
     live: Vec<(GlobalAddress, u32)>,
     reused: u64,

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::AhAttr;
 
-/// Where an address leads.
+/// The way to an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
     /// To this host: its processes are reached by memory.
     Memory,
     /// Away, by the carrier of this number.
     Carrier(usize),
-    /// To both: a multicast group.
+    /// To both, by the carrier of this number: a multicast group.
     Both(usize),
     /// Nowhere.
     #[default]
@@ -22,7 +22,7 @@ pub enum Route {
 }
 
 impl Route {
-    /// Whether processes of this host are among those that it leads to.
+    /// Returns true if it leads to processes of this host, perhaps among others.
     pub(crate) fn has_memory(self) -> bool {
         matches!(self, Route::Memory | Route::Both(_))
     }
@@ -36,7 +36,7 @@ impl Route {
     }
 }
 
-/// Where a datagram goes.
+/// An address handle: the destination of datagrams.
 pub struct Ah {
     pd: Arc<Pd>,
     attr: AhAttr,
@@ -56,7 +56,7 @@ impl Ah {
         &self.attr
     }
 
-    /// Where it leads.
+    /// The way to the address.
     #[inline]
     pub(crate) fn route(&self) -> Route {
         self.route
@@ -69,7 +69,8 @@ impl Ah {
     }
 }
 
-/// An address that the port can use: Ethernet needs a GRH, and the source GID must exist (IBA 11.2.2.1, annex A17.4).
+/// Checks that the port can use the address: Ethernet needs a GRH, and the source GID must exist (IBA 11.2.2.1, annex
+/// A17.4).
 pub(crate) fn check_address(device: &Device, ah: &AhAttr, port: u8) -> Result<()> {
     let port = if ah.port_num == 0 { port } else { ah.port_num };
     if port == 0 || port > device.ports() {

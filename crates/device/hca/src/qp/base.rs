@@ -1,4 +1,4 @@
-//! What the send queue sees of its QP: who it is, where its completions go, and the mark of send work.
+//! The send queue's view of its QP: its identity, the CQ for its completions, and the mark of send work.
 
 use crate::arena::layout::{QpShared, Switch};
 use crate::context::Context;
@@ -19,13 +19,13 @@ pub struct QpBase {
     pub(crate) qp_type: QpType,
     pub(crate) number: u32,
     pub(crate) shared: &'static QpShared,
-    /// That of its context.
+    /// The switch of its context.
     pub(crate) switch: &'static Switch,
     pub(crate) send_cq: Option<Arc<Cq>>,
-    /// What others see of its send work.
+    /// The state of its send work that other threads see.
     pub(crate) marks: Marks,
     lid: AtomicU32,
-    /// What it does is counted here.
+    /// Counters of its operations.
     pub tally: Tally,
 }
 
@@ -65,7 +65,7 @@ impl QpBase {
         self.qp_type
     }
 
-    /// State now; a peer's error may have changed it.
+    /// The current state; an error of a peer may have changed it.
     #[inline]
     pub fn state(&self) -> QpState {
         QpState::from_verbs(self.shared.state.load(Ordering::Acquire)).unwrap_or(QpState::Err)
@@ -104,7 +104,7 @@ impl QpBase {
         line.add(by_memory(opcode), 1);
     }
 
-    /// Counts bytes of a request by memory that process_vm calls and the owner have moved.
+    /// Counts the bytes of a request by memory that process_vm calls have moved, and those that the owner has moved.
     #[cold]
     pub(crate) fn count_ways(&self, by_vm: u64, by_owner: u64) {
         let line = self.tally.line();
@@ -121,15 +121,15 @@ impl QpBase {
         self.lid.store(u32::from(lid), Ordering::Relaxed);
     }
 
-    /// The source GID of `ah`, and whether the port speaks RoCE.
+    /// The source GID of `ah`, and true if the port speaks RoCE.
     pub(crate) fn source(&self, ah: &AhAttr) -> (Gid, bool) {
         let device = self.context.device();
         let port = ah.port_num.max(1);
         (device.gid(port, u32::from(ah.grh.sgid_index)).unwrap_or_default(), device.is_ethernet())
     }
 
-    /// A send request has failed: reliable services go to ERR, the others stop only the send queue (IBA 10.3.1.6). The rest
-    /// that this means the QP sees to.
+    /// Stops sends after a request has failed: reliable services go to ERR, the others stop only the send queue (IBA
+    /// 10.3.1.6). The QP does the rest of the transition.
     #[cold]
     pub(crate) fn stop_sends(&self) {
         if self.qp_type.is_reliable() {
@@ -140,18 +140,19 @@ impl QpBase {
         }
     }
 
-    /// Whether it is stopped: what comes for it waits until it goes on.
+    /// Returns true if it is stopped: packets for it wait until it goes on.
     pub fn is_stopped(&self) -> bool {
         gate::is_stopped(self.switch)
     }
 
     // ---- the mark of send work -------------------------------------------------------------------------------------
 
-    /// Marks `f` as send work, which whoever revokes local memory waits for. None while the process is paused.
+    /// Marks `f` as send work; a thread that revokes local memory waits for it. None while the process is paused.
     #[inline(always)]
     pub(crate) fn executing<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        // No exchange: whoever revokes local memory makes it visible with a heavy barrier before it looks. Who waits
-        // for the mark before may see this one first, and goes on: what was touched until now comes before it.
+        // No exchange: a thread that revokes local memory makes the revocation visible with a heavy barrier before it
+        // looks. One that waits for an earlier mark may see this one first, and goes on: the accesses so far come
+        // before it.
         let e = self.marks.executing.load(Ordering::Relaxed);
         self.marks.executing.store(e + 1, Ordering::Release);
         barrier::light(!barrier::is_registered());
@@ -160,7 +161,7 @@ impl QpBase {
         r
     }
 
-    /// [`QpBase::executing`] of a QP that is stopped, by the thread that stops it.
+    /// [`QpBase::executing`] for a QP that is stopped, by the thread that stops it.
     pub(crate) fn while_stopped<R>(&self, f: impl FnOnce() -> R) -> R {
         let e = self.marks.executing.load(Ordering::Relaxed);
         self.marks.executing.store(e + 1, Ordering::Release);
@@ -170,7 +171,7 @@ impl QpBase {
         r
     }
 
-    /// Its request at the head, which waits, asks an owner for something or not. Inside the mark.
+    /// Notes if the request at the head, which waits, asks an owner for something. Called inside the mark.
     #[inline]
     pub(crate) fn asks(&self, asks: bool) {
         if self.marks.asks.load(Ordering::Relaxed) != asks {
@@ -178,19 +179,20 @@ impl QpBase {
         }
     }
 
-    /// Runs `f`, which itself waits for work in hand, outside of the mark. Called from inside send work, which holds no
-    /// memory at that point.
+    /// Runs `f`, which itself waits for the marks of send work, outside of the mark. Called from inside send work that
+    /// holds no memory at that point.
     pub(crate) fn pausing<R>(&self, f: impl FnOnce() -> R) -> R {
         let e = self.marks.executing.load(Ordering::Relaxed);
         self.marks.executing.store(e + 1, Ordering::Release);
         let r = f();
         self.marks.executing.store(e + 2, Ordering::Release);
-        // Seen before anything is looked at, as at the beginning; an exchange would do that on x86-64 only.
+        // The new mark is visible before the next access, as in `executing`; an exchange would ensure that on x86-64
+        // only.
         barrier::light(true);
         r
     }
 
-    /// Ends a mark that a thread left behind when it ended.
+    /// Ends the mark of a thread that ended inside it.
     pub(crate) fn end_mark(&self) {
         let e = self.marks.executing.load(Ordering::Relaxed);
         self.marks.executing.store((e | 1) + 1, Ordering::Release);

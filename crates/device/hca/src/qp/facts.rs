@@ -1,4 +1,4 @@
-//! What a QP says of its queues to [`crate::hang`].
+//! The state of a QP's queues, for the reports of [`crate::hang`].
 
 use crate::qp::Qp;
 use vervain_iba::{Opcode, QpType};
@@ -15,14 +15,15 @@ pub(crate) struct QpFacts {
     pub(crate) done: u32,
     /// Completions of sends that it has ever made.
     pub(crate) completed: u32,
-    /// The operation of the first send that waits, if it waits for a receive of the peer's.
+    /// The operation of the oldest send, if it waits for a receive of the peer's.
     pub(crate) not_ready: Option<Opcode>,
-    /// Receives posted that no message has taken.
+    /// Posted receives that no message has taken.
     pub(crate) receives: u64,
 }
 
 impl Qp {
-    /// None of a QP that was destroyed, and while the send queue is in use for long, as in the midst of a batch. Waits for nobody.
+    /// The state of the queues; never waits. None for a QP that was destroyed, and while another thread holds the send
+    /// queue for long, for example within a batch.
     pub(crate) fn facts(&self) -> Option<QpFacts> {
         if self.is_gone() {
             return None;

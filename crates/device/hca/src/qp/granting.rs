@@ -1,5 +1,5 @@
-//! What of a QP's memory a carrier may let its peer write unasked ([`crate::process::grants`]): the region of a key, or that of a message
-//! in hand.
+//! Grants of a QP's memory, which a carrier lets its peer write unasked ([`crate::process::grants`]): the region of a
+//! key, or that of a message in hand.
 
 use crate::process::grants::{Grantable, Grantor};
 use crate::qp::Qp;
@@ -10,14 +10,14 @@ use vervain_iba::{QpType, access};
 use vervain_share::api::KIND_WINDOW;
 
 impl Qp {
-    /// Grants `peer` the writing of the region of `rkey` by this QP, if the QP and the region allow it and the region lies in memory
-    /// that peers can put to. None otherwise, and while grants are being taken back.
+    /// Grants `peer` the writing of the region of `rkey` by this QP. None if the QP or the region does not allow it, if
+    /// the region lies in memory that peers cannot put to, and while grants are being taken back.
     pub fn grant(&self, rkey: u32, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<Grantable> {
         self.process.grants.add((rkey, self.qp_num()), peer, grantor, || self.grantable(rkey))
     }
 
-    /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found by `key`. Ended
-    /// by [`Qp::end_grant`] too.
+    /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found
+    /// by `key`. [`Qp::end_grant`] ends it too.
     pub fn grant_memory(
         &self,
         key: u32,
@@ -40,12 +40,13 @@ impl Qp {
         self.process.grants.end(self.qp_num(), memory, peer);
     }
 
-    /// Whether grants are given out now.
+    /// Returns true if grants may be given out now.
     fn may_grant(&self) -> bool {
         self.switch.closed.load(Ordering::SeqCst) == 0 && self.receives()
     }
 
-    /// What may be granted of `rkey`, and its addresses in this process. Windows are not: they are bound and invalidated by requests.
+    /// The grantable part of the region of `rkey`, and its addresses in this process. None for windows: requests bind
+    /// and invalidate them.
     fn grantable(&self, rkey: u32) -> Option<(Grantable, Range<u64>)> {
         let process = self.process;
         let allows = self.shared.access.load(Ordering::SeqCst) & access::REMOTE_WRITE != 0;
@@ -60,7 +61,7 @@ impl Qp {
         let (iova, len) = (entry.iova.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed));
         let host = entry.host.load(Ordering::Relaxed);
         let place = process.objects.source()?.find_range(host, len).filter(|place| place.kind == KIND_WINDOW)?;
-        // Revoked meanwhile, the entry may be another region's.
+        // After a revocation meanwhile the entry may be another region's.
         process.keys.find(rkey)?;
         Some((Grantable { iova, len, offset: place.offset, owner: place.incarnation }, host..host + len))
     }

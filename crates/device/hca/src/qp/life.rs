@@ -1,5 +1,5 @@
-//! What happens to a queue pair: errors, reset, the end of its peer, and its own (IBA 10.3). Each closes the way in first,
-//! then waits until nobody is in flight, and only then touches what was shared.
+//! The life of a queue pair: errors, reset, the end of its peer, and its own (IBA 10.3). Each closes the way in first,
+//! then waits until no initiator is in flight, and only then touches shared memory.
 
 use crate::arena::Block;
 use crate::arena::layout::ANY_PSN;
@@ -24,14 +24,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vervain_iba::{Completion, Gid, QpState, QpType, Status, event, wc};
 
-/// How long a QP that is reset or destroyed waits for what was posted to leave, and between two looks.
+/// The longest wait of a reset or destroy for posted sends to leave, in ns, and the nap between two looks.
 const SENDS_LEAVE_NS: u64 = 1_000_000_000;
 const LOOK_AT_SENDS: Duration = Duration::from_micros(100);
 
 impl Qp {
     // ---- errors ----------------------------------------------------------------------------------------------------
 
-    /// A send request has failed, and the state says so already.
+    /// Handles a failed send request; the QP's state shows it already.
     #[cold]
     pub(super) fn send_error(&self, sends: &mut SendSide) {
         if self.qp_type.is_reliable() {
@@ -41,7 +41,8 @@ impl Qp {
         }
     }
 
-    /// Everything that ERR means, after the state was set: nobody in flight, what arrived is kept, the rest is flushed.
+    /// Does the work of ERR, after the state was set: waits until no initiator is in flight, keeps messages that
+    /// arrived, and flushes the rest.
     pub(super) fn enter_error(&self, sends: &mut SendSide) {
         self.settle_lanes();
         if let (Some(send_cq), Some(recv_cq)) = (&self.send_cq, &self.recv_cq)
@@ -62,7 +63,7 @@ impl Qp {
         }
     }
 
-    /// Waits until nobody is in flight into this QP, and takes over what was delivered.
+    /// Waits until no initiator is in flight into this QP, and takes over the completions that were delivered.
     pub(crate) fn settle_lanes(&self) {
         let lanes = self.lanes.lock().clone();
         let gates: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.gate)).collect();
@@ -74,7 +75,7 @@ impl Qp {
         self.process.wait_serving();
     }
 
-    /// Gives up the ways to the peer.
+    /// Gives up the connection and the lanes to the peer.
     fn disconnect(&self, sends: &mut SendSide) {
         if let Some(connection) = sends.connection.take() {
             sends.sq.leave_remote(connection.psns());
@@ -85,8 +86,8 @@ impl Qp {
         }
     }
 
-    /// Receives that the initiator of `lane`, which is reached by a carrier or not, has taken from a shared queue for a message
-    /// that will not be finished.
+    /// Receives that the initiator of `lane` has taken from a shared queue for a message that will not be finished.
+    /// `is_remote`: a carrier reaches the initiator.
     fn taken_from_srq(&self, lane: &OwnedLane, is_remote: bool) -> Vec<u64> {
         let shared = self.srq.is_some() || self.xrcd.is_some();
         if !shared || self.qp_type == QpType::Ud {
@@ -119,7 +120,7 @@ impl Qp {
         }
     }
 
-    /// To ERR by decision of this process, with an async event.
+    /// Moves the QP to ERR by decision of this process, with an async event.
     pub(crate) fn fail(&self, event: u32) {
         if matches!(self.state(), QpState::Reset | QpState::Err) {
             return;
@@ -131,13 +132,14 @@ impl Qp {
         self.raise(event);
     }
 
-    /// The initiators of these lanes have ended, or give them up; messages that they have begun are `lost`, or begun anew.
+    /// Reaps the lanes whose initiators have ended or give them up. `lost`: messages that they have begun are lost;
+    /// else they are begun anew.
     pub(crate) fn reap_where(&self, theirs: impl Fn(&OwnedLane) -> bool, lost: bool) {
         let lanes: Vec<_> = self.lanes.lock().iter().filter(|lane| theirs(lane)).cloned().collect();
         lanes.iter().for_each(|lane| self.reap(lane, lane.holder(), lost));
     }
 
-    /// The initiator of `lane`, QP `qpn`, has ended with its process.
+    /// Reaps `lane`, unless its initiator, QP `qpn`, has it no longer.
     fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32, lost: bool) {
         let mut lanes = self.lanes.lock();
         // The QP may have been reset and connected to another meanwhile.
@@ -160,7 +162,8 @@ impl Qp {
         if own {
             lane.reset();
             if !lost {
-                // What it has told last may have been an access that was no request; who is restored begins where it was saved.
+                // The initiator's last PSN may be that of an access that was no request; a restored one begins at the
+                // PSN that was saved.
                 lane.shared.psn_base.store(0, Ordering::Relaxed);
                 self.shared.rq_psn.store(ANY_PSN, Ordering::Relaxed);
             }
@@ -172,7 +175,7 @@ impl Qp {
 
     // ---- life ------------------------------------------------------------------------------------------------------
 
-    /// Back to RESET: nobody in flight, nothing kept. The caller holds the attributes.
+    /// Moves the QP back to RESET: no initiator in flight, nothing kept. The caller holds the attributes.
     pub(crate) fn enter_reset(&self) {
         let mut sends = self.lock_sends();
         self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
@@ -207,8 +210,9 @@ impl Qp {
         self.work.store(false, Ordering::SeqCst);
     }
 
-    /// A lane that an initiator has stays that initiator's, for it may be about to enter; closed, until it gives it back.
-    /// The QP gets another for its next peer; those that were made on request are made again. Whether `lane` stays.
+    /// Frees a lane that no initiator has. One that has an initiator stays that initiator's, which may be about to
+    /// enter, and is closed until it is given back; the QP gets a new one for its next peer, and lanes that were made
+    /// on request are made again later. Returns true if `lane`, or the new one in its place, stays in the QP's list.
     fn free_or_replace(&self, lane: &mut Arc<OwnedLane>) -> bool {
         if lane.is_free() && !lane.gate.is_cut_off() {
             lane.reset();
@@ -219,7 +223,7 @@ impl Qp {
         if own && !self.gone.load(Ordering::Relaxed) {
             let offset = self.block.lock().as_ref().map_or(0, Block::offset);
             let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number, 0) else {
-                // Without memory for another the QP keeps one that nobody can take.
+                // Without memory for a new lane the QP keeps one that no initiator can take.
                 lane.shared.open.store(0, Ordering::SeqCst);
                 return true;
             };
@@ -231,9 +235,9 @@ impl Qp {
         false
     }
 
-    /// Finishes what was posted to a peer that lives: an adapter has sent it before it carries out the command that ends the
-    /// QP. Here it may wait for the handshake with the peer's process, for its turn, or for room on the way, which packets
-    /// of the peer's make.
+    /// Finishes requests posted to a peer that lives: an adapter has sent them before it carries out the command that
+    /// ends the QP. They may wait for the handshake with the peer's process, for their turn, or for room on the way,
+    /// which packets of the peer's make.
     pub(super) fn let_sends_leave(&self) {
         let until = now_ns() + SENDS_LEAVE_NS;
         loop {
@@ -257,14 +261,15 @@ impl Qp {
         }
     }
 
-    /// A program that has seen what a peer has written may well be done with the QP.
+    /// Lets requests of the peer arrive first: a program that has seen data that a peer has written may well be done
+    /// with the QP.
     pub(super) fn let_requests_arrive(&self) {
         if matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) && !self.is_gone() {
             self.table.router.let_arrive(self.process, self.number);
         }
     }
 
-    /// Runs `f` on the sending half, and starts what may go on after it.
+    /// Runs `f` on the sending half, and starts the work that may go on afterwards.
     pub(super) fn change_sends<R>(&self, f: impl FnOnce(&mut SendSide) -> R) -> R {
         let mut sends = self.lock_sends();
         let result = f(&mut sends);
@@ -276,7 +281,7 @@ impl Qp {
         self.notify_drained.store(yes, Ordering::Release);
     }
 
-    /// The send queue moves the request it has begun (SQD that drains).
+    /// Returns true while the send queue still works on a request that it has begun (SQD that drains).
     pub(crate) fn is_draining(&self) -> bool {
         self.sends.lock().has_begun()
     }
@@ -289,7 +294,10 @@ impl Qp {
         }
     }
 
-    /// Enters a multicast group (`man ibv_attach_mcast`). EINVAL for a QP that is not UD or an address that is no group's.
+    /// Enters a multicast group (`man ibv_attach_mcast`).
+    ///
+    /// # Errors
+    /// EINVAL for a QP that is not UD or an address that is no multicast group's.
     pub fn attach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         self.check_group(gid)?;
         self.table.router.join(gid, self)?;
@@ -300,7 +308,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Leaves it again.
+    /// Leaves a multicast group.
     pub fn detach_mcast(&self, gid: &Gid, _lid: u16) -> Result<()> {
         self.check_group(gid)?;
         self.table.router.leave(gid, self)?;
@@ -322,7 +330,10 @@ impl Qp {
         Ok(())
     }
 
-    /// Destroys the QP; EBUSY while it is in a multicast group. Waits until its async events were acknowledged.
+    /// Destroys the QP. Waits until its async events were acknowledged.
+    ///
+    /// # Errors
+    /// EBUSY while it is in a multicast group; EINVAL if it was destroyed.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         if !self.process.is_current() {
             return Ok(());
@@ -359,7 +370,7 @@ impl Qp {
 }
 
 impl Drop for Qp {
-    /// The last holder lets the shared words go: the progress thread may have looked at them until now.
+    /// The last holder releases the shared memory: the progress thread may have looked at it until now.
     fn drop(&mut self) {
         if !self.process.is_current() {
             return;
@@ -374,7 +385,7 @@ impl Drop for Qp {
 }
 
 impl Attend for Qp {
-    /// What peers have done to this QP: communication established, or an error.
+    /// Handles the marks that peers have left in this QP: communication established, or an error.
     fn attend(&self, by: Looker) -> Looked {
         if by == Looker::Poll {
             return Looked::NotHere;
@@ -399,7 +410,7 @@ impl Attend for Qp {
 }
 
 impl Qp {
-    /// Says what a peer has done that the QP is in ERR for.
+    /// Reports the peer's request for which the QP is in ERR.
     #[cold]
     fn tell_of_fault(&self, fault: u32) {
         let (own, peer) = (self.number, self.shared.dest_qpn.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! Queue pairs: what the program holds. State changes close the lanes into the QP, wait until nobody is in flight, and
-//! flush (IBA 10.3); the send queue does the requester's work, peers do the responder's.
+//! Queue pairs, as the program holds them. A change of state closes the lanes into the QP, waits until no initiator is
+//! in flight, and flushes (IBA 10.3); the send queue does the requester's work, peers do the responder's.
 
 pub mod ah;
 pub mod base;
@@ -48,13 +48,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_iba::{Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
 
-/// How soon send work is looked at again while the process is paused.
+/// Delay before send work is looked at again while the process is paused, in ns.
 const PAUSED_NS: u64 = 20_000;
 
-/// Bytes that say of a piece where it lies, as `struct ibv_sge`.
+/// Bytes of a scatter/gather element in a send request (`struct ibv_sge`).
 const PIECE: u32 = 16;
 
-/// What a QP is made of.
+/// The objects and sizes that a QP is made of.
 pub struct QpInit<'a> {
     /// Service type.
     pub qp_type: QpType,
@@ -68,7 +68,7 @@ pub struct QpInit<'a> {
     pub xrcd: Option<&'a Arc<Xrcd>>,
     /// Sizes.
     pub cap: QpCap,
-    /// Whether every send completes, signaled or not.
+    /// True: every send completes, signaled or not.
     pub sq_sig_all: bool,
     /// The program's cookie.
     pub cookie: usize,
@@ -88,10 +88,11 @@ pub struct Qp {
     rq: Option<Arc<RecvQueue>>,
     lanes: OwnerLock<Vec<Arc<OwnedLane>>>,
     sends: OwnerLock<SendSide>,
-    /// That of the send queue, for the CQ.
+    /// The send queue's ring of completions, for the CQ.
     ring: Arc<SendRing>,
     attr: OwnerLock<QpAttr>,
-    /// Work waits in the send queue; and this QP stands in its CQ's list and in the progress thread's.
+    /// True while work waits in the send queue; the next two: while this QP is in its CQ's list, in the progress
+    /// thread's.
     work: AtomicBool,
     listed: AtomicBool,
     listed_for_progress: AtomicBool,
@@ -99,7 +100,7 @@ pub struct Qp {
     looks: AtomicU32,
     notify_drained: AtomicBool,
     last_wqe_told: AtomicBool,
-    /// Multicast groups that it is in.
+    /// Multicast groups that it has joined.
     groups: OwnerLock<Vec<Gid>>,
     cookie: AtomicUsize,
     events: Arc<EventCount>,
@@ -110,7 +111,7 @@ pub struct Qp {
 /// The sending half of a QP, guarded by one lock.
 struct SendSide {
     sq: SendQueue,
-    /// Where memory does not reach the peer.
+    /// The carrier's connection; None: memory reaches the peer, or there is none yet.
     connection: Option<Arc<dyn Connection>>,
 }
 
@@ -124,7 +125,7 @@ impl Deref for Qp {
 }
 
 impl Qp {
-    /// The XRC target `qpn` of this process in `xrcd`, once more (`man ibv_open_qp`).
+    /// Returns the XRC target `qpn` of this process in `xrcd` (`man ibv_open_qp`).
     pub fn open(context: &Context, xrcd: &Xrcd, qpn: u32) -> Result<Arc<Qp>> {
         QpTable::of(context.process()?)?
             .find(qpn)
@@ -132,7 +133,7 @@ impl Qp {
             .ok_or_else(|| Error::invalid(format!("the XRC domain has no target QP {qpn:#x} in this process")))
     }
 
-    /// Makes a QP, of a PD or of an XRC domain (`man ibv_create_qp_ex`).
+    /// Makes a QP in a PD or in an XRC domain (`man ibv_create_qp_ex`).
     pub fn create(context: &Arc<Context>, pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<Arc<Qp>> {
         Self::with_number(context, pd, init, None)
     }
@@ -157,8 +158,8 @@ impl Qp {
         if !receives_itself {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
-        // Where a send request has its pieces there is room for data in their place, as on rxe and adapters: there are programs that send
-        // a few bytes inline and have asked for nothing.
+        // The room of a send request's scatter/gather elements holds inline data instead, as on rxe and adapters: some
+        // programs send a few bytes inline and have asked for no room.
         let inline = cap.max_inline_data.max(cap.max_send_sge * PIECE);
         cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { inline };
         let number = match number {
@@ -250,7 +251,7 @@ impl Qp {
         Ok(qp)
     }
 
-    /// Tells the CQs how much to expect, and where to look for completions of sends.
+    /// Gives the CQs the number of completions to expect, and the source of those of sends.
     fn report_to_cqs(&self) {
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             let me: Weak<dyn Reports> = self.me.clone();
@@ -265,7 +266,7 @@ impl Qp {
         }
     }
 
-    /// Tells the CQs that nothing more comes, when the QP is destroyed.
+    /// Takes back from the CQs the announcements of `report_to_cqs`, when the QP is destroyed.
     fn leave_cqs(&self) {
         self.send_cq.iter().chain(&self.recv_cq).for_each(|cq| cq.remove_reporting(self.number));
         if let Some(cq) = &self.send_cq {
@@ -277,7 +278,8 @@ impl Qp {
         }
     }
 
-    /// The lane of the one peer that a connected QP has. Into datagram QPs and XRC targets lanes are made on request.
+    /// Makes the lane of the one peer that a connected QP has. Lanes into datagram QPs and XRC targets are made on
+    /// request.
     fn make_own_lane(&self, offset: u64) -> Result<()> {
         if !matches!(self.qp_type, QpType::Rc | QpType::Uc) {
             return Ok(());
@@ -291,7 +293,8 @@ impl Qp {
         Ok(())
     }
 
-    /// A lane for `initiator` into this datagram QP, or through this XRC target into `srq`; its offset.
+    /// Makes a lane for `initiator` into this datagram QP, or through this XRC target into `srq`, unless it has one.
+    /// Returns the lane's offset.
     pub(crate) fn make_lane(&self, initiator: u32, srq: Option<&Arc<Srq>>) -> Result<u64> {
         let (rq, cq) = match (srq, &self.rq, &self.recv_cq) {
             (Some(srq), _, _) => (&srq.rq, srq.cq().ok_or_else(|| Error::invalid("not an XRC SRQ"))?),
@@ -318,7 +321,7 @@ impl Qp {
     }
 
     pub(crate) fn count_users(&self, by: u32) {
-        // Adding u32::MAX is taking one away.
+        // Adding u32::MAX subtracts 1.
         let count = |c: &AtomicU32| {
             c.fetch_add(by, Ordering::AcqRel);
         };
@@ -331,7 +334,7 @@ impl Qp {
 
     // ---- plain facts -----------------------------------------------------------------------------------------------
 
-    /// Sizes granted.
+    /// The sizes granted.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
@@ -341,7 +344,7 @@ impl Qp {
         self.cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// Acknowledges an async event about this QP.
+    /// Acknowledges one async event of this QP.
     pub fn ack_async_event(&self) {
         self.events.ack();
     }
@@ -351,7 +354,7 @@ impl Qp {
         self.xrcd.as_ref()
     }
 
-    /// Whether it was destroyed.
+    /// Returns true if it was destroyed.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -371,7 +374,7 @@ impl Qp {
         sends
     }
 
-    /// A thread ended in the middle of a call: what it was doing is lost, and the QP says so.
+    /// A thread ended in the middle of a call: its requests are lost, and the QP fails with QP_FATAL.
     #[cold]
     fn torn(&self, sends: &mut SendSide) {
         sends.sq.leave_lanes();
@@ -384,7 +387,7 @@ impl Qp {
         self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
     }
 
-    /// Posts what `f` pushes, and starts on it.
+    /// Posts the requests that `f` pushes, and starts on them.
     #[inline(always)]
     pub fn post_send<R>(&self, f: impl FnOnce(&mut Poster<'_>) -> R) -> R {
         let mut sends = self.lock_sends();
@@ -397,21 +400,23 @@ impl Qp {
         r
     }
 
-    /// Begins a batch; the QP stays locked by this thread until [`Qp::wr_complete`] or [`Qp::wr_abort`] (`man ibv_wr_post`).
+    /// Begins a batch. This thread holds the lock of the send queue until [`Qp::wr_complete`] or [`Qp::wr_abort`]
+    /// (`man ibv_wr_post`).
     pub fn wr_start(&self) {
         let stolen = self.sends.raw().lock();
         // SAFETY: locked just above, and no other reference is alive.
         let sends = unsafe { self.sends.held() };
         if stolen {
             self.torn(sends);
-            // The end of every batch leaves none.
+            // A refusal of the thread that ended: a batch that has ended leaves none.
             sends.sq.forget_refusal();
         }
         sends.sq.begin_call();
         sends.sq.begin_batch();
     }
 
-    /// Carries out a batch of one request at once, if it can be, and ends the batch; false if it has to be pushed.
+    /// Carries out a batch of one request at once and ends the batch. Returns false, with the batch still open, if the
+    /// request has to be pushed.
     #[inline]
     pub fn wr_complete_short(&self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
@@ -434,7 +439,7 @@ impl Qp {
         pushed
     }
 
-    /// Posts the batch, or nothing of it if any of its requests was refused.
+    /// Posts the batch, or nothing of it if one of its requests was refused.
     pub fn wr_complete(&self) -> Result<()> {
         // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
         let sends = unsafe { self.sends.held() };
@@ -452,7 +457,7 @@ impl Qp {
         result
     }
 
-    /// Forgets the batch.
+    /// Drops the batch.
     pub fn wr_abort(&self) {
         // SAFETY: as in `wr_complete`.
         unsafe { self.sends.held() }.sq.abort_batch();
@@ -470,10 +475,10 @@ impl Qp {
             return Err(Error::invalid("receives cannot be posted in RESET"));
         }
         rq.post(wr_id, sges)?;
-        // Whoever moves the QP to ERR and flushes finds the receive, or is seen here.
+        // A thread that moves the QP to ERR and flushes finds this receive, or its new state is seen here.
         barrier::light(!barrier::is_registered());
         if state == QpState::Err || self.state() == QpState::Err {
-            // What peers have delivered so far comes first, and nobody may be filling a receive that is flushed.
+            // Messages that peers have delivered come first, and no peer may be filling a receive that is flushed.
             self.settle_lanes();
             self.flush_receives();
         }
@@ -482,8 +487,8 @@ impl Qp {
 
     // ---- carrying out ----------------------------------------------------------------------------------------------
 
-    /// Begins on what was just posted, unless earlier work waits: then it takes its turn when somebody looks. Where a carrier
-    /// sends, earlier work most often waits for answers only, and what comes after it may be sent now.
+    /// Begins on the requests just posted, unless earlier work waits: then they take their turn at the next look. With
+    /// a carrier, earlier work most often waits for answers only, so that later requests may be sent now.
     fn begin(&self, sends: &mut SendSide) {
         if sends.sq.batch_is_first() || sends.connection.is_some() {
             self.start(sends, POST_BUDGET);
@@ -492,7 +497,7 @@ impl Qp {
 
     fn start(&self, sends: &mut SendSide, budget: u64) -> Progress {
         if !sends.sq.has_work() {
-            // What the account has may have been flushed, or gone with a reset.
+            // The work on record may have been flushed, or dropped by a reset.
             if self.work.load(Ordering::Relaxed) {
                 self.note(sends, Progress::Idle);
             }
@@ -510,7 +515,7 @@ impl Qp {
         progress
     }
 
-    /// Marks `f` as send work, and sees to what has failed in it. None while the process is paused.
+    /// Runs `f` as marked send work, and handles a failure in it. None while the process is paused.
     #[inline(always)]
     fn work_on(&self, sends: &mut SendSide, f: impl FnOnce(&mut SendSide) -> Progress) -> Option<Progress> {
         self.base.executing(|| {
@@ -523,7 +528,7 @@ impl Qp {
         })
     }
 
-    /// Keeps account of what is left to do, and of a drained send queue.
+    /// Records the work that is left, and raises the event of a drained send queue.
     #[inline]
     fn note_if_needed(&self, sends: &SendSide, progress: Progress) {
         if progress != Progress::Idle
@@ -558,18 +563,19 @@ impl Qp {
 
     fn unlist(listed: &AtomicBool, work: &AtomicBool) -> bool {
         listed.store(false, Ordering::SeqCst);
-        // If work came and its poster still saw the mark, it relies on us: stay, unless it took the mark itself.
+        // A poster that saw the mark still set relies on this caller: the QP stays in the list, unless the poster has
+        // set the mark again.
         !work.load(Ordering::SeqCst) || listed.swap(true, Ordering::SeqCst)
     }
 }
 
 impl SendSide {
-    /// Whether a request has been begun and not finished.
+    /// Returns true if a request has been begun and not finished.
     fn has_begun(&self) -> bool {
         self.sq.has_begun() || self.connection.as_ref().is_some_and(|connection| connection.has_begun())
     }
 
-    /// Whether an adapter would have sent by now what is left here of `qp`.
+    /// Returns true if requests wait that an adapter would have sent by now.
     fn is_leaving(&mut self, qp: &Qp) -> bool {
         let SendSide { sq, connection } = self;
         match connection {
@@ -665,7 +671,7 @@ impl Reports for Qp {
     }
 }
 
-/// What `post_send` hands to its caller: the locked send queue.
+/// The locked send queue, as `post_send` hands it to its caller.
 pub struct Poster<'a> {
     qp: &'a Qp,
     sq: &'a mut SendQueue,
@@ -673,7 +679,7 @@ pub struct Poster<'a> {
 }
 
 impl Poster<'_> {
-    /// Carries a request out at once, if it can be; false if it has to be pushed.
+    /// Carries out a request at once. Returns false if it has to be pushed.
     #[inline(always)]
     pub fn short(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         self.sq.post_fast(&self.qp.base, opcode, work)
@@ -685,13 +691,13 @@ impl Poster<'_> {
         self.sq.post_fast_write(&self.qp.base, work)
     }
 
-    /// [`Poster::short`] for what is not a Write.
+    /// [`Poster::short`] for any other request than a Write.
     #[inline(always)]
     pub fn short_other(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         self.sq.post_fast_other(&self.qp.base, opcode, work)
     }
 
-    /// Pieces that a request may have.
+    /// The number of scatter/gather elements that a request may have.
     pub fn max_send_sge(&self) -> u32 {
         self.sq.max_send_sge()
     }
@@ -712,7 +718,7 @@ fn push(qp: &Qp, sq: &mut SendQueue, first: bool, request: &SendRequest<'_>) -> 
     sq.push(&qp.base, request)
 }
 
-/// Refuses what `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.
+/// Refuses the values that `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.
 fn check_init(pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<()> {
     let c = &init.cap;
     let sizes = [

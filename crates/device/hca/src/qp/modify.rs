@@ -1,5 +1,5 @@
 //! Modify and query of a QP: checks the values, applies them to the attributes, the shared part and the requester, and
-//! carries out the state change (IBA 11.2.5.2, `man ibv_modify_qp`).
+//! changes the state (IBA 11.2.5.2, `man ibv_modify_qp`).
 
 use crate::arena::layout::ANY_PSN;
 use crate::device::{LIMITS, MTU_4096};
@@ -15,14 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{AhAttr, PSN_MASK, QpAttr, QpState, QpType, access, attr};
 
-/// Rights that a QP may have. Programs set that of persistence on every QP; whether it can be used is a matter of the region.
+/// Rights that a QP may have. Programs set that of persistence on every QP; only a region's right decides if it can be
+/// used.
 const OF_QP: u32 = access::KNOWN | access::FLUSH_PERSISTENT;
 
-/// Bits of an RNR timer code (IBA table 45). Higher ones are cut off, as mlx5 and rxe do: dlslime asks for 0x20.
+/// Bits of an RNR timer code (IBA table 45). Higher bits are cut off, as mlx5 and rxe do: dlslime asks for 0x20.
 const RNR_TIMER_MASK: u8 = 0x1f;
 
 impl Qp {
-    /// Changes attributes and state. EINVAL for what the state table or the device does not allow; nothing is changed then.
+    /// Changes attributes and state.
+    ///
+    /// # Errors
+    /// EINVAL for values that the state table or the device does not allow; nothing is changed then.
     pub fn modify(&self, new: &QpAttr, mask: u32) -> Result<()> {
         self.change(new, mask)?;
         match new.qp_state {
@@ -33,20 +37,21 @@ impl Qp {
         Ok(())
     }
 
-    /// Begins the handshake with the process of a peer that memory reaches: the first request finds it done, even if that process
-    /// has no CPU or is stopped by then.
+    /// Begins the handshake with the process of a peer that memory reaches, so that the first request finds it done,
+    /// even if that process has no CPU or is stopped by then.
     fn meet_peer(&self) {
         if !matches!(self.qp_type(), QpType::Rc | QpType::Uc | QpType::XrcSend) {
             return;
         }
         let Params { dest_qpn, has_memory, .. } = self.lock_sends().sq.params;
         if has_memory {
-            // Who is not there now is looked for by the first request.
+            // The first request looks for a peer that is absent now.
             let _ = resolve::peer_of(self.process, dest_qpn);
         }
     }
 
-    /// [`Qp::modify`] without a word to the peer, of which a QP that is restored knows only later whether it is there.
+    /// [`Qp::modify`] without the handshake with the peer: a QP that is restored learns only later if its peer is
+    /// there.
     pub(super) fn change(&self, new: &QpAttr, mask: u32) -> Result<()> {
         self.process.check()?;
         if self.is_gone() {
@@ -109,10 +114,10 @@ impl Qp {
             let wants = mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0;
             self.want_drained_event(wants);
         }
-        // State and parameters change together for whoever has the send queue in hand: a late packet of an earlier connection,
-        // taken in by another thread, must not start the requester in RTS from a PSN that is not set yet.
+        // State and parameters change together under the lock of the send queue: a late packet of an earlier
+        // connection, taken in by another thread, must not start the requester in RTS from a PSN that is not set yet.
         let stored = self.change_sends(|sends| {
-            // A peer may move the QP to ERR at the same moment; then that stands.
+            // A peer may move the QP to ERR at the same moment; then ERR stands.
             self.shared.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst)?;
             sends.sq.set_params(params);
             if let Some(connection) = connection {
@@ -155,7 +160,7 @@ impl Qp {
         }
     }
 
-    /// What initiators read.
+    /// Publishes the attributes that initiators read.
     fn publish(&self, a: &QpAttr) {
         let s = self.shared;
         s.dest_qpn.store(a.dest_qp_num, Ordering::Relaxed);
@@ -175,8 +180,8 @@ impl Qp {
         let device = self.context.device();
         let named = |bit: u32| mask & bit != 0;
         let port = if named(attr::PORT) { new.port_num } else { old.port_num };
-        // Attribute, name, value, and the values that it may have. The MTU is not bounded by what the port's interface carries:
-        // the path may lead over another one.
+        // Attribute, name, value and the allowed values. The MTU is not bounded by that of the port's interface: the
+        // path may lead over another one.
         let bounds = [
             (attr::PORT, "port_num", u32::from(new.port_num), 1..=u32::from(device.ports())),
             (attr::PKEY_INDEX, "pkey_index", u32::from(new.pkey_index), 0..=LIMITS.pkey_table - 1),
@@ -216,11 +221,13 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes the attributes of a saved QP, whose state this one has: those too that no step to that state has set.
+    /// Takes the attributes of a saved QP, whose state this one has, including those that no step to that state has
+    /// set.
     pub(crate) fn take_attributes(&self, saved: &QpAttr) -> Result<()> {
         let mut a = self.attr.lock();
         let state = self.state();
-        // What no step has looked at because it goes no further, or because the QP has failed, stands as it was before it was set.
+        // Port, MTU and address are checked only if they are set: a QP that goes no further, or that has failed, may
+        // still have their defaults.
         let set = |bit: u32, is_set: bool| if is_set { bit } else { 0 };
         self.check_values(
             state,
@@ -251,7 +258,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The attributes as they are now (`man ibv_query_qp`).
+    /// Returns the current attributes (`man ibv_query_qp`).
     pub fn query(&self) -> QpAttr {
         let mut a = *self.attr.lock();
         a.qp_state = self.state();
@@ -267,7 +274,7 @@ impl Qp {
 }
 
 impl Qp {
-    /// The PSN that comes next, and by a carrier the one that is expected next.
+    /// The PSN of the next request, and with a carrier the PSN that is expected of the peer.
     fn psns(&self) -> (u32, Option<u32>) {
         let of = |sends: &SendSide| match &sends.connection {
             Some(connection) => sends.sq.psns_of(&connection.psns()),
@@ -283,7 +290,8 @@ impl Qp {
         of(&self.lock_sends())
     }
 
-    /// The PSN that the one peer's next request begins with, as that has told. XRC targets do not know.
+    /// The PSN that the one peer's next request begins with, as the peer has published it. None before that, and for
+    /// XRC targets.
     fn expected_by_memory(&self) -> Option<u32> {
         self.lanes.lock().iter().find(|lane| lane.granted == 0)?.shared.next_psn()
     }

@@ -1,5 +1,5 @@
-//! A QP as its carrier has it, where memory does not reach the peer: the send queue in hand ([`Sends`]), the way in for what
-//! comes ([`Qp::way_in`]), and what else an acknowledgement tells of it.
+//! A QP as its carrier sees it, if memory does not reach the peer: the send queue under its lock ([`Sends`]), the way
+//! in for packets ([`Qp::way_in`]), and the values that an acknowledgement carries.
 
 use crate::arena::layout::BY_PACKETS;
 use crate::device::LIMITS;
@@ -21,21 +21,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Nak, Opcode, QpAttr, QpState, QpType, Request, Status};
 
-/// How often a send queue that another thread has is tried.
+/// The number of tries to lock a send queue that another thread holds.
 const SOON_TRIES: u32 = 200;
 
-/// What became of a visit to a QP's sending half.
+/// The result of a visit to a QP's sending half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SenderAccess {
-    /// It was there.
+    /// The visit took place.
     Ran,
-    /// The QP is not connected, or by another connection.
+    /// The QP is not connected, or has another connection.
     NoSender,
-    /// Another thread has the send queue, or the process is paused or the QP stopped: come again.
+    /// Another thread holds the send queue, the process is paused or the QP is stopped: to be tried again.
     Busy,
 }
 
-/// A send queue in the hands of a [`Connection`]. Requests are named by a counter that wraps.
+/// The send queue, locked, in the hands of a [`Connection`]. Requests are named by a counter that wraps.
 pub struct Sends<'a> {
     sq: &'a mut SendQueue,
     qp: &'a Qp,
@@ -51,7 +51,7 @@ impl<'a> Sends<'a> {
         self.qp
     }
 
-    /// The oldest request that has not completed.
+    /// The number of the oldest request that has not completed.
     #[inline]
     pub fn head(&self) -> u32 {
         self.sq.wq.head()
@@ -63,13 +63,13 @@ impl<'a> Sends<'a> {
         self.sq.wq.tail()
     }
 
-    /// Whether new requests may begin: only in RTS.
+    /// Returns true if new requests may begin: only in RTS.
     #[inline]
     pub fn may_begin(&self) -> bool {
         self.qp.shared.state.load(Ordering::Acquire) == QpState::Rts as u32 && !self.sq.has_failed()
     }
 
-    /// The attributes that were set last.
+    /// The current attributes of the path.
     pub fn path(&self) -> PathAttr {
         self.sq.path_attr()
     }
@@ -80,7 +80,7 @@ impl<'a> Sends<'a> {
         self.sq.wq.get(n).map(|wqe| &wqe.request)
     }
 
-    /// The status that request `n` fails with before anything of it is sent, if it does (IBA 10.10.2.2).
+    /// Checks request `n` before anything of it is sent. The error is the status that it fails with (IBA 10.10.2.2).
     #[inline(always)]
     pub fn check(&self, n: u32) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
@@ -96,22 +96,23 @@ impl<'a> Sends<'a> {
         }
     }
 
-    /// Adds the local memory of bytes `[from, from + len)` of request `n`, checked against its keys, to `pieces`. It stays
-    /// valid until the sender returns.
+    /// Adds the local memory of bytes `[from, from + len)` of request `n`, checked against its keys, to `pieces`. It
+    /// stays valid until the sender returns.
     #[inline]
     pub fn gather(&self, n: u32, from: u64, len: u64, pieces: &mut Pieces) -> std::result::Result<(), Status> {
         self.sq.collect(self.sq.wq.place(n), from, len, 0, pieces)
     }
 
-    /// Puts fetched data where request `n` wants it, from byte `from` on. The data is read once, and may change meanwhile.
+    /// Writes fetched data into the local memory of request `n`, from byte `from` on. The data is read once, and may
+    /// change meanwhile.
     pub fn scatter(&mut self, n: u32, mut from: u64, data: &Pieces) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
         let need = local_need(self.sq.wq[i].request.opcode);
         for (at, len) in data.iter() {
             let mut pieces = Pieces::new();
             self.sq.collect(i, from, len as u64, need, &mut pieces)?;
-            // SAFETY: `collect` has checked the pieces, `len` bytes in all, against this process's keys, inside the mark of
-            // send work; the data is only read.
+            // SAFETY: `collect` has checked the pieces, `len` bytes in all, against this process's keys, inside the
+            // mark of send work; the data is only read.
             unsafe { transfer::copy_direct(Direction::Read, at.cast_mut(), &pieces, true) }
                 .map_err(|_| Status::LocalProtection)?;
             from += len as u64;
@@ -119,8 +120,8 @@ impl<'a> Sends<'a> {
         Ok(())
     }
 
-    /// Where in this process bytes `[from, from + len)` of what request `n` fetches belong, and the key of that. None where it is more than
-    /// one piece, or the key does not allow it.
+    /// The key and the address range in this process at which bytes `[from, from + len)` of the data fetched by request
+    /// `n` belong. None if they are in more than one element, or if the key does not allow it.
     pub fn destination(&self, n: u32, from: u64, len: u64) -> Option<(u32, Range<u64>)> {
         let i = self.sq.wq.place(n);
         let mut skip = from;
@@ -139,13 +140,13 @@ impl<'a> Sends<'a> {
         Some((sge.lkey, at..at + len))
     }
 
-    /// Whether the keys still allow what was put at the [`Sends::destination`] of these bytes.
+    /// Checks that the keys still allow the write to the [`Sends::destination`] of these bytes.
     pub fn check_destination(&self, n: u32, from: u64, len: u64) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
         self.sq.each_piece(i, from, len, local_need(self.sq.wq[i].request.opcode), |_, _| {})
     }
 
-    /// Whether request `n` is done by this process alone: a bind or an invalidation.
+    /// Returns true if this process alone carries out request `n`: a bind or an invalidation.
     pub fn is_local(&self, n: u32) -> bool {
         self.sq.wq[self.sq.wq.place(n)].request.opcode.is_local()
     }
@@ -159,8 +160,8 @@ impl<'a> Sends<'a> {
         }
     }
 
-    /// The request at the head is done. Unless it succeeded, everything else is flushed and the QP disconnected when the sender
-    /// returns.
+    /// Completes the request at the head. Unless `status` is success, all others are flushed and the QP is disconnected
+    /// when the sender returns.
     #[inline]
     pub fn finish(&mut self, status: Status) {
         self.sq.finish(&self.qp.base, status);
@@ -168,7 +169,7 @@ impl<'a> Sends<'a> {
 }
 
 impl Qp {
-    /// [`SendQueue::advance`] where a carrier does it.
+    /// [`SendQueue::advance`] for a QP whose carrier sends.
     #[cold]
     #[inline(never)]
     pub(super) fn advance_connection(&self, sq: &mut SendQueue, connection: &dyn Connection) -> Progress {
@@ -179,8 +180,8 @@ impl Qp {
         connection.advance(&mut Sends { sq, qp: self })
     }
 
-    /// Runs `f` on the send queue of this QP as send work, if it is connected by `connection`: what a carrier does about an answer
-    /// or a timer.
+    /// Runs `f` on the send queue of this QP as send work, if it is connected by `connection`. A carrier calls it for
+    /// answers and timers.
     pub fn with_sends<C: Connection + 'static>(
         &self,
         connection: &Arc<C>,
@@ -200,15 +201,15 @@ impl Qp {
         }
     }
 
-    /// Goes on with send work that the carrier has held back, unless another thread has the send queue just now: whether it could. That
-    /// thread may have done what it does there already, so who gets false here tries again.
+    /// Goes on with send work that the carrier has held back. Returns false if another thread holds the send queue.
+    /// That thread may have passed the point already, so the caller tries again.
     pub fn go_on(&self) -> bool {
         let sends = self.lock_sends_soon();
         sends.map(|mut sends| self.start(&mut sends, LOOK_BUDGET)).is_some()
     }
 
-    /// The send queue, if it can be had soon: whoever has packets in hand does not wait for a program that has begun a
-    /// batch (`ibv_wr_start`) and not ended it, least of all when that is itself, nor for a thread that was preempted.
+    /// The send queue, if it comes free soon. A thread that handles packets does not wait for a batch (`ibv_wr_start`)
+    /// that is not ended, least of all its own, nor for a thread that was preempted.
     pub(super) fn lock_sends_soon(&self) -> Option<OwnerGuard<'_, SendSide>> {
         for _ in 0..SOON_TRIES {
             if let Some(sends) = self.sends.try_lock() {
@@ -219,8 +220,8 @@ impl Qp {
         (!self.sends.raw().held_by_me() && self.thread_is_gone()).then(|| self.lock_sends())
     }
 
-    /// The way in for what comes by a carrier: a lane of this QP, or through this XRC target into SRQ `srqn`. Silence when there is none now;
-    /// an invalid request when there is no such SRQ (IBA A14.4.3).
+    /// The way in for messages by a carrier: a lane of this QP, or through this XRC target into SRQ `srqn`. The errors:
+    /// silence if there is none now; an invalid request if there is no such SRQ (IBA A14.4.3).
     pub fn way_in(&self, srqn: u32) -> std::result::Result<Responder, Nak> {
         let me = self.process.initiator_id(self.number | BY_PACKETS, self.generation());
         let seen = QpIncarnation::now(self.shared);
@@ -236,7 +237,7 @@ impl Qp {
         Responder::bind(&self.process.own, lane, me, seen).ok_or(Nak::Silence)
     }
 
-    /// The responder has refused a packet in a way that ends the QP (IBA 9.9.3, class C).
+    /// Handles the refusal of a packet by the responder that ends the QP (IBA 9.9.3, class C).
     pub fn refused(&self, nak: Nak) {
         let Some(event) = nak.event() else { return };
         if self.qp_type.is_reliable() && self.shared.fail(Some(event)) {
@@ -244,12 +245,12 @@ impl Qp {
         }
     }
 
-    /// Whether it takes requests in its state (IBA 10.3.1).
+    /// Returns true if it takes requests in its state (IBA 10.3.1).
     pub fn receives(&self) -> bool {
         (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&self.shared.state.load(Ordering::Acquire))
     }
 
-    /// Opens the way to the peer that the attributes of a move to RTR name, if it leads away from this host.
+    /// Connects to the peer that the attributes of a move to RTR name, if a carrier reaches it.
     pub(super) fn connect(&self, a: &QpAttr) -> Result<Option<Arc<dyn Connection>>> {
         let Some(me) = self.handle() else { return Ok(None) };
         if self.qp_type == QpType::Ud {
@@ -263,15 +264,15 @@ impl Qp {
         self.shared.qkey.load(Ordering::Relaxed)
     }
 
-    /// Whether no receive waits for the next message, although there could be one.
+    /// Returns true if no receive waits for the next message, although the QP has a receive queue.
     pub fn lacks_receive(&self) -> bool {
         let Some(rq) = self.srq.as_ref().map(|srq| &srq.rq).or(self.rq.as_ref()) else { return false };
         let rq = &rq.view.shared;
         rq.tail.load(Ordering::Acquire) <= rq.head.load(Ordering::Acquire)
     }
 
-    /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2). None with an SRQ, and
-    /// where there has never been a receive: a QP that is only for RDMA has no credits to give.
+    /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2). None with an
+    /// SRQ, and if there has never been a receive: a QP that is only for RDMA has no credits to give.
     pub fn receives_waiting(&self) -> Option<u32> {
         if self.srq.is_some() {
             return None;
@@ -280,7 +281,7 @@ impl Qp {
         rq.has_had_any().then(|| rq.waiting().min(u64::from(u32::MAX)) as u32)
     }
 
-    /// The QP itself, for whoever keeps it beyond a call.
+    /// A counted reference to the QP, to be kept beyond a call. None while it is dropped.
     pub fn handle(&self) -> Option<Arc<Qp>> {
         self.me.upgrade()
     }

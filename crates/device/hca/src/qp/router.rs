@@ -1,5 +1,4 @@
-//! The router: by which way a peer is reached, by memory or by a carrier. It alone knows the rule (`VERVAIN_LINK` may force
-//! either).
+//! The router chooses the way to a peer: memory or a carrier. It alone has the rule (`VERVAIN_LINK` may force either).
 
 use crate::context::Pd;
 use crate::device::{Device, LinkChoice, is_multicast, is_this_host};
@@ -28,7 +27,7 @@ impl Router {
         Router { choice, devices, carriers }
     }
 
-    /// Where the address leads.
+    /// The way to an address.
     pub(crate) fn route(&self, device: u32, ah: &AhAttr) -> Route {
         let device = self.devices.get(device as usize);
         let carrier = device.and_then(|d| self.carriers.iter().position(|carrier| carrier.carries(d, ah)));
@@ -54,7 +53,7 @@ impl Router {
         self.carriers.get(route.carrier()?).map(|carrier| &**carrier)
     }
 
-    /// The connection of `qp`, which goes to RTR with these attributes, if its peer is reached by a carrier.
+    /// Connects `qp`, which goes to RTR with these attributes, if a carrier reaches its peer. None if memory does.
     pub(crate) fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Option<Arc<dyn Connection>>> {
         match self.route(qp.device_index(), &attr.ah) {
             route @ Route::Carrier(_) => self.carrier(route).map(|carrier| carrier.connect(qp, attr)).transpose(),
@@ -62,13 +61,14 @@ impl Router {
         }
     }
 
-    /// Receives datagrams for `qp`, which goes to RTR. An error where no other way is left; else it stands in the log.
+    /// Registers `qp`, which goes to RTR, with the carriers for datagrams. Their errors count only if `VERVAIN_LINK`
+    /// forces a carrier.
     pub(crate) fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
         let mut registered = self.carriers.iter().map(|carrier| carrier.register_qp(qp));
         match self.choice {
             LinkChoice::Local => Ok(()),
             LinkChoice::Auto => {
-                // Each that can.
+                // Every carrier is asked; some may fail.
                 registered.for_each(drop);
                 Ok(())
             }
@@ -76,7 +76,7 @@ impl Router {
         }
     }
 
-    /// Sends what the calling thread has left to be sent.
+    /// Sends the datagrams that the calling thread has queued.
     pub(crate) fn flush(&self) {
         self.carriers.iter().for_each(|carrier| carrier.flush());
     }
@@ -91,7 +91,8 @@ impl Router {
         self.carriers.iter().for_each(|carrier| carrier.unregister_qp(qpn));
     }
 
-    /// Where the address leads, if what is sent there can leave from its source, and its host be reached, as far as a carrier knows.
+    /// The way to an address, after a check that messages can leave from its source and that its host can be reached,
+    /// as far as a carrier knows.
     fn check(&self, process: &'static Process, device: u32, ah: &AhAttr) -> Result<Route> {
         let route = self.route(device, ah);
         if let (Route::Carrier(_), Some(carrier)) = (route, self.carrier(route)) {
@@ -101,8 +102,8 @@ impl Router {
         Ok(route)
     }
 
-    /// The carrier of management datagrams to an address; None if it is one of this host, where processes reach each other without one.
-    /// Errors as of [`Ah::create`].
+    /// The carrier of management datagrams to an address; None for an address of this host, whose processes reach each
+    /// other without one. Errors as of [`Ah::create`].
     pub fn way_of_mads(&self, device: u32, ah: &AhAttr) -> Result<Option<&dyn Carrier>> {
         let from = self.devices.get(device as usize);
         let from = from.ok_or_else(|| Error::invalid(format!("there is no device {device}")))?;
@@ -117,7 +118,8 @@ impl Router {
         }
     }
 
-    /// Has the carriers lead management datagrams to this process ([`Carrier::serve`]). An error where no other way is left.
+    /// Has the carriers lead management datagrams to this process ([`Carrier::serve`]). Their errors count only if
+    /// `VERVAIN_LINK` forces a carrier; else they are logged.
     pub fn serve(&self, process: &'static Process, slot: u32, services: &[ServiceClaim]) -> Result<()> {
         let mut served = self.carriers.iter().map(|carrier| carrier.serve(process, slot, services));
         match self.choice {
@@ -132,7 +134,7 @@ impl Router {
         }
     }
 
-    /// Enters `qp` into a multicast group; when this returns, senders of this host know.
+    /// Adds `qp` to a multicast group; when this returns, senders of this host know.
     pub(crate) fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
         if self.choice != LinkChoice::Local {
             self.carriers.iter().try_for_each(|carrier| carrier.join(group, qp))?;
@@ -140,7 +142,10 @@ impl Router {
         qp.process.rendezvous.join(qp.process, group, qp.qp_num())
     }
 
-    /// Takes it out again; EINVAL if it was not in.
+    /// Removes `qp` from the group.
+    ///
+    /// # Errors
+    /// EINVAL if it was not a member.
     pub(crate) fn leave(&self, group: &Gid, qp: &Qp) -> Result<()> {
         let (process, qpn) = (qp.process, qp.qp_num());
         if !process.rendezvous.members(process, group).contains(&qpn) {
@@ -153,11 +158,11 @@ impl Router {
 }
 
 impl Ah {
-    /// An address handle (`man ibv_create_ah`).
+    /// Makes an address handle (`man ibv_create_ah`).
     pub fn create(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
         pd.process.check()?;
         check_address(pd.device(), attr, 0)?;
-        // Once, as an HCA does: datagrams are posted often.
+        // Checked once, as an HCA does: datagrams are posted often.
         let route = QpTable::of(pd.process)?.router.check(pd.process, pd.device().index(), attr)?;
         Ok(Ah::new(pd, attr, route))
     }

@@ -1,5 +1,5 @@
-//! A queue pair that stands still, as a record from which another is made with its number: by the verbs that a program would use, so
-//! that what they refuse is refused here too.
+//! A stopped queue pair as a record, and another made from it with the same number. Restoring uses the verbs that a
+//! program would use, so that the same values are refused.
 
 use crate::arena::layout::{ANY_PSN, BY_PACKETS};
 use crate::context::{Context, Pd};
@@ -22,10 +22,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vervain_iba::{Gid, QpAttr, QpCap, QpState, QpType, attr};
 
-/// Between two looks at a send queue that a thread has.
+/// The nap between two looks at a send queue that another thread holds.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What a QP is and holds.
+/// The attributes and requests of a QP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQp {
     /// Its number.
@@ -34,25 +34,25 @@ pub struct SavedQp {
     pub qp_type: QpType,
     /// Sizes granted.
     pub cap: QpCap,
-    /// Whether every send completes.
+    /// True: every send completes.
     pub sq_sig_all: bool,
-    /// State and attributes as a query tells them, so with the PSNs that come next.
+    /// State and attributes as of a query, so with the PSNs that come next.
     pub attr: QpAttr,
-    /// A message has come in RTR: 1, or 2 once the program was told.
+    /// 1: a message has come in RTR; 2: the program has had the event; 0: neither.
     pub established: u32,
-    /// The program was told that its last receive of an SRQ was taken.
+    /// True: the program has had the event that its last receive of an SRQ was taken.
     pub last_wqe_told: bool,
-    /// The program wants to be told that the send queue is drained.
+    /// True: the program wants the event that the send queue is drained.
     pub wants_drained: bool,
     /// Requests that have not completed.
     pub sends: Vec<SavedSend>,
-    /// How far the oldest is.
+    /// Progress of the oldest request.
     pub progress: SavedProgress,
     /// Receives of its own queue that are outstanding.
     pub receives: Vec<SavedReceive>,
     /// Multicast groups that it is in.
     pub groups: Vec<Gid>,
-    /// What its connection by a carrier was at ([`crate::qp::carrier::Connection::save`]).
+    /// State of its connection by a carrier ([`crate::qp::carrier::Connection::save`]).
     pub connection: Option<Vec<u8>>,
 }
 
@@ -83,13 +83,15 @@ impl Qp {
         self.srq.as_ref()
     }
 
-    /// Whether it was made in `context`.
+    /// Returns true if it was made in `context`.
     pub fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// What another QP needs to take its place. It is stopped, and its CQs were saved. ENOTSUP where its peer is reached by a carrier
-    /// whose connections cannot be saved.
+    /// The record that another QP needs to take its place. It is stopped, and its CQs were saved.
+    ///
+    /// # Errors
+    /// ENOTSUP if a carrier reaches its peer whose connections cannot be saved; EBUSY within a batch.
     pub fn save(&self) -> Result<SavedQp> {
         drop(self.lock_sends_at_rest()?);
         let attr = self.query();
@@ -123,7 +125,10 @@ impl Qp {
         })
     }
 
-    /// The send queue, which no thread has that is in the midst of a batch (`ibv_wr_start`), least of all this one. EBUSY if one has.
+    /// The send queue, while no thread is within a batch (`ibv_wr_start`).
+    ///
+    /// # Errors
+    /// EBUSY if one is, such as this thread itself.
     fn lock_sends_at_rest(&self) -> Result<OwnerGuard<'_, SendSide>> {
         let until = now_ns() + PATIENCE_NS;
         loop {
@@ -138,7 +143,10 @@ impl Qp {
         }
     }
 
-    /// The QP that `saved` tells of. `context` is stopped. EEXIST if its number is in use.
+    /// Makes the QP that `saved` describes. `context` is stopped.
+    ///
+    /// # Errors
+    /// EEXIST if its number is in use.
     pub fn restore(
         context: &Arc<Context>,
         parts: &Parts<'_>,
@@ -192,10 +200,10 @@ impl Qp {
             }
             QpState::Sqe => return Err(misplaced()),
             QpState::Err => {
-                // Else the program would be told once more.
+                // Else the program would get the event once more.
                 self.last_wqe_told.store(true, Ordering::Relaxed);
                 self.step(QpState::Err, &saved.attr)?;
-                // Posted while it stood, and to be flushed when it goes on.
+                // Posted while the QP was stopped, and to be flushed when it goes on.
                 self.post_again(&saved.sends, objects)?;
             }
             _ => {}
@@ -204,7 +212,8 @@ impl Qp {
         for group in &saved.groups {
             self.attach_mcast(group, 0)?;
         }
-        // Only the peer knows what it sends next: what it has told may have been an access that was no request.
+        // Only the peer knows the PSN of its next request: its last published one may be that of an access that was no
+        // request.
         self.shared.rq_psn.store(ANY_PSN, Ordering::Relaxed);
         self.shared.established.store(saved.established.min(2), Ordering::Relaxed);
         self.last_wqe_told.store(saved.last_wqe_told, Ordering::Relaxed);
@@ -212,7 +221,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Has the requester go on where it was.
+    /// Has the requester go on from its saved progress.
     fn resume_sends(&self, saved: &SavedQp) -> Result<()> {
         let mut sends = self.lock_sends();
         let SendSide { sq, connection } = &mut *sends;
@@ -222,12 +231,12 @@ impl Qp {
                 sq.resume(saved.progress);
                 Ok(())
             }
-            // It goes another way than it went, as to a peer that was on this host and is on another now.
+            // The way has changed, for example to a peer that was on this host and is on another now.
             _ => Err(Error::invalid(format!("QP {:#x}: its peer is not reached as it was", saved.number))),
         }
     }
 
-    /// The queue that a message takes its receive from which comes by a carrier, into SRQ `srqn` if that is not 0.
+    /// The queue that messages by a carrier take their receives from: SRQ `srqn`, or its own queue if that is 0.
     fn queue_of(&self, srqn: u32) -> Option<Arc<RecvQueue>> {
         if srqn == 0 {
             self.rq.clone()
@@ -236,12 +245,13 @@ impl Qp {
         }
     }
 
-    /// The place of a claimed receive, as a carrier's responder names it, among those that are saved.
+    /// The place among the saved receives of a claimed one. `receive`: the number that a carrier's responder has for
+    /// it.
     pub fn receive_place(&self, srqn: u32, receive: u32) -> Option<u32> {
         self.queue_of(srqn)?.place_of(receive)
     }
 
-    /// Claims the receive at that place again: how it is named now, and its room.
+    /// Claims the receive at that place again. Returns its new number and its room in bytes.
     pub fn claim_receive(&self, srqn: u32, place: u32) -> Option<(u32, u64)> {
         self.queue_of(srqn)?.claim_place(place, self.qp_num() | BY_PACKETS)
     }

@@ -1,4 +1,4 @@
-//! The QP state machine: which transitions exist, and which attributes each needs and allows (IBA 11.2.5.2, table 91).
+//! The QP state machine: the transitions, and the attributes that each needs and allows (IBA 11.2.5.2, table 91).
 
 use crate::error::{Error, Result};
 use vervain_iba::QpState::{Err as Failed, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -10,7 +10,7 @@ use vervain_iba::attr::{
 };
 use vervain_iba::{QpState, QpType};
 
-/// Attributes that a transition needs, and others that it allows. None when there is no such transition.
+/// The attributes that a transition needs, and others that it allows. None if there is no such transition.
 fn masks(t: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     let requester = matches!(t, Rc | XrcSend);
     let responder = matches!(t, Rc | XrcRecv);
@@ -38,7 +38,7 @@ fn masks(t: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
-/// What may change while a QP runs.
+/// Attributes that may change while a QP runs.
 fn running(t: QpType) -> u32 {
     match t {
         Ud => CUR_STATE | QKEY,
@@ -47,7 +47,7 @@ fn running(t: QpType) -> u32 {
     }
 }
 
-/// What may change while the send queue is drained.
+/// Attributes that may change while the send queue is drained.
 fn drained(t: QpType) -> u32 {
     let path = AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE;
     match t {
@@ -66,7 +66,7 @@ pub(crate) fn needed(t: QpType, from: QpState, to: QpState) -> Result<u32> {
     Ok(masks.0)
 }
 
-/// Refuses a modify that the table does not have.
+/// Refuses a modify that is not in the table.
 pub(crate) fn check(t: QpType, from: QpState, to: QpState, mask: u32) -> Result<()> {
     let needed = needed(t, from, to)?;
     let allowed = masks(t, from, to).map_or(0, |(_, allowed)| allowed);

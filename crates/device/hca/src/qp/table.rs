@@ -1,5 +1,5 @@
-//! The table of QPs of a process, above the process itself: which there are, the lanes that peers ask for into them, and the
-//! router by which they reach their peers.
+//! The table of a process's QPs, above the process itself: the QPs, the lanes into them that peers ask for, and the
+//! router for the ways to their peers.
 
 use crate::arena::layout::slot_of;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
-/// That of the process that the library serves.
+/// The table of the process that the library serves; null before the first device is opened.
 static CURRENT: AtomicPtr<QpTable> = AtomicPtr::new(std::ptr::null_mut());
 static STARTING: OwnerLock<()> = OwnerLock::new(());
 
@@ -62,7 +62,7 @@ impl QpTable {
             .ok_or_else(|| Error::new(libc::EIO, "the process has no device open"))
     }
 
-    /// By which way peers are reached.
+    /// The router for the ways to peers.
     pub fn router(&self) -> &Router {
         &self.router
     }
@@ -80,9 +80,9 @@ impl QpTable {
         self.qps.lock().remove(&qpn);
     }
 
-    /// QP `qpn`.
+    /// QP `qpn`; None if it was destroyed.
     pub fn find(&self, qpn: u32) -> Option<Arc<Qp>> {
-        // Not dropped under the lock, as the last holder of a QP looks for others.
+        // Not dropped under the lock, since the last holder of a QP looks for others.
         let qp = self.qps.lock().get(&qpn).and_then(Weak::upgrade);
         qp.filter(|q| !q.is_gone())
     }

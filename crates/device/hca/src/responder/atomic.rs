@@ -8,7 +8,7 @@ use vervain_iba::{Nak, access};
 /// Compare and swap, or fetch and add.
 #[derive(Clone, Copy)]
 pub(crate) struct Atomic {
-    /// Whether the word is compared, and swapped if it is equal.
+    /// True: compare and swap; else fetch and add.
     pub compare_swap: bool,
     /// The compare value, or the addend.
     pub compare_add: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Atomic {
 }
 
 impl Responder {
-    /// Carries out an atomic inside the mark: the word before. None where only the owner can.
+    /// Carries out an atomic inside the mark. Returns the earlier value; None if only the owner can do it.
     #[inline]
     pub(crate) fn fetch_atomic(&self, rkey: u32, addr: u64, atomic: Atomic) -> Result<Option<u64>, Nak> {
         let location = self.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
@@ -34,11 +34,12 @@ impl Responder {
         }
     }
 
-    /// Carries out an atomic that came in a packet: compare and swap, or without `compare` fetch and add. The word before.
+    /// Carries out an atomic from a packet: compare and swap, or fetch and add without `compare`. Returns the earlier
+    /// value.
     pub fn atomic(&self, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
         let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
         let atomic = Atomic { compare_swap: compare.is_some(), compare_add, swap };
-        // A region whose memory lies otherwise than its addresses say.
+        // None: the region's addresses are aligned, but its memory is not.
         self.fetch_atomic(rkey, addr, atomic)?.ok_or(Nak::InvalidRequest)
     }
 }

@@ -1,4 +1,5 @@
-//! Datagrams at the far side (IBA 9.8.3.2): one visit, inside an in-flight mark, for a datagram is never longer than a packet.
+//! Datagrams at the far side (IBA 9.8.3.2): one visit, inside an in-flight mark, since a datagram is never longer than
+//! a packet.
 
 use crate::arena::layout::request;
 use crate::device::grh::GRH_BYTES;
@@ -10,20 +11,20 @@ use crate::rq::Receipt;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Nak, Status};
 
-/// What became of one delivery.
+/// The outcome of a delivery.
 pub(crate) enum Outcome {
-    /// Delivered or dropped; who is to be woken then.
+    /// Delivered or dropped; Some: the wake-up to make.
     Over(Option<WakeCall>),
-    /// The owner is still at an earlier one.
+    /// The owner is still busy with an earlier one.
     Later,
 }
 
-/// What became of a datagram that came in a packet.
+/// The outcome of a datagram from a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
-    /// It has its receive, which it may have spoilt.
+    /// It has its receive, perhaps spoilt.
     Yes,
-    /// The owner is still at an earlier one: dropped.
+    /// The owner is still busy with an earlier one: dropped.
     OwnerIsBusy,
     /// The QP is stopped: to be kept.
     Stopped,
@@ -31,21 +32,23 @@ pub enum Delivered {
 
 /// A datagram on its way into a receive.
 pub(crate) struct Arriving<'a> {
-    /// What stands in front of the payload ([`crate::device::grh`]).
+    /// The header in front of the payload ([`crate::device::grh`]).
     pub header: &'a [u8; GRH_BYTES],
-    /// The payload: memory of this process that was checked against its keys, or came in a packet.
+    /// The payload: memory of this process that was checked against its keys, or that of a packet.
     pub payload: &'a Pieces,
-    /// What its completion says.
+    /// The fields of its completion.
     pub receipt: Receipt,
     /// Q_Key.
     pub qkey: u32,
-    /// It asks for a solicited event.
+    /// True: it asks for a solicited event.
     pub solicited: bool,
 }
 
-/// Delivers a datagram that came in a packet to the QP behind `target`, which is this process's. Called inside
-/// `Process::handle_packets`. An error: dropped, for want of a receive or for its Q_Key. The data is read once, and may
-/// change meanwhile.
+/// Delivers a datagram from a packet to the QP behind `target`, which is this process's. Called inside
+/// `Process::handle_packets`. The data is read once, and may change meanwhile.
+///
+/// # Errors
+/// The datagram is dropped: no receive, or a wrong Q_Key.
 pub fn deliver(
     target: &Responder,
     header: &[u8; GRH_BYTES],
@@ -68,7 +71,7 @@ pub fn deliver(
     }
 }
 
-/// Puts a datagram into a receive, inside the mark.
+/// Writes a datagram into a receive, inside the mark.
 pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> Result<Outcome, Nak> {
     let request = &target.lane.request;
     match request.state.load(Ordering::Acquire) {
@@ -113,17 +116,18 @@ pub(crate) fn receive(target: &Responder, d: &Arriving<'_>, policy: Policy) -> R
 }
 
 impl Arriving<'_> {
-    /// Bytes with the header.
+    /// Bytes of payload and header.
     fn total(&self) -> u64 {
         GRH_BYTES as u64 + self.payload.len()
     }
 
-    /// It makes its receive end with `status`.
+    /// The record of a receive that ends with `status` because of it.
     fn spoils(&self, status: Status) -> Spoilt {
         Spoilt { status, length: self.total(), whole: true }
     }
 
-    /// The bytes, header first, that follow `done`: at most `room`, from one of the two parts. How many.
+    /// The bytes behind the first `done`, header first: at most `room`, from one of the two parts. Returns their
+    /// number.
     fn part(&self, done: u64, room: u64, part: &mut Pieces) -> u64 {
         if done < GRH_BYTES as u64 {
             let n = room.min(GRH_BYTES as u64 - done);
@@ -136,7 +140,7 @@ impl Arriving<'_> {
     }
 }
 
-/// A receive that was taken could not be filled.
+/// Completes a receive that was taken but could not be filled.
 #[cold]
 fn not_received(target: &Responder, wqe: u32, d: &Arriving<'_>, fault: Fault) -> Result<Outcome, Nak> {
     if fault == Fault::Gone {
@@ -146,8 +150,8 @@ fn not_received(target: &Responder, wqe: u32, d: &Arriving<'_>, fault: Fault) ->
     Ok(Outcome::Over(None))
 }
 
-/// Says why a datagram of QP `from` to QP `to` is dropped, which no completion does (IBA 9.8.3.2): its Q_Key and that of the QP,
-/// or that there is no receive.
+/// Logs the reason why a datagram of QP `from` to QP `to` is dropped, which no completion reports (IBA 9.8.3.2): no
+/// receive, or a Q_Key `came` that is not the QP's `own`.
 #[cold]
 pub fn tell_dropped(from: u32, to: u32, (came, own): (u32, u32), has_no_receive: bool) {
     let dropped = format_args!("a datagram of QP {from:#x} to QP {to:#x} is dropped");
@@ -160,20 +164,20 @@ pub fn tell_dropped(from: u32, to: u32, (came, own): (u32, u32), has_no_receive:
     }
 }
 
-/// Whether the first `total` bytes of receive `wqe` can be reached without the owner.
+/// Returns true if the first `total` bytes of receive `wqe` can be reached without the owner.
 fn all_mapped(target: &Responder, wqe: u32, total: u64) -> bool {
     let mut done = 0;
     while done < total {
         match target.receive_memory(wqe, done, total - done) {
             Ok(Some((Location::Mapped(_) | Location::Null, room, ..))) => done += room,
-            // What is wrong with the receive is found where it is filled.
+            // A faulty receive is reported when it is filled.
             _ => return false,
         }
     }
     true
 }
 
-/// Leaves the datagram in the lane's bounce buffer for the owner to finish; nobody waits for it.
+/// Leaves the datagram in the lane's bounce buffer for the owner to finish; the caller does not wait for that.
 fn ask_owner(target: &Responder, wqe: u32, d: &Arriving<'_>) -> Result<Outcome, Nak> {
     let total = d.total();
     let bounce = target.lane.bounce.load(Ordering::Acquire);

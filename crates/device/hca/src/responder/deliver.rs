@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Nak, Status, access};
 
-/// A completion was published for a program that may wait for an event of its CQ.
+/// A wake-up that is due: a completion was published for a program that may wait for an event of its CQ.
 #[must_use]
 pub(crate) struct WakeCall {
-    /// Keeps the memory that `cq` lies in.
+    /// Keeps the memory of `cq` mapped.
     space: Arc<PeerProcess>,
     cq: ArenaRef<CqShared>,
-    /// Which CQ lies there: its channel, and its event in that.
+    /// Identity of the CQ: its channel, and its event's number there.
     which: [u32; 2],
     slot: u32,
     solicited_or_error: bool,
@@ -31,7 +31,7 @@ impl WakeCall {
     /// Raises the event, if the program has asked for one.
     #[cold]
     pub(crate) fn make(self) {
-        // It is not said inside the mark: the CQ may be gone, and the request another's that lies there now.
+        // Raised outside of the mark, so the CQ may be gone, and its memory that of another one.
         if which(&self.cq) != self.which {
             return;
         }
@@ -40,7 +40,7 @@ impl WakeCall {
     }
 }
 
-/// What no other CQ of the process has, if it has a channel.
+/// The identity of a CQ, which no other CQ of the process shares, if it has a channel.
 fn which(cq: &CqShared) -> [u32; 2] {
     [&cq.channel, &cq.event].map(|word| word.load(Ordering::Relaxed))
 }
@@ -62,8 +62,8 @@ impl Responder {
         Ok(wqe)
     }
 
-    /// Gives claimed receive `wqe` to the next message instead, for this one will not be finished. Of a queue that others
-    /// claim from too it stays claimed until the QP goes to ERR.
+    /// Gives claimed receive `wqe` to the next message, since this one will not be finished. In a queue that other
+    /// initiators claim from too, it stays claimed until the QP goes to ERR.
     #[cold]
     pub fn unclaim(&self, wqe: u32) {
         if let Ok(_mark) = self.enter() {
@@ -78,7 +78,7 @@ impl Responder {
         }
     }
 
-    /// The SRQ fell below its limit: one event, and the limit is disarmed (IBA 10.2.9.1, `man ibv_modify_srq`).
+    /// Raises the event of an SRQ below its limit, once, and disarms the limit (IBA 10.2.9.1, `man ibv_modify_srq`).
     #[cold]
     fn limit_reached(&self, rq: &RqView, limit: u32) {
         if rq.shared.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -87,16 +87,16 @@ impl Responder {
         }
     }
 
-    /// Whether a receive is waiting, without taking it.
+    /// Returns true if a receive waits. Does not claim it.
     pub fn has_receive(&self) -> bool {
         self.rq
             .as_ref()
             .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
     }
 
-    /// Puts `data`, a piece of a message which ends here if it is the `last`, into claimed receive `wqe` at `offset`, inside the
-    /// mark. For what came in packets: the memory written to is this process's own. The data is read once, and may change
-    /// meanwhile.
+    /// Writes `data`, a piece of a message, into claimed receive `wqe` at `offset`, inside the mark. `last`: the
+    /// message ends with it. For packets: the destination is this process's own memory. The data is read once, and may
+    /// change meanwhile.
     pub fn fill(&self, wqe: u32, offset: u64, data: &Pieces, last: bool) -> Result<(), Nak> {
         let mut done = 0;
         while done < data.len() {
@@ -119,7 +119,7 @@ impl Responder {
         Ok(())
     }
 
-    /// [`Responder::fill`] with data that lies there already: its checks.
+    /// Makes the checks of [`Responder::fill`] for data that is in the receive already.
     pub fn check_fill(&self, wqe: u32, offset: u64, len: u64) -> Result<(), Nak> {
         let mut done = 0;
         while done < len {
@@ -128,7 +128,7 @@ impl Responder {
         Ok(())
     }
 
-    /// The memory of claimed receive `wqe` and its key, where it is one piece of this process.
+    /// The memory of claimed receive `wqe` and its key. None unless it is one piece of this process's memory.
     pub fn receive_range(&self, wqe: u32) -> Option<(u32, Range<u64>)> {
         match self.receive_memory(wqe, 0, u64::MAX) {
             Ok(Some((Location::Mapped(at), len, key, _))) if len == self.receive_room(wqe) => {
@@ -146,14 +146,15 @@ impl Responder {
         }
     }
 
-    /// Publishes the completion of claimed receive `wqe` without waking: a requester's own completion comes first, for whoever
-    /// wakes may answer at once.
+    /// Publishes the completion of claimed receive `wqe` without waking: a requester's own completion comes first,
+    /// since a program that wakes may answer at once.
     #[inline(never)]
     pub(crate) fn publish_receive(&self, wqe: u32, receipt: &Receipt, solicited: bool) -> Option<WakeCall> {
         self.publish(wqe, receipt, None, solicited)
     }
 
-    /// [`Responder::publish_receive`] with the `message` itself, which [`Responder::is_inline`].
+    /// [`Responder::publish_receive`] with the `message` itself in the completion, for one that
+    /// [`Responder::is_inline`].
     #[inline]
     pub(crate) fn publish_inline(
         &self,
@@ -188,11 +189,12 @@ impl Responder {
         Deliveries { lane, ring, cqes, cq: &self.cq, full_barrier: &self.full_barrier }
     }
 
-    /// Whether a message of `len` bytes for claimed receive `wqe` goes into its completion, inside the mark: it is short
-    /// enough for that, and for the first SGE, whose memory is a plain region. The lane is that of a connected QP.
+    /// Returns true if a message of `len` bytes for claimed receive `wqe` goes into its completion, inside the mark: it
+    /// is short enough for that, and for the first SGE, whose memory is a plain region. The lane is that of a connected
+    /// QP.
     #[inline(always)]
     pub(crate) fn is_inline(&self, wqe: u32, len: u32) -> bool {
-        // There are none where there is one claimer.
+        // A queue with a single claimer, and a CQ with timestamps, have no such completions.
         self.cqes.is_some() && (1..=INLINE_RECEIVE as u32).contains(&len) && self.may_be_inline(wqe, len)
     }
 
@@ -207,10 +209,10 @@ impl Responder {
             && plain_region(&self.keys, sge.lkey, sge.addr, len.into(), access::LOCAL_WRITE, pd).is_some()
     }
 
-    /// Brings in the memory that the message after this one will probably be written to, a message as long as this one of `len`
-    /// bytes. Programs post thousands of receives to a shared queue, each in a page of its own, and long after it was last
-    /// looked at. Where a page is not mapped here yet, it is read from before it is written to: for a read the kernel maps
-    /// the pages around it too, if the owner has them, and nobody waits for this message any more.
+    /// Prefetches the memory that the next message will probably be written to, if it is as long as this one of `len`
+    /// bytes. Programs post thousands of receives to a shared queue, each in a page of its own, long before it is used.
+    /// A page that is not mapped here yet is read before it is written: for a read the kernel maps the pages around it
+    /// too, if the owner has them. The present message is published already.
     #[inline]
     fn fetch_memory(&self, rq: &RqView, wqe: u32, len: u32) {
         let pd = rq.shared.pd.load(Ordering::Relaxed);
@@ -221,8 +223,8 @@ impl Responder {
         {
             prefetch(memory.cast());
             let last = memory.wrapping_add(len as usize - 1);
-            // SAFETY: both bytes lie in memory that is mapped as long as the mark lasts; what they hold does not matter, nor
-            // whether they are still there.
+            // SAFETY: both bytes lie in memory that is mapped as long as the mark lasts; their values do not matter,
+            // and a load from pages that are gone is caught.
             unsafe {
                 let _ = guarded::load1(memory);
                 let _ = guarded::load1(last);
@@ -230,7 +232,7 @@ impl Responder {
         }
     }
 
-    /// The receive CQ counts its completions or wants to be told of them.
+    /// Handles a receive CQ that counts its completions or asks for events. Some: the wake-up to make.
     #[cold]
     #[inline(never)]
     fn tell(&self, solicited_or_error: bool) -> Option<WakeCall> {
@@ -250,7 +252,7 @@ impl Responder {
         })
     }
 
-    /// A receive that was taken and cannot be filled completes with the status, and its QP goes to ERR (IBA 9.9.3).
+    /// Completes a receive that was taken and cannot be filled with this status, and moves its QP to ERR (IBA 9.9.3).
     #[cold]
     pub fn spoil_receive(&self, wqe: u32, receipt: &Receipt, spoilt: Spoilt) {
         if self.is_cut_off() {

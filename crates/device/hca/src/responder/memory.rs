@@ -1,5 +1,5 @@
-//! The memory that an operation touches at the far side: named for whoever revokes, checked against its key, and moved to or from
-//! by the best way there is.
+//! The memory that an operation touches at the far side: named for threads that revoke it, checked against its key, and
+//! moved by the best way there is.
 
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::process::gate;
@@ -13,34 +13,34 @@ use vervain_iba::{Nak, QpType, Right, access};
 pub(crate) struct Reached<'a> {
     responder: &'a Responder,
     named: Named,
-    /// Where it is, seen from here.
+    /// Its location, seen from this process.
     pub location: Location,
-    /// Contiguous bytes there.
+    /// Contiguous bytes at the location.
     pub len: u64,
-    /// The key under which it is known there.
+    /// The owner's key for it.
     pub key: u32,
     /// Its address as users of the key name it.
     pub addr: u64,
 }
 
-/// By what it was reached.
+/// The reference by which memory was reached.
 enum Named {
-    /// A key of the peer's that the initiator was told, for these rights.
+    /// An rkey, with these rights.
     Rkey(u32),
     /// A receive, from this byte on.
     Receive { wqe: u32, offset: u64 },
 }
 
-/// Why memory was not moved.
+/// The reasons why memory was not moved.
 pub(crate) enum Refusal {
     /// The responder refuses.
     Nak(Nak),
-    /// One of the two sides is not there.
+    /// Memory of one of the two sides is not mapped.
     Fault(Fault),
 }
 
 impl Reached<'_> {
-    /// Whether it is of one of the owner's own receives.
+    /// Returns true if it belongs to one of the owner's own receives.
     pub(crate) fn is_receive(&self) -> bool {
         matches!(self.named, Named::Receive { .. })
     }
@@ -61,12 +61,12 @@ impl Reached<'_> {
         }
     }
 
-    /// Moves `pieces` to or from its beginning by `way`; false where only the owner can. `ends` says that the message ends with
-    /// them, `stream` that it is so long that it is better streamed past the caches.
+    /// Moves `pieces` to or from its beginning by `way`. Returns false if only the owner can. `ends`: the message ends
+    /// with them. `stream`: the message is long enough to be streamed past the caches.
     ///
     /// # Safety
-    /// The pieces are memory of this process that was checked against its keys or is vouched for, no more bytes than were
-    /// reached; the mark inside which it was reached has not ended.
+    /// The pieces are memory of this process that was checked against its keys or is vouched for, with at most as many
+    /// bytes as were reached; the mark inside which the memory was reached has not ended.
     pub(crate) unsafe fn transfer(
         &self,
         way: Way,
@@ -101,9 +101,10 @@ impl Reached<'_> {
         let responder = self.responder;
         transfer::bring_in(direction, pieces).map_err(Refusal::Fault)?;
         transfer::aim(&responder.lane, direction, host, pieces.len(), ends);
-        // The address lies where the owner can take it away; look once more before it is used.
+        // The address now lies in the lane, where the owner can take it away; the key is checked once more before the
+        // address is used.
         responder.barrier();
-        // Memory that has been mapped meanwhile is still there.
+        // Memory that has been mapped meanwhile is still valid.
         let still = match self.find_again().map_err(Refusal::Nak)? {
             Location::Unmapped(now) => now == host,
             Location::Mapped(_) => true,
@@ -121,13 +122,13 @@ impl Reached<'_> {
 }
 
 impl Responder {
-    /// Names the memory that is touched next, inside the mark; false once the lane was cut off.
+    /// Names the memory that is touched next, inside the mark. Returns false once the lane was cut off.
     #[inline]
     pub(super) fn name_next(&self, key: u32, addr: u64) -> bool {
         gate::name_next(&self.lane, key, addr, &self.full_barrier)
     }
 
-    /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): the QP must allow the access at all, and the key must.
+    /// Remote memory for an RDMA operation (IBA 9.7.4.1.5, 9.7.4.1.6): both the QP and the key must allow the access.
     #[inline]
     pub fn remote_memory(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Location, Nak> {
         if !self.name_next(rkey, addr) {
@@ -138,7 +139,8 @@ impl Responder {
             & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
             != need & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
         {
-            // An operation that the QP does not allow at all is an invalid request, not an access violation (IBA 9.7.4.1.2).
+            // An operation that the QP does not allow at all is an invalid request, not an access violation (IBA
+            // 9.7.4.1.2).
             return Err(Nak::InvalidRequest);
         }
         self.space
@@ -147,8 +149,8 @@ impl Responder {
             .ok_or(Nak::RemoteAccess)
     }
 
-    /// Remote memory in the plain case: a connected QP, a region that is mapped here. None for all others and for refusals. The
-    /// caller came by [`Responder::enter_at`].
+    /// Remote memory in the plain case: a connected QP, a region that is mapped here. None for all others and for
+    /// refusals. The caller entered by [`Responder::enter_at`].
     #[inline(always)]
     pub fn mapped(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Option<*mut u8> {
         if self.qp.access.load(Ordering::Relaxed) & need != need {
@@ -161,8 +163,8 @@ impl Responder {
         self.space.mapped_at(entry, offset, len)
     }
 
-    /// Checks a request before it is carried out. One of no bytes touches no memory, and its key is not looked at (IBA
-    /// 9.7.4.1.5); a Flush of no bytes is one of the whole region.
+    /// Checks a request before it is carried out. A request of no bytes touches no memory, and its key is not looked at
+    /// (IBA 9.7.4.1.5); a Flush of no bytes is one of the whole region.
     pub fn check(&self, rkey: u32, addr: u64, len: u64, right: Right) -> Result<(), Nak> {
         match right {
             Right::Flush(placement) => self.check_flush(rkey, addr, len, placement),
@@ -171,8 +173,8 @@ impl Responder {
         }
     }
 
-    /// The checks of a Flush (IBA annex A19.4.2). Each placement is a right of the region, and asking for one that this
-    /// lacks is an access error; only then it is held against the QP.
+    /// Makes the checks of a Flush (IBA annex A19.4.2). Each placement is a right of the region, and a request for one
+    /// that the region lacks is an access error; only then the QP's rights are checked.
     fn check_flush(&self, rkey: u32, addr: u64, len: u64, placement: u32) -> Result<(), Nak> {
         if placement & !3 != 0 {
             return Err(Nak::InvalidRequest);
@@ -182,7 +184,7 @@ impl Responder {
         if self.qp.access.load(Ordering::Relaxed) & need != need { Err(Nak::InvalidRequest) } else { Ok(()) }
     }
 
-    /// The protection domain that keys are held against: over XRC that of the SRQ (IBA A14.5.2).
+    /// The protection domain that keys are checked against: over XRC that of the SRQ (IBA A14.5.2).
     #[inline]
     pub(super) fn pd(&self) -> u32 {
         match &self.rq {
@@ -191,9 +193,9 @@ impl Responder {
         }
     }
 
-    /// The memory of claimed receive `wqe` at `offset`, for at most `most` bytes: place and contiguous bytes there. None beyond
-    /// its end. Only what is stored is held against the key: a receive may be longer than its region. Silence once the lane
-    /// was cut off, for the receive is no longer the caller's.
+    /// The memory of claimed receive `wqe` at `offset`, at most `most` bytes: location, contiguous bytes, key and
+    /// address. None beyond its end. Only the bytes that are stored are checked against the key: a receive may be
+    /// longer than its region. Silence once the lane was cut off, since the receive is then no longer the caller's.
     #[inline]
     pub fn receive_memory(
         &self,
@@ -220,7 +222,7 @@ impl Responder {
         Ok(None)
     }
 
-    /// Bytes that claimed receive `wqe` has room for.
+    /// Bytes of room in claimed receive `wqe`.
     #[inline]
     pub fn receive_room(&self, wqe: u32) -> u64 {
         let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
@@ -234,7 +236,7 @@ impl Responder {
         Ok(Reached { responder: self, named: Named::Rkey(need), location, len, key: rkey, addr })
     }
 
-    /// Reaches the memory of claimed receive `wqe` at `offset`, for at most `most` bytes. None beyond its end.
+    /// Reaches the memory of claimed receive `wqe` at `offset`, at most `most` bytes. None beyond its end.
     #[inline]
     pub(crate) fn reach_receive(&self, wqe: u32, offset: u64, most: u64) -> Result<Option<Reached<'_>>, Nak> {
         let found = self.receive_memory(wqe, offset, most)?;

@@ -1,11 +1,12 @@
-//! THE responder (IBA 9.7.4, 9.9.3): what an initiator's operation does to the QP, the receive queue, the completion queue
-//! and the memory at the other end. Whoever initiates runs it: a thread of a peer process through shared memory, a thread
-//! of the same process on a looped QP.
+//! THE responder (IBA 9.7.4, 9.9.3): the effects of an initiator's operation on the QP, the receive queue, the
+//! completion queue and the memory at the other end. The initiator runs it: a thread of a peer process through shared
+//! memory, or a thread of the same process on a looped QP.
 //!
-//! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside. The
-//! operations: `write`, `read`, `atomic`, `deliver` (messages into receives) and [`datagram`], over the memory that `memory`
-//! finds. A requester that works by memory takes the operations in pieces; a carrier of packets takes them whole, once for
-//! each packet ([`Visit`]). The fast path of a requester ([`crate::qp::sq::fast_path`]) has the gate and the checks in common.
+//! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
+//! The operations: `write`, `read`, `atomic`, `deliver` (messages into receives) and [`datagram`], over the memory that
+//! `memory` finds. A requester that works by memory takes the operations in pieces; a carrier of packets takes them
+//! whole, once for each packet ([`Visit`]). The fast path of a requester ([`crate::qp::sq::fast_path`]) shares the gate
+//! and the checks.
 
 mod atomic;
 pub mod datagram;
@@ -34,12 +35,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use vervain_iba::{Nak, QpState, QpType};
 
-/// Why an initiator may not enter.
+/// The reasons why an initiator may not enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barred {
-    /// Nobody answers: the QP is gone, not ready, in error, or connected elsewhere.
+    /// No answer: the QP is gone, not ready, in error, or connected elsewhere.
     Silence,
-    /// The process lets nobody in for a moment ([`crate::Process::pause`]).
+    /// The process lets no initiator in for a moment ([`crate::Process::pause`]).
     Paused,
     /// The QP is stopped, and will go on ([`crate::Context::stop`]).
     Stopped,
@@ -52,17 +53,17 @@ impl From<Barred> for Nak {
     }
 }
 
-/// A QP as it was when somebody decided to use it: a number and how many resets it has had.
+/// A QP at the moment when an initiator decided to use it: its number and its count of resets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpIncarnation {
     /// QP number.
     pub qpn: u32,
-    /// Resets.
+    /// Number of resets.
     pub generation: u32,
 }
 
 impl QpIncarnation {
-    /// How `qp` is now. To be read before anything else of it that matters.
+    /// The present incarnation of `qp`. To be read before any other state of it that matters.
     pub fn now(qp: &QpShared) -> QpIncarnation {
         let generation = qp.generation.load(Ordering::SeqCst);
         QpIncarnation { qpn: qp.qpn.load(Ordering::SeqCst), generation }
@@ -78,27 +79,27 @@ pub struct Responder {
     pub lane: ArenaRef<Lane>,
     /// The QP.
     pub qp: ArenaRef<QpShared>,
-    /// Where receives come from.
+    /// The queue that receives come from.
     pub rq: Option<RqView>,
-    /// Where the QP's receives complete.
+    /// The CQ that the QP's receives complete in.
     cq: ArenaRef<CqShared>,
     ring: ArenaRef<[AtomicU32]>,
     cqes: Option<ArenaRef<CqeRing>>,
-    /// The switch of its context. The kernel itself marks there that the process has ended.
+    /// The switch of its context. The kernel itself marks the end of the process there.
     switch: ArenaRef<Switch>,
     /// Its process's keys.
     keys: ArenaRef<[KeyEntry; layout::KEYS]>,
-    /// Its process is the calling one.
+    /// True: its process is the calling one.
     own: bool,
     qp_type: QpType,
     me: u64,
-    /// The owner relies on full barriers of ours.
+    /// True: the owner relies on full barriers of the initiator.
     full_barrier: bool,
 }
 
 impl Responder {
-    /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`) into the QP that was `seen` before. None while someone else has it, or when
-    /// what is found there does not hold together.
+    /// Takes the lane at `lane_offset` for the initiator `me` (`nonce << 32 | QPN`) into the QP that was `seen` before.
+    /// None while another initiator has it, or if the contents of the arena are inconsistent.
     pub fn bind(space: &Arc<PeerProcess>, lane_offset: u64, me: u64, seen: QpIncarnation) -> Option<Responder> {
         let view = &space.view;
         let lane = view.hold::<Lane>(lane_offset)?;
@@ -124,8 +125,8 @@ impl Responder {
         {
             return None;
         }
-        // The QP may have been reset, and the lane given to another, since it was seen: whoever resets it changes the
-        // generation, passes a barrier, and looks who has the lane.
+        // The QP may have been reset, and the lane given to another, since it was seen: the thread that resets it
+        // changes the generation, passes a barrier, and then looks at the lane's initiator.
         fence(Ordering::SeqCst);
         if qp.generation.load(Ordering::SeqCst) != seen.generation
             || qp.qpn.load(Ordering::SeqCst) != seen.qpn
@@ -153,23 +154,23 @@ impl Responder {
         })
     }
 
-    /// Gives the lane back. Nobody of the initiator is in flight on it.
+    /// Gives the lane back. The initiator is not in flight on it.
     pub fn release(&self) {
         self.in_hand().release();
     }
 
-    /// What is enough to leave and give back the lane when the target itself is lost.
+    /// The part of it that can leave and give back the lane even when the responder itself is lost.
     #[inline]
     pub fn in_hand(&self) -> LaneGuard {
         LaneGuard { lane: self.lane.clone(), me: self.me }
     }
 
-    /// Whether the lane is still this initiator's.
+    /// Returns true if the lane is still this initiator's.
     pub(crate) fn has_lane(&self) -> bool {
         self.lane.initiator.load(Ordering::Acquire) == self.me
     }
 
-    /// Takes back a request that the owner has not begun. Whether the owner is at it just now.
+    /// Takes back a request that the owner has not begun. Returns true if the owner is carrying it out just now.
     pub fn withdraw(&self) -> bool {
         use crate::arena::layout::request::{DONE, IDLE, POSTED, WAITING};
         if !self.has_lane() {
@@ -179,7 +180,7 @@ impl Responder {
         !matches!(take(POSTED).or_else(|_| take(WAITING)), Ok(_) | Err(IDLE | DONE))
     }
 
-    /// Ends a mark whose thread is gone.
+    /// Ends the mark of a thread that is gone.
     pub fn leave(&self) {
         self.in_hand().leave();
     }
@@ -189,9 +190,9 @@ impl Responder {
         self.qp_type
     }
 
-    /// Marks the initiator as in flight and checks that the QP still takes what comes through this lane. The mark is
-    /// visible before the check (IBA has no such race: there the adapter serialises); whoever revokes does it the other way
-    /// round: first the state or key, then a heavy barrier, then a look at the mark.
+    /// Marks the initiator as in flight and checks that the QP still takes requests through this lane. The mark is
+    /// visible before the check (IBA has no such race: an adapter serialises). A thread that revokes works the other
+    /// way round: first the state or key, then a heavy barrier, then a look at the mark.
     #[inline(always)]
     pub fn enter(&self) -> Result<InFlight<'_>, Barred> {
         self.enter_by(&self.lane)
@@ -209,7 +210,7 @@ impl Responder {
         Ok(mark)
     }
 
-    /// [`Responder::enter`] with the memory already named that is touched next, for [`Responder::mapped`].
+    /// [`Responder::enter`] that names the memory touched next already, for [`Responder::mapped`].
     #[inline(always)]
     pub fn enter_at(&self, key: u32, addr: u64) -> Result<InFlight<'_>, Barred> {
         let lane = &*self.lane;
@@ -217,7 +218,8 @@ impl Responder {
         self.enter_by(lane)
     }
 
-    /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause and a stop wait for: what was begun is finished.
+    /// [`Responder::enter`] inside [`crate::process::Process::handle_packets`], which a pause and a stop wait for:
+    /// operations that were begun are finished.
     pub fn enter_in_hand(&self) -> Result<InFlight<'_>, Barred> {
         let mark = InFlight::begin(&self.lane, &self.full_barrier);
         match self.not_as_usual() {
@@ -226,7 +228,7 @@ impl Responder {
         }
     }
 
-    /// [`Responder::enter_in_hand`] that may be refused: with what is done in one visit, and may be done later.
+    /// [`Responder::enter_in_hand`] for an operation that takes one visit and may be done later: a stop refuses it.
     pub(crate) fn enter_unless_stopped(&self) -> Result<InFlight<'_>, Barred> {
         let mark = InFlight::begin(&self.lane, &self.full_barrier);
         match self.not_as_usual() {
@@ -235,12 +237,12 @@ impl Responder {
         }
     }
 
-    /// [`Responder::enter`] where not everything is as it is most of the time.
+    /// The check of [`Responder::enter`] if something is not as it is most of the time. None: the initiator may go on.
     #[cold]
     #[inline(never)]
     fn not_as_usual(&self) -> Option<Barred> {
         if gate::is_saved(&self.switch) {
-            // However it ends: it may be restored.
+            // Stopped rather than silent, even if the process has ended: it may be restored.
             return Some(Barred::Stopped);
         }
         let state = self.qp.state.load(Ordering::Acquire);
@@ -262,7 +264,7 @@ impl Responder {
         None
     }
 
-    /// The first message in RTR raises "communication established" (IBA 11.6.3.1).
+    /// Raises "communication established" at the first message in RTR (IBA 11.6.3.1).
     #[cold]
     fn established(&self) {
         if self.qp.established.swap(1, Ordering::AcqRel) == 0 {
@@ -270,8 +272,8 @@ impl Responder {
         }
     }
 
-    /// Whether the QP, which was saved, is gone from where it was, by itself or with its process, and is not to be waited for there
-    /// any more: it is restored elsewhere, or will not be.
+    /// Returns true if the QP, which was saved, has left its place, alone or with its process, and will not be restored
+    /// there: it is restored elsewhere or not at all.
     #[cold]
     pub(crate) fn is_over(&self, process: &Process) -> bool {
         let is_dead = self.space.is_dead() || gate::has_ended(&self.switch);
@@ -282,31 +284,31 @@ impl Responder {
         !process.rendezvous.may_be_restored(layout::slot_of(self.qp.qpn.load(Ordering::Relaxed)), incarnation)
     }
 
-    /// The PSN that the owner expects next (RC), if it does not take any.
+    /// The PSN that the owner expects next (RC). None: it takes any.
     pub fn expected_psn(&self) -> Option<u32> {
         let first = || Some(self.qp.rq_psn.load(Ordering::Relaxed)).filter(|psn| *psn != layout::ANY_PSN);
         self.lane.next_psn().or_else(first)
     }
 
-    /// Orders what the initiator has stored before what it looks at next, inside the mark.
+    /// Orders the initiator's stores before its next loads, inside the mark.
     #[inline]
     pub fn barrier(&self) {
         barrier::light(self.full_barrier);
     }
 
-    /// Whether the owner has waited in vain for this initiator while it was in flight.
+    /// Returns true if the owner has given up waiting for this initiator, which was in flight.
     #[inline(always)]
     fn is_cut_off(&self) -> bool {
         gate::is_cut_off(&self.lane)
     }
 
-    /// Whether what was done inside the mark counts, asked after the last copy or publication.
+    /// Returns true if the operations inside the mark count. To be called after the last copy or publication.
     #[inline(always)]
     pub fn counts(&self) -> bool {
         gate::counts(&self.lane)
     }
 
-    /// The end of a request that was carried out inside `mark`; silence if it does not count.
+    /// Ends a request that was carried out inside `mark`. Silence if it does not count.
     #[inline]
     pub fn leave_done(&self, mark: InFlight<'_>) -> Result<(), Nak> {
         let counts = self.counts();
@@ -314,7 +316,8 @@ impl Responder {
         if counts { Ok(()) } else { Err(Nak::Silence) }
     }
 
-    /// The QP goes to ERR because of what came in. `event` is raised at the owner when no receive completion tells of it.
+    /// Moves the QP to ERR because of a request. `event` is raised at the owner if no receive completion reports the
+    /// error.
     #[cold]
     pub fn fail(&self, event: Option<u32>) {
         if self.qp.fail(event) {
@@ -322,10 +325,10 @@ impl Responder {
         }
     }
 
-    /// What the responder does when it refuses an RDMA operation with `nak` on a reliable service (IBA 9.9.3, class C): the
-    /// QP goes to ERR with an affiliated asynchronous error. On UC the message is dropped (class D). False while the process
-    /// is paused or the QP stopped: then it is to be refused later, or the QP would go on as if nothing had been. `note` says what was refused, inside
-    /// the mark: outside, the QP may be gone, and something else be where it was.
+    /// Refuses an RDMA operation with `nak`. On a reliable service the QP goes to ERR with an affiliated asynchronous
+    /// error (IBA 9.9.3, class C); on UC the message is dropped (class D). Returns false while the process is paused or
+    /// the QP stopped: the operation is then to be refused later, or the QP would go on as if nothing had happened.
+    /// `note` records the refusal inside the mark: outside, the QP may be gone and its memory reused.
     #[cold]
     #[must_use]
     pub fn refuse(&self, nak: Nak, note: impl FnOnce(&Responder)) -> bool {
@@ -348,7 +351,7 @@ impl Responder {
     }
 }
 
-/// A lane and who has it.
+/// A lane and the initiator that has it.
 #[derive(Clone)]
 pub struct LaneGuard {
     lane: ArenaRef<Lane>,
@@ -356,7 +359,7 @@ pub struct LaneGuard {
 }
 
 impl LaneGuard {
-    /// Ends a mark whose thread is gone.
+    /// Ends the mark of a thread that is gone.
     pub fn leave(&self) {
         if self.lane.initiator.load(Ordering::Acquire) == self.me {
             let gate = self.lane.gate.load(Ordering::Relaxed);

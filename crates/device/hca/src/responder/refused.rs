@@ -1,5 +1,5 @@
-//! What a responder has refused, in a sentence for either end (DESIGN decision 11). Whoever finds the fault, which by memory is
-//! the initiator, leaves it in the QP; the owner reads it there when it hears that its QP has failed.
+//! Refusals of a responder, in a sentence for either end (DESIGN decision 11). The thread that finds the fault, by
+//! memory the initiator's, leaves it in the QP; the owner reads it when its QP has failed.
 
 use crate::arena::layout::refused::{INVALIDATION, RECEIVE, TOO_LONG, TOO_LONG_SO_FAR};
 use crate::arena::layout::{KEY_NULL, KEY_WINDOW2, KeyEntry, QpShared};
@@ -8,18 +8,18 @@ use crate::rq::RqView;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Right, Status, access};
 
-/// A message and the receive that it does not fit, or the state of it that is at fault.
+/// A message and the receive that it does not fit, or the receive's state that is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spoilt {
-    /// How the receive ends.
+    /// The status that the receive ends with.
     pub status: Status,
     /// Bytes of the message.
     pub length: u64,
-    /// All of it; else more may follow.
+    /// True: all of it; else more may follow.
     pub whole: bool,
 }
 
-/// Who is told.
+/// The end that the sentence is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Requester,
@@ -37,14 +37,14 @@ pub(crate) struct KeyUse<'a> {
     pub(crate) need: u32,
     /// The protection domain of the QP.
     pub(crate) pd: u32,
-    /// What the QP is called.
+    /// Name of the QP in the sentence.
     pub(crate) qp: &'a str,
-    /// Where the key is looked for: " at the peer", or nothing.
+    /// The place of the key in the sentence: " at the peer", or empty.
     pub(crate) place: &'a str,
 }
 
 impl KeyUse<'_> {
-    /// What these keys have against it, if anything.
+    /// The fault that these keys find in it; None if they allow it.
     #[cold]
     pub(crate) fn fault(&self, keys: &[KeyEntry]) -> Option<String> {
         let KeyUse { name, key, addr, len, need, pd, qp, place } = *self;
@@ -83,14 +83,13 @@ fn right(need: u32) -> &'static str {
 }
 
 impl Responder {
-    /// Notes a request that takes `right` to bytes `[addr, addr + len)` of `rkey`, and does not have it. Inside the
-    /// mark.
+    /// Notes a request for bytes `[addr, addr + len)` of `rkey` that lacks `right`. Called inside the mark.
     #[cold]
     pub fn note_access(&self, rkey: u32, addr: u64, len: u64, right: Right) {
         self.note(right.access(), rkey, addr, len);
     }
 
-    /// Notes why receive `wqe` was spoilt.
+    /// Notes the reason why receive `wqe` was spoilt.
     #[cold]
     pub(super) fn note_spoilt(&self, wqe: u32, spoilt: Spoilt) {
         let kind = match spoilt.status {
@@ -107,7 +106,8 @@ impl Responder {
         self.note(kind, 0, self.receive_room(wqe), spoilt.length);
     }
 
-    /// The first piece of a message of `left` bytes whose place in receive `wqe` the keys do not allow: lkey, address, length.
+    /// The first piece of a message of `left` bytes whose place in receive `wqe` the keys do not allow: lkey, address,
+    /// length.
     fn bad_piece(&self, wqe: u32, mut left: u64) -> Option<(u32, u64, u64)> {
         let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
         sges.iter().map(RqView::sge).find_map(|sge| {
@@ -126,7 +126,7 @@ impl Responder {
         refused.len.store(len, Ordering::Relaxed);
     }
 
-    /// What was noted last, for the initiator that has noted it.
+    /// The sentence for the last note, for the initiator that has made it.
     #[cold]
     pub(crate) fn why_refused(&self) -> Option<String> {
         why(&self.qp, &*self.keys, self.pd(), End::Requester)
@@ -138,7 +138,7 @@ fn in_receive(lkey: u32, addr: u64, len: u64, pd: u32) -> KeyUse<'static> {
     KeyUse { name: "lkey", key: lkey, addr, len, need: access::LOCAL_WRITE, pd, qp: "its QP", place: "" }
 }
 
-/// The status of the receive whose message was refused so.
+/// The status of the receive of the message that was refused last.
 pub(crate) fn receive_status(qp: &QpShared) -> Status {
     match qp.refused.kind.load(Ordering::Relaxed) {
         TOO_LONG | TOO_LONG_SO_FAR => Status::LocalLength,
@@ -147,8 +147,8 @@ pub(crate) fn receive_status(qp: &QpShared) -> Status {
     }
 }
 
-/// What was noted last of a request to `qp`, whose process has these keys and which holds them against domain `pd`: as far as the
-/// keys tell it now.
+/// The sentence for the last note about a request to `qp`. `keys`: those of its process; `pd`: the domain that they are
+/// checked against. The sentence follows from the present state of the keys.
 #[cold]
 pub(crate) fn why(qp: &QpShared, keys: &[KeyEntry], pd: u32, told: End) -> Option<String> {
     let noted = &qp.refused;

@@ -5,12 +5,12 @@ use std::ops::Deref;
 
 /// An initiator in flight, with its responder. The mark ends when this is dropped or taken apart.
 pub struct Visit {
-    /// None once taken apart.
+    /// None after the visit was taken apart.
     responder: Option<Box<Responder>>,
 }
 
 impl Visit {
-    /// Enters as [`Responder::enter`] does. The responder comes back with the refusal.
+    /// Enters as [`Responder::enter`] does. A refusal returns the responder.
     pub fn enter(responder: Box<Responder>) -> Result<Visit, (Box<Responder>, Barred)> {
         let entered = responder.enter().map(std::mem::forget);
         Self::begin(responder, entered)

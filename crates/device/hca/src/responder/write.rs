@@ -7,13 +7,14 @@ use std::ops::Range;
 use vervain_iba::{Nak, access};
 
 impl Responder {
-    /// Reaches what a Write goes to.
+    /// Reaches the memory that a Write goes to.
     #[inline]
     pub(crate) fn reach_write(&self, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
         self.reach(rkey, addr, len, access::REMOTE_WRITE)
     }
 
-    /// The memory that a Write goes to and its key, where it is of this process.
+    /// The memory that a Write goes to and its key. None if it is not mapped in this process, or if the Write is
+    /// refused.
     pub fn write_range(&self, rkey: u32, addr: u64, len: u64) -> Option<(u32, Range<u64>)> {
         match self.reach_write(rkey, addr, len).ok()?.location {
             Location::Mapped(at) => Some((rkey, at as u64..at as u64 + len)),
@@ -21,8 +22,8 @@ impl Responder {
         }
     }
 
-    /// Writes `data`, a piece of a message which ends here if it is the `last`, inside the mark. For what came in packets: the
-    /// memory written to is this process's own. The data is read once, and may change meanwhile.
+    /// Writes `data`, a piece of a message, inside the mark. `last`: the message ends with it. For packets: the
+    /// destination is this process's own memory. The data is read once, and may change meanwhile.
     pub fn write(&self, rkey: u32, addr: u64, data: &Pieces, last: bool) -> Result<(), Nak> {
         let to = self.reach_write(rkey, addr, data.len())?;
         // SAFETY: the pieces are memory of this process that stays during the call; as many bytes were reached.
@@ -30,7 +31,7 @@ impl Responder {
     }
 }
 
-/// A move that the owner need not be asked for: it is the calling process.
+/// The result of a move in the calling process's own memory, which no other owner has to do.
 pub(super) fn whole(moved: Result<bool, Refusal>) -> Result<(), Nak> {
     match moved {
         Ok(true) => Ok(()),

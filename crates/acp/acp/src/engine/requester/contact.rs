@@ -1,4 +1,4 @@
-//! Contact with peers: operations find their connection, or wait until there is one.
+//! Contact with peers: operations get their connection, or wait until there is one.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ impl Requester {
     pub fn route(&mut self, i: u32) {
         let op = &self.operations[i];
         let address = match (op.work, op.step) {
-            // These have theirs, and hold it.
+            // These have their connection, and hold it.
             (Work::Answer | Work::Serve | Work::ServeHere, Step::Answer) => return self.enqueue(i, op.answer.link),
             (Work::Discard, _) => return self.enqueue(i, op.link),
             (_, Step::Write | Step::Notify) => op.dst,
@@ -22,7 +22,7 @@ impl Requester {
         };
         let Some(parts) = self.memory.layout.parts(address) else { return };
         match self.mesh.find(parts.rank, parts.color) {
-            // One that the mesh has opened just now has to be taken note of first.
+            // A connection that the mesh has opened just now has to be handled first.
             Some(link) if self.connections.is_open(link) => {
                 self.mesh.hold(link);
                 self.admit(i, link);
@@ -31,7 +31,7 @@ impl Requester {
         }
     }
 
-    /// Hands an operation to the connection, which it holds, or has it wait for the loop that is at its word.
+    /// Hands an operation to its connection, which it holds, or has it wait for the loop at its word.
     #[inline]
     fn admit(&mut self, i: u32, link: Link) {
         let op = &mut self.operations[i];
@@ -50,7 +50,7 @@ impl Requester {
         self.enqueue(i, link);
     }
 
-    /// A loop is over: the next one at its word begins.
+    /// Ends a loop: the next one at its word begins.
     pub fn end_loop(&mut self, i: u32) {
         let (word, link) = (self.operations[i].word(), self.operations[i].link);
         let operations = &self.operations;
@@ -74,17 +74,18 @@ impl Requester {
         self.contacts.take_late(Instant::now, is_waiting)
     }
 
-    /// Has the mesh do what is due.
+    /// Has the mesh do the work that is due.
     pub fn progress_mesh(&mut self) {
         self.due = self.mesh.progress(Instant::now());
     }
 
-    /// When the mesh wants to be called again, or a served copy will have waited for its connection for too long.
+    /// The time at which the mesh wants to be called again, or a served copy will have waited for its connection for
+    /// too long.
     pub fn due(&self) -> Option<Instant> {
         self.due.into_iter().chain(self.contacts.due()).min()
     }
 
-    /// Begins with a connection that has opened: those that have waited for it go on.
+    /// Handles a connection that has opened: operations that have waited for it go on.
     pub fn handle_opened(&mut self, link: Link) {
         let (rank, color) = self.mesh.peer(link);
         let Some(peer) = Peer::decode(self.mesh.hello(link), color) else {

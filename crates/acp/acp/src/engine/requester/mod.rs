@@ -33,14 +33,14 @@ pub(super) struct Requester {
     pub entries: Entries,
     pub connections: Connections,
     contacts: Contacts,
-    /// When the mesh wants to be called again.
+    /// The time at which the mesh wants to be called again. None: it has no such time.
     due: Option<Instant>,
-    /// Why the job is broken.
+    /// The reason why the job is broken; None while it is not.
     pub failure: Option<Error>,
 }
 
 impl Requester {
-    /// On an open mesh, whose peers get the introduction of this rank.
+    /// A requester on an open mesh, whose peers get the introduction of this rank.
     pub fn new(mut mesh: Mesh, settings: &Settings, published: Arc<AtomicI64>) -> Result<Self> {
         let memory = OwnMemory::new(&mesh, settings)?;
         let domains = memory.domains(&mesh);
@@ -61,7 +61,7 @@ impl Requester {
         })
     }
 
-    /// The job is broken; the first reason counts.
+    /// Marks the job as broken; the first reason counts.
     pub fn fail(&mut self, error: Error) {
         self.failure.get_or_insert(error);
     }
@@ -74,8 +74,8 @@ impl Requester {
         }
     }
 
-    /// Starts an operation whose order is met. What this rank asks itself for, and copies that it serves inside its
-    /// memory, start elsewhere: they make no request.
+    /// Starts an operation whose order is met. Requests of this rank to itself, and copies that it serves inside its
+    /// memory, start elsewhere: they post nothing.
     pub fn start(&mut self, i: u32) {
         let op = &mut self.operations[i];
         op.offset = 0;
@@ -101,7 +101,7 @@ impl Requester {
         self.route(i);
     }
 
-    /// Carries out what stays inside this rank.
+    /// Carries out an operation inside this rank.
     fn carry_out(&mut self, i: u32) {
         let (op, memory) = (self.operations[i], &self.memory);
         let done = match op.work {
@@ -117,7 +117,7 @@ impl Requester {
         }
     }
 
-    /// Stores the word that an operation has brought to its destination; then it is over.
+    /// Stores the word that an operation has brought to its destination, and ends the operation.
     pub fn finish_with(&mut self, i: u32, value: u64, width: usize) {
         match self.memory.store(self.operations[i].dst, value, width) {
             Ok(()) => self.operations.finish(i),
@@ -152,7 +152,8 @@ impl Requester {
         self.route(i);
     }
 
-    /// The sentence about an access outside of a peer's region, whose size is known if there is one.
+    /// The sentence about an access outside of a peer's region. `size`: the region's, in bytes; None if there is no
+    /// region.
     #[cold]
     pub fn outside(&self, address: GlobalAddress, len: u64, size: Option<u64>) -> Error {
         let rank = self.memory.layout.parts(address).map_or(0, |parts| parts.rank);

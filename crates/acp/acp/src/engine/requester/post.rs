@@ -1,4 +1,4 @@
-//! Posting: an operation's next request, on the connection that it belongs to.
+//! Posting: an operation's next request, on its connection.
 
 use vervain_mesh::Link;
 use vervain_rdma::{RemoteAddr, SendRequest};
@@ -13,20 +13,20 @@ use crate::error::{Error, Result};
 use crate::op::{Answer, Atomic, Place, Step, Work, with_half};
 use crate::table::Entry;
 
-/// A longer request is posted in parts. Devices take at least 2^31 bytes.
+/// The most bytes of one request; a longer one is posted in parts. Devices take at least 2^31 bytes.
 pub const MAX_REQUEST: u64 = 1 << 30;
-/// In the id of a request: not an operation's, but the Read of an entry for the connection with this index.
+/// Bit of a request's id: not an operation's, but the Read of an entry for the connection with this index.
 pub const FETCH: u64 = 1 << 40;
-/// In the id of a request: it is a command.
+/// Bit of a request's id: it is a command.
 pub const SENT: u64 = 1 << 41;
 
 /// The result of posting.
 enum Posted {
-    /// All of the step is with the device.
+    /// All requests of the step are with the device.
     All,
-    /// The rest when there is room, or the entry is there.
+    /// The rest waits for room, or for the entry.
     Blocked,
-    /// Not posted: its region is gone, and the asker is being told.
+    /// Not posted: its region is gone, and the asker gets that answer.
     Elsewhere,
 }
 
@@ -46,7 +46,7 @@ impl Requester {
         (fits && cached.stamp == self.connections[link.index].stamp).then_some(cached.entry)
     }
 
-    /// Hands an operation to the connection, which it holds.
+    /// Hands an operation to its connection, which it holds.
     #[inline]
     pub fn enqueue(&mut self, i: u32, link: Link) {
         let op = &mut self.operations[i];
@@ -73,9 +73,9 @@ impl Requester {
         }
     }
 
-    /// Posts what waits at a connection, as far as there is room.
+    /// Posts the operations that wait at a connection, as far as there is room.
     pub fn pump(&mut self, link: Link) {
-        // The operation that has failed the job is still at the head: it would read the same entry again without end.
+        // The operation that has failed the job is still at the head: it would read the same entry again for ever.
         if self.failure.is_some() {
             return;
         }
@@ -100,7 +100,7 @@ impl Requester {
         }
     }
 
-    /// Posts an operation's step, as much of it as fits.
+    /// Posts an operation's step, or as much of it as there is room for.
     #[inline]
     fn post(&mut self, i: u32) -> Result<Posted> {
         let step = self.operations[i].step;
@@ -127,7 +127,8 @@ impl Requester {
         }
     }
 
-    /// The access of an operation lies outside of the peer's region, whose size is known if there is one.
+    /// Handles an operation whose access lies outside of the peer's region. `size`: the region's, in bytes; None if
+    /// there is no region.
     #[cold]
     fn missed(&mut self, i: u32, address: GlobalAddress, size: Option<u64>) -> Posted {
         let op = self.operations[i];
@@ -142,7 +143,7 @@ impl Requester {
         Posted::Blocked
     }
 
-    /// An entry has been read, for the first operation of the queue.
+    /// Handles an entry that has been read, for the first operation of the queue.
     pub fn handle_entry(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         connection.posted -= 1;
@@ -257,7 +258,7 @@ impl Requester {
         }
         let port = self.mesh.port_of(link);
         let sges = if let Work::Device(_) = op.work {
-            // Right to its destination: what is posted behind it may use that.
+            // Directly to its destination: requests posted behind it may use that word.
             let (registration, at) = self.memory.table.range(op.dst, 8)?;
             [registration.sge(port, at..at + 8)]
         } else {

@@ -1,5 +1,5 @@
-//! The server: commands by which peers ask this rank for something. Each thread that moves the engine on calls it,
-//! mostly the progress thread, so that the program may sleep.
+//! The server: commands by which peers ask this rank to act. Each thread that drives the engine calls it, most often
+//! the progress thread, so that the program may sleep.
 
 mod rounds;
 
@@ -12,9 +12,9 @@ use super::requester::Requester;
 use crate::command::{Ask, Command, NOTHING, Status};
 use crate::op::{Answer, Op, Place, Work};
 
-/// Commands that are served at a time; others wait in the SRQ.
+/// The most commands that are served at a time; others wait in the SRQ.
 const MAX_SERVED: u32 = 64;
-/// Bytes of a copy inside this rank's memory that are copied at a time, for the lock is held meanwhile.
+/// Bytes of a copy inside this rank's memory that are copied at a time, since the lock is held meanwhile.
 const PART: u64 = 1 << 20;
 
 /// A command that has come and not begun.
@@ -41,43 +41,43 @@ struct Extension {
 
 #[derive(Default)]
 pub(super) struct Server {
-    /// Arrivals as they are polled; empty in between.
+    /// Room for arrivals while they are polled; empty in between.
     arrivals: Vec<Arrival>,
     commands: VecDeque<Received>,
-    /// Commands that have begun and are not answered, but for those that wait for a round.
+    /// The number of commands that have begun and are not answered, except those that wait for a round.
     served: u32,
     /// Copies of peers' inside this rank's memory; the first is copied a part at a time.
     copies: VecDeque<u32>,
     round: Option<Round>,
-    /// Asks for a segment that wait for the end of the round.
+    /// Requests for a segment that wait for the end of the round.
     extensions: Vec<Extension>,
-    /// How often this rank was asked to look.
+    /// The number of requests to this rank to look.
     pub looks: u64,
 }
 
 impl Server {
-    /// Whether there is work that waits for nothing.
+    /// Returns true if there is work that waits for nothing.
     pub fn is_busy(&self) -> bool {
         !self.copies.is_empty() || (self.served < MAX_SERVED && self.has_commands())
     }
 
-    /// Whether a copy or an atomic of a peer's is under way.
+    /// Returns true if a command of a peer is under way.
     pub fn is_serving(&self) -> bool {
         self.served > 0
     }
 
-    /// Whether a command has come and not begun.
+    /// Returns true if a command has come and not begun.
     #[inline]
     pub fn has_commands(&self) -> bool {
         !self.commands.is_empty()
     }
 
-    /// The answer to a command has left.
+    /// Ends a command whose answer has left.
     pub fn end_command(&mut self) {
         self.served -= 1;
     }
 
-    /// Takes in commands that have come. Returns whether anything has.
+    /// Takes in commands that have come. Returns true if there were any arrivals.
     pub fn receive_commands(&mut self, requester: &mut Requester) -> bool {
         let mut any = false;
         let mut arrivals = std::mem::take(&mut self.arrivals);
@@ -104,10 +104,10 @@ impl Server {
         any
     }
 
-    /// Begins to serve commands, as many as may be under way. The others keep their receives, so that peers wait in the
-    /// end.
+    /// Begins to serve commands, as many as may be under way. The others keep their receives, so that peers have to
+    /// wait at last.
     pub fn begin_commands(&mut self, requester: &mut Requester) {
-        // Their issuers do these copies themselves then.
+        // The issuers do these copies themselves.
         while let Some(i) = requester.take_late() {
             requester.answer_served(i, Status::Busy, 0);
         }
@@ -165,7 +165,7 @@ impl Server {
         }
     }
 
-    /// Does what this rank is asked for, or has it wait for a round.
+    /// Carries out a request to this rank, or has it wait for a round.
     pub fn begin_ask(&mut self, requester: &mut Requester, ask: Ask, asker: Asker) {
         let value = match ask {
             Ask::Look => {
@@ -189,7 +189,7 @@ impl Server {
         }
     }
 
-    /// Copies the next part of the first copy inside this rank. Returns whether there was one.
+    /// Copies the next part of the first copy inside this rank. Returns true if there was one.
     pub fn copy_part(&mut self, requester: &mut Requester) -> bool {
         let Some(&i) = self.copies.front() else { return false };
         let op = requester.operations[i];
@@ -200,7 +200,7 @@ impl Server {
         let status = match copied {
             Ok(()) if op.offset < op.len => return true,
             Ok(()) => Status::Done,
-            // Unregistered meanwhile.
+            // It was unregistered meanwhile.
             Err(_) => Status::SourceOutside,
         };
         self.copies.pop_front();

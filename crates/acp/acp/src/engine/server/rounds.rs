@@ -8,12 +8,12 @@ use crate::command::Ask;
 use crate::engine::requester::Requester;
 use crate::op::{Op, Work};
 
-/// Peers that are asked to forget at a time.
+/// The most peers that are asked to forget at a time.
 const MAX_ASKED: u32 = 128;
 
 /// A round that is under way.
 pub(super) struct Round {
-    /// Peers that have not forgotten, and one for who begins the round.
+    /// Peers that have not forgotten, and one for the call that begins the round.
     waits: usize,
     /// Keys that the round frees.
     keys: usize,
@@ -24,7 +24,7 @@ pub(super) struct Round {
 }
 
 impl Server {
-    /// Whether a round is under way.
+    /// Returns true if a round is under way.
     pub fn in_round(&self) -> bool {
         self.round.is_some()
     }
@@ -42,8 +42,8 @@ impl Server {
         requester.start_ready();
     }
 
-    /// Asks peers whose connections are open, as many at a time as may be under way. The other connections open, or
-    /// they close, and the peer forgets with it.
+    /// Asks peers whose connections are open, as many at a time as may be under way. The other connections open later,
+    /// or they close, and then the peer forgets.
     fn ask_more(&mut self, requester: &mut Requester) {
         while let Some(round) = &mut self.round
             && round.asked < MAX_ASKED
@@ -57,14 +57,14 @@ impl Server {
         }
     }
 
-    /// A connection has opened that a round may wait for.
+    /// Goes on with a round after a connection has opened.
     pub fn handle_opened(&mut self, requester: &mut Requester) {
         if self.round.is_some() {
             self.ask_more(requester);
         }
     }
 
-    /// A connection has closed that a round may wait for.
+    /// Goes on with a round after a connection has closed.
     pub fn handle_closed(&mut self, requester: &mut Requester, link: Link) {
         let Some(round) = &mut self.round else { return };
         let Some(at) = round.unasked.iter().position(|unasked| *unasked == link) else { return };
@@ -72,7 +72,7 @@ impl Server {
         self.count_down(requester);
     }
 
-    /// A peer that was asked has forgotten.
+    /// Goes on with a round after a peer that was asked has forgotten.
     pub fn handle_forgotten(&mut self, requester: &mut Requester) {
         if let Some(round) = &mut self.round {
             round.asked -= 1;
@@ -81,7 +81,7 @@ impl Server {
         self.count_down(requester);
     }
 
-    /// Ends the round if nobody else is to be waited for: segments are made that have waited for it.
+    /// Counts one peer; the last one ends the round, and segments that have waited for it are made.
     fn count_down(&mut self, requester: &mut Requester) {
         let Some(round) = &mut self.round else { return };
         round.waits -= 1;

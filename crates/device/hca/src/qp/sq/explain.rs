@@ -1,4 +1,4 @@
-//! Why a work request has failed, in a sentence (DESIGN decision 11).
+//! The reasons of failed work requests, in a sentence each (DESIGN decision 11).
 
 use crate::device::LIMITS;
 use crate::device::gids;
@@ -14,7 +14,7 @@ use vervain_config::{Config, FAULTS};
 use vervain_iba::{Opcode, Status};
 
 impl SendQueue {
-    /// Says why the request at place `i` ends with `status`.
+    /// Reports the reason why the request at place `i` ends with `status`.
     #[cold]
     pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: Status) {
         let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].request.opcode);
@@ -28,7 +28,7 @@ impl SendQueue {
         reasons::tell_of_completion(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}", status));
     }
 
-    /// How the peer is, or would be, reached.
+    /// The way by which the peer is, or would be, reached.
     fn way(&self) -> Way<'static> {
         if !self.is_remote() {
             Way::Memory
@@ -39,7 +39,7 @@ impl SendQueue {
         }
     }
 
-    /// What the peer that is reached by memory refuses of the request at place `i`.
+    /// The peer's reason to refuse the request at place `i`, if memory reaches the peer.
     fn refused_by_the_peer(&self, i: usize, status: Status) -> Option<String> {
         let peer = match &self.path {
             Path::Memory(peer) => peer,
@@ -52,7 +52,7 @@ impl SendQueue {
         }
     }
 
-    /// What is wrong with an address that nobody can answer from.
+    /// The fault of an address that no peer can answer from.
     fn leads_nowhere(&self, status: Status) -> Option<String> {
         let ah = &self.params.ah;
         if status != Status::RetryExceeded || self.params.has_memory || self.is_remote() {
@@ -70,15 +70,15 @@ impl SendQueue {
     }
 }
 
-/// How a peer is reached.
+/// The ways to a peer.
 enum Way<'a> {
     Memory,
     Window,
-    /// With the faults that are made on purpose.
+    /// With the faults that are injected on purpose.
     Packets(Option<&'a str>),
 }
 
-/// What RETRY_EXC_ERR says, where nothing more is known.
+/// The text for RETRY_EXC_ERR, if nothing more is known.
 fn nobody_answers(way: Way<'_>) -> Cow<'static, str> {
     let (who, faults) = match way {
         Way::Memory => ("no process of this user on this host", None),
@@ -95,7 +95,7 @@ fn nobody_answers(way: Way<'_>) -> Cow<'static, str> {
 }
 
 impl SendQueue {
-    /// What is wrong with the request at place `i` itself.
+    /// The fault of the request at place `i` itself.
     fn wrong_here(&self, i: usize, status: Status) -> Option<String> {
         let (w, max_rd_atomic) = (&self.wq[i].request, self.params.max_rd_atomic);
         let (opcode, length) = (w.opcode, w.length);
@@ -117,7 +117,7 @@ impl SendQueue {
         }
     }
 
-    /// The first SGE of the request at place `i` that its lkey does not allow, and why.
+    /// The first SGE of the request at place `i` that its lkey does not allow, with the reason.
     fn bad_sge(&self, i: usize) -> Option<String> {
         if self.wq.inline_data(i).is_some() {
             return None;
@@ -139,7 +139,7 @@ impl SendQueue {
     }
 }
 
-/// What a status says, where nothing more is known.
+/// The text for a status, if nothing more is known.
 fn in_general(status: Status) -> &'static str {
     match status {
         Status::LocalLength => "the message has a length that the operation or the path does not allow",

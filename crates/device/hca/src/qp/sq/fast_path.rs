@@ -1,10 +1,10 @@
-//! The short way of a request: posted while nothing waits, for one peer, with one piece of local memory, and mapped at both
-//! ends. It is carried out from the program's own work request, without becoming a WQE. Any other request, and one that
-//! is refused, has had no effect here and takes the long way (`qp::sq`, `requester`), which does it again from the
-//! start and finds out why; a receive that was claimed goes along. A QP whose messages a carrier has takes no request
-//! this way.
+//! The short way of a request that is posted while no other waits, for one peer, with one piece of local memory, and
+//! mapped at both ends. It is carried out from the program's own work request, without becoming a WQE. Any other
+//! request, and one that is refused, has had no effect here and takes the long way (`qp::sq`, `requester`), which
+//! begins anew and finds the reason; a receive that was claimed is kept for it. A QP whose messages a carrier has takes
+//! no request this way.
 //!
-//! It makes the same checks by the same functions, in the same order. What it saves is measured in docs/performance.md.
+//! It makes the same checks by the same functions, in the same order. docs/performance.md has the time that it saves.
 
 use crate::arena::layout::Inline;
 use crate::host::{EXCHANGES_ARE_BARRIERS, guarded};
@@ -19,67 +19,68 @@ use crate::rq::Receipt;
 use std::sync::atomic::{Ordering, fence};
 use vervain_iba::{Opcode, QpState, QpType, Sge, Status, access, send_flags, wc};
 
-/// Bytes that one call moves the short way.
+/// The most bytes that one call moves the short way.
 const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
 
-/// The receive of a message's peer.
+/// The receive that a message fills at its peer.
 #[derive(Default)]
 struct Receive {
-    /// It was claimed, whether filled or not.
+    /// The number of the receive once it is claimed, filled or not.
     claimed: Option<u32>,
-    /// It was filled, and the peer is to be woken when the sender's own completion is there.
+    /// Some: the receive was filled, and the peer is to be woken after the sender's own completion.
     wake_call: Option<WakeCall>,
 }
 
-/// What the fast path knows of its queue.
+/// The state of the fast path of a send queue.
 pub(crate) struct FastPath {
     /// Operations that may take it, one bit each; 0 while a carrier has the messages.
     opcodes: u32,
-    /// Those that may take it where memory reaches the peer.
+    /// Operations that may take it if memory reaches the peer.
     by_memory: u32,
-    /// How many requests may take it before the next look at the queue; 0 while anything waits.
+    /// Requests that may take it before the next look at the queue; 0 while any request waits.
     room: u32,
-    /// Bytes that the call in hand may still move by it.
+    /// Bytes that the current call may still move by it.
     left: u32,
-    /// 1 if stores of this queue, fast or not, may not be seen by others yet: no full barrier has followed them. A
-    /// word, as it is set together with `left`.
+    /// 1: other threads may not see all stores of this queue yet, fast or not, since no full barrier has followed them.
+    /// A word, because it is set together with `left`.
     unseen: u32,
 }
 
 impl FastPath {
-    /// That of a QP which has taken no request. It reads one piece of data, and asks nobody whether the QP takes any.
+    /// The state for a QP without requests. The fast path reads one piece of data, and does not check later that the QP
+    /// takes any.
     pub(crate) fn new(qp_type: QpType, max_send_sge: u32) -> FastPath {
         let by_memory = if max_send_sge > 0 { fast_opcodes(qp_type) } else { 0 };
         FastPath { opcodes: by_memory, by_memory, room: 0, left: 0, unseen: 1 }
     }
 
-    /// A carrier has the messages until the QP is reset: no request takes the fast path, nor is it looked at for that.
+    /// Closes the fast path until the QP is reset, since a carrier has the messages.
     pub(crate) fn go_remote(&mut self) {
         self.opcodes = 0;
     }
 
-    /// Back to the state after creation: memory may reach the next peer.
+    /// Returns to the state after creation: memory may reach the next peer.
     pub(crate) fn reset(&mut self) {
         self.opcodes = self.by_memory;
         self.close();
     }
 
-    /// A call of the program begins. Where the exchange that took the queue's lock is no full barrier, what the program
-    /// itself has stored may be unseen, too.
+    /// Begins a call of the program. If the exchange that took the queue's lock is no full barrier, the program's own
+    /// stores may be unseen, too.
     #[inline(always)]
     pub(crate) fn begin_call(&mut self) {
         self.left = FAST_MAX_BYTES;
         self.unseen = u32::from(!EXCHANGES_ARE_BARRIERS);
     }
 
-    /// A Write or a message stores next. Not so an atomic, which is a full barrier itself.
+    /// Notes that a Write or a message stores next. An atomic needs no note: it is a full barrier itself.
     #[inline(always)]
     pub(crate) fn note_store(&mut self) {
         self.unseen = 1;
     }
 
-    /// Waits until others see what this queue has stored, before a Read loads (IBA 9.5): a processor lets a load pass a
-    /// store. A Read behind a Read finds nothing to wait for.
+    /// Waits until other threads see the stores of this queue, before a Read loads (IBA 9.5): a processor lets a load
+    /// pass a store. A Read behind a Read has nothing to wait for.
     #[inline(always)]
     pub(crate) fn show_stores(&mut self) {
         if self.unseen != 0 {
@@ -88,7 +89,7 @@ impl FastPath {
         }
     }
 
-    /// A request waits in the queue.
+    /// Closes the fast path, since a request waits in the queue.
     #[inline(always)]
     pub(crate) fn close(&mut self) {
         self.room = 0;
@@ -107,7 +108,7 @@ fn fast_opcodes(qp_type: QpType) -> u32 {
 }
 
 impl SendQueue {
-    /// Carries `w` out, from posting to its completion; false if it has to take the long way.
+    /// Carries `w` out, from posting to its completion. Returns false if it has to take the long way.
     #[inline(always)]
     pub(crate) fn post_fast(&mut self, qp: &QpBase, opcode: Opcode, w: &impl WorkRequest) -> bool {
         if self.fast.opcodes >> opcode as u32 & 1 == 0 {
@@ -122,7 +123,7 @@ impl SendQueue {
         self.fast.opcodes & 1 << Opcode::Write as u32 != 0 && self.post_write(qp, w)
     }
 
-    /// [`SendQueue::post_fast`] for what is not a Write, in a function of the caller's own.
+    /// [`SendQueue::post_fast`] for any other request than a Write, in a function of the caller's own.
     #[inline(always)]
     pub(crate) fn post_fast_other(&mut self, qp: &QpBase, opcode: Opcode, w: &impl WorkRequest) -> bool {
         self.fast.opcodes >> opcode as u32 & 1 != 0 && self.post_by_opcode(qp, opcode, w)
@@ -161,8 +162,8 @@ impl SendQueue {
         if data.length > 0 {
             let (addr, rkey) = w.remote();
             let remote = target.mapped(rkey, addr, data.length.into(), access::REMOTE_WRITE)?;
-            // SAFETY: both sides were checked against their keys inside the in-flight mark, or the program vouches for its
-            // inline data as for any buffer that it passes to a C function.
+            // SAFETY: both sides were checked against their keys inside the in-flight mark, or the program vouches for
+            // its inline data as for any buffer that it passes to a C function.
             unsafe { transfer::copy_tail_last(local, remote, data.length as usize) }.ok()?;
         }
         target.counts().then_some(0)
@@ -186,7 +187,8 @@ impl SendQueue {
         if data.length > 0 {
             let (addr, rkey) = w.remote();
             let remote = target.mapped(rkey, addr, data.length.into(), access::REMOTE_READ)?;
-            // SAFETY: both sides were checked against their keys inside the in-flight mark; they may overlap in a looped QP.
+            // SAFETY: both sides were checked against their keys inside the in-flight mark; they may overlap in a
+            // looped QP.
             unsafe { transfer::copy(remote, local, data.length as usize) }.ok()?;
         }
         target.counts().then_some(data.length)
@@ -210,7 +212,8 @@ impl SendQueue {
         self.end_short(qp, w, opcode, data.length, done)
     }
 
-    /// `unanswered` says that the word was changed, and only the answer has no place: not to be done a second time.
+    /// `unanswered` becomes true if the word was changed, but the answer could not be stored: the atomic must not be
+    /// done a second time.
     #[inline(always)]
     fn atomic(
         &self,
@@ -291,7 +294,7 @@ impl SendQueue {
         self.end_message(target, receive)
     }
 
-    /// [`SendQueue::message`] that stands in its completion.
+    /// [`SendQueue::message`] whose data goes into its completion.
     #[inline(never)]
     fn message_inline(
         &self,
@@ -304,7 +307,8 @@ impl SendQueue {
     ) -> Option<u32> {
         let (data, wqe) = (w.data(), receive.claimed?);
         let mut message = Inline::default();
-        // SAFETY: the local side was checked against its key, or the data is inline; the other is as long as what is inline.
+        // SAFETY: the local side was checked against its key, or the data is inline; the other has room
+        // for the longest inline message.
         unsafe { guarded::copy(local, message.as_mut_ptr().cast(), data.length as usize) }.ok()?;
         let receipt = self.receipt(qp, w, &data, with_imm);
         receive.wake_call = target.publish_inline(wqe, &receipt, &message, w.flags() & send_flags::SOLICITED != 0);
@@ -334,7 +338,8 @@ impl SendQueue {
         Some(0)
     }
 
-    /// Carries out WQE `i` at the head of the queue, which was posted in a list: whether it is done, and may complete.
+    /// Carries out WQE `i` at the head of the queue, which was posted in a list. Returns true if it is done and may
+    /// complete.
     #[inline]
     pub(crate) fn advance_short(&mut self, qp: &QpBase, i: usize) -> bool {
         let opcode = self.wq[i].request.opcode;
@@ -348,7 +353,7 @@ impl SendQueue {
         }
         let (mut receive, mut unanswered) = (Receive::default(), false);
         let done = {
-            // A Send names what it fills when it has its receive.
+            // A Send names the memory that it fills once it has its receive.
             let (addr, rkey) = w.remote();
             let Ok(_mark) = target.enter_at(rkey, addr) else { return false };
             match opcode {
@@ -376,8 +381,9 @@ impl SendQueue {
 
     // ---- what all short ways share ---------------------------------------------------------------------------------
 
-    /// Whether the request may take one; if so the send queue is marked as executing and the initiator as in flight, by one
-    /// barrier for both. `remote` is the address and key of an RDMA operation.
+    /// Marks the send queue as executing and the initiator as in flight, by one barrier for both. None, without a mark,
+    /// if the request cannot take the short way; without [`InFlight`] if the target or this process is closed.
+    /// `remote`: address and key of an RDMA operation.
     #[inline(always)]
     fn begin_short(
         &mut self,
@@ -399,12 +405,12 @@ impl SendQueue {
             None => target.enter(),
         };
         let mark = mark.ok();
-        // Looked at inside the marks, as whoever pauses this process changes it before it looks at them.
+        // Looked at inside the marks: a thread that pauses this process closes the switch before it looks at them.
         let open = !gate::is_closed(self.switch);
         Some((this, target, mark.filter(|_| open)))
     }
 
-    /// The short way is open while nothing waits, as often as the queue has room.
+    /// Opens the short way while no request waits, for as many requests as the queue has room.
     #[inline(never)]
     fn find_room(&mut self) -> bool {
         if self.wq.is_empty() {
@@ -413,8 +419,8 @@ impl SendQueue {
         self.fast.room > 0
     }
 
-    /// The completion of what was `done`, with the bytes that it fetched, and the end of the mark: a CQ that begins to count
-    /// waits for it, and finds each completion published and told, or neither.
+    /// Publishes the completion of a request if it is `done`, with the bytes that it fetched, and ends the mark. A CQ
+    /// that begins to count waits for the mark, and finds each completion either published and counted, or neither.
     #[inline(always)]
     fn end_short(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
         if let Some(fetched) = done {
@@ -440,7 +446,7 @@ impl SendQueue {
         }
     }
 
-    /// The local memory of `data`, checked for `need`; anything for a length of zero.
+    /// The local memory of `data`, checked for `need`; any pointer for a length of zero.
     #[inline(always)]
     fn local(&self, w: &impl WorkRequest, data: &Sge, need: u32) -> Option<*mut u8> {
         if w.flags() & (send_flags::INLINE | send_flags::IP_CSUM) != 0 {
@@ -454,7 +460,8 @@ impl SendQueue {
         Some(entry.host.load(Ordering::Relaxed).wrapping_add(offset) as *mut u8)
     }
 
-    /// Where the answer of an operation goes, checked to be writable, if both QPs have room for it.
+    /// The local memory for an operation's answer, checked to be writable. None if one of the two QPs has no room for
+    /// answers.
     #[inline(always)]
     fn answer(&self, w: &impl WorkRequest, data: &Sge, target: &Responder) -> Option<*mut u8> {
         let may = w.flags() & send_flags::INLINE == 0

@@ -1,7 +1,8 @@
-//! The send queue and the requester: takes work requests in, and carries them out in order, the first ones inside
+//! The send queue and the requester. Takes work requests in and carries them out in order: the first ones inside
 //! `post_send`, the rest in pieces whenever the program polls or the progress thread looks (DESIGN decision 1).
 //!
-//! An RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] → [`crate::mr::transfer`].
+//! The path of an RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] →
+//! [`crate::mr::transfer`].
 
 mod explain;
 pub mod fast_path;
@@ -34,16 +35,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use vervain_iba::{Opcode, PSN_MASK, QpCap, QpState, QpType, Status, access, send_flags};
 
-/// Bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
+/// The most bytes that `post_send` moves before it leaves the rest to later calls, so that posting stays asynchronous.
 pub const POST_BUDGET: u64 = 256 << 10;
-/// Bytes that a look from poll_cq or from the progress thread moves: some 100 µs.
+/// The most bytes that a look from poll_cq or from the progress thread moves: some 100 µs.
 pub const LOOK_BUDGET: u64 = 1 << 20;
 
-/// A send queue. Guarded by its QP's lock.
+/// A send queue, guarded by its QP's lock.
 pub(crate) struct SendQueue {
     pub(crate) process: &'static Process,
     pub(crate) wq: WqeRing,
-    /// What the program will poll.
+    /// Completions for the program to poll.
     completions: Arc<SendRing>,
     fast: FastPath,
     /// Operations that the service type has, one bit each (IBA 10.8.3, table 91).
@@ -56,19 +57,19 @@ pub(crate) struct SendQueue {
     pub(crate) owed: Vec<WakeCall>,
     pub(crate) params: Params,
     pub(crate) path: Path,
-    /// The lane of the target that is in use and so moved out, for the case that its thread ends.
+    /// The lane of the target that is in use, and so moved out of `path`: to be left if its thread ends.
     pub(crate) in_hand: Option<LaneGuard>,
-    /// Of a UD QP: the carriers.
+    /// The carriers, for a UD QP.
     pub(crate) datagram_out: Option<Weak<dyn DatagramOut>>,
-    /// The request that was finished last has failed; the QP has not seen to it yet.
+    /// True: the request that was finished last has failed, and the QP has not handled that yet.
     has_failed: bool,
-    /// What makes of [`SendQueue::head`] the PSN that comes next, where the peer is reached by memory.
+    /// Difference between the next PSN and [`SendQueue::head`], if memory reaches the peer.
     psn_ahead: u32,
     /// This process's keys.
     pub(crate) keys: &'static [KeyEntry; KEYS],
-    /// That of the QP's context.
+    /// The switch of the QP's context.
     switch: &'static Switch,
-    /// The first refusal in the batch.
+    /// The first refusal in the batch; None: none yet.
     refused_push: Option<Error>,
 }
 
@@ -108,15 +109,15 @@ impl SendQueue {
         }
     }
 
-    /// Whether work waits.
+    /// Returns true if work waits.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         !self.wq.is_empty() || (self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting))
     }
 
-    /// Whether an adapter would have sent by now what is left here: it waits for a handshake or for its turn, or is in an
-    /// owner's hands. Not so what waits for a receive, or for a peer that is absent or stopped. Of what a carrier has the
-    /// carrier knows ([`crate::qp::carrier::Connection::holds_back`]).
+    /// Returns true if requests wait that an adapter would have sent by now: for a handshake, for their turn, or for an
+    /// owner that carries them out. Those that wait for a receive, or for a peer that is absent or stopped, do not
+    /// count. A carrier answers for its own requests ([`crate::qp::carrier::Connection::holds_back`]).
     pub(crate) fn is_leaving(&self, qp: &QpBase) -> bool {
         if qp.is_stopped() {
             return false;
@@ -126,22 +127,22 @@ impl SendQueue {
         }
         let may_go_on = qp.state() == QpState::Rts || self.has_begun();
         let e = &self.exec;
-        // A request that was tried in vain, for another reason than these, is looked at again later.
+        // Without looks it has not been tried. A request that was tried and waits for another reason does not count.
         let is_due = e.handshake_until != 0 || e.asked.is_some() || e.looks == 0;
         !self.wq.is_empty() && may_go_on && is_due
     }
 
-    /// The completions of this queue.
+    /// The ring of completions of this queue.
     pub(crate) fn ring(&self) -> &Arc<SendRing> {
         &self.completions
     }
 
-    /// Names the carriers of a UD QP.
+    /// Sets the carriers of a UD QP.
     pub(crate) fn set_datagram_out(&mut self, out: Weak<dyn DatagramOut>) {
         self.datagram_out = Some(out);
     }
 
-    /// There is no room for a request on `qp`.
+    /// The error of a request on `qp` for which there is no room.
     #[cold]
     #[inline(never)]
     fn full(&self, qp: &QpBase) -> Error {
@@ -155,8 +156,10 @@ impl SendQueue {
 
     // ---- posting ---------------------------------------------------------------------------------------------------
 
-    /// Takes one request in. EINVAL for one that no state of the QP would allow, ENOMEM when the queue is full
-    /// (`man ibv_post_send`).
+    /// Takes one request in (`man ibv_post_send`).
+    ///
+    /// # Errors
+    /// EINVAL for a request that no state of the QP would allow; ENOMEM if the queue is full.
     pub(crate) fn push(&mut self, qp: &QpBase, request: &SendRequest<'_>) -> Result<()> {
         if self.wq.room(self.completions.freed()) == 0 {
             return Err(self.full(qp));
@@ -193,45 +196,45 @@ impl SendQueue {
         Ok(())
     }
 
-    /// A call of the program begins, which may move so much the fast way.
+    /// Begins a call of the program, which may move [`fast_path`]'s limit of bytes the short way.
     #[inline(always)]
     pub(crate) fn begin_call(&mut self) {
         self.fast.begin_call();
     }
 
-    /// A request of the batch was refused; the first refusal is that of the batch.
+    /// Keeps the refusal of a request in the batch; the first one is that of the batch.
     pub(crate) fn keep_refusal(&mut self, why: &Error) {
         self.refused_push.get_or_insert_with(|| why.clone());
     }
 
-    /// The refusal of the batch, forgotten.
+    /// Takes the batch's refusal out.
     pub(crate) fn forget_refusal(&mut self) -> Option<Error> {
         self.refused_push.take()
     }
 
-    /// Pieces that a request may have.
+    /// The number of scatter/gather elements that a request may have.
     pub(crate) fn max_send_sge(&self) -> u32 {
         self.wq.max_sge()
     }
 
-    /// Remembers where a batch began.
+    /// Remembers the beginning of a batch.
     pub(crate) fn begin_batch(&mut self) {
         self.wq.begin_batch();
     }
 
-    /// Whether the batch is still empty, and nothing was refused.
+    /// Returns true if the batch is still empty and nothing was refused.
     #[inline]
     pub(crate) fn nothing_pushed(&self) -> bool {
         self.wq.nothing_pushed() && self.refused_push.is_none()
     }
 
-    /// Whether nothing waited before the batch.
+    /// Returns true if no request waited before the batch.
     #[inline]
     pub(crate) fn batch_is_first(&self) -> bool {
         self.wq.batch_is_first()
     }
 
-    /// Forgets what was pushed since `wr_start`.
+    /// Drops the requests pushed since `wr_start`.
     pub(crate) fn abort_batch(&mut self) {
         self.wq.abort_batch();
         self.refused_push = None;
@@ -239,7 +242,7 @@ impl SendQueue {
 
     // ---- carrying out ----------------------------------------------------------------------------------------------
 
-    /// Does what can be done now within `budget` bytes.
+    /// Does the work that can be done now within `budget` bytes.
     #[inline(always)]
     pub(crate) fn advance(&mut self, qp: &QpBase, mut budget: u64) -> Progress {
         if self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting) {
@@ -285,12 +288,13 @@ impl SendQueue {
         self.path.datagrams().and_then(UdPeers::next_look).map_or(Progress::Idle, Progress::Wait)
     }
 
-    /// Whether the request at the head, which `has_begun` or not, is carried out although the QP is not in RTS.
+    /// Returns true if the request at the head is carried out although the QP is not in RTS. `has_begun`: it has been
+    /// begun.
     #[cold]
     pub(crate) fn goes_on(&mut self, qp: &QpBase, has_begun: bool) -> bool {
         match qp.state() {
             QpState::Rts => true,
-            // IBA 10.3.1.5: what has begun is finished, nothing new begins.
+            // IBA 10.3.1.5: requests that have begun are finished, none is begun.
             QpState::Sqd => has_begun,
             QpState::Err | QpState::Sqe => {
                 self.flush(qp);
@@ -300,7 +304,7 @@ impl SendQueue {
         }
     }
 
-    /// The WQE at the head is done: completes it. After an error the QP stops the queue (IBA 10.10.2.2), see
+    /// Completes the WQE at the head with `status`. After an error the QP stops the queue (IBA 10.10.2.2), see
     /// [`SendQueue::take_failure`].
     #[inline(always)]
     pub(crate) fn finish(&mut self, qp: &QpBase, status: Status) {
@@ -323,10 +327,10 @@ impl SendQueue {
             self.wq.done();
             self.tell_psn();
         } else {
-            // The peer has not taken it.
+            // The peer has not taken the request, so its PSN comes next.
             self.tell_psn();
             self.wq.done();
-            // Who sees the completion finds the state that goes with it.
+            // A thread that sees the completion finds the state that goes with it.
             self.failed(qp, i, status);
         }
         self.exec = Exec::default();
@@ -345,7 +349,8 @@ impl SendQueue {
         self.owed.drain(..).for_each(WakeCall::make);
     }
 
-    /// A message by memory takes as many PSNs as it would take packets (IBA 9.7.2); one counts with the head.
+    /// Counts the PSNs of a message by memory: as many as it would take packets (IBA 9.7.2). The head counts one of
+    /// them.
     #[inline(always)]
     pub(crate) fn count_psns(&mut self, length: u64) {
         if length > u64::from(self.params.mtu_bytes) {
@@ -361,7 +366,7 @@ impl SendQueue {
         self.tell_psn();
     }
 
-    /// Tells the peer what it may expect, where the number of accesses does not.
+    /// Publishes the next PSN to the peer if the count of accesses does not yield it.
     #[inline]
     pub(crate) fn tell_psn(&self) {
         if let Some(peer) = self.path.peer() {
@@ -369,18 +374,18 @@ impl SendQueue {
         }
     }
 
-    /// The PSN that the request at the head begins with, by memory.
+    /// The PSN that the request at the head begins with, if memory reaches the peer.
     #[inline]
     pub(crate) fn next_psn(&self) -> u32 {
         self.wq.head().wrapping_add(self.psn_ahead) & PSN_MASK
     }
 
-    /// The next request begins with the PSN of the attributes.
+    /// Has the next request begin with the PSN of the attributes.
     pub(crate) fn begin_psns(&mut self) {
         self.psn_ahead = self.params.sq_psn.wrapping_sub(self.wq.head());
     }
 
-    /// The PSN that comes next, and where a carrier had the messages the one that is expected next.
+    /// The PSN of the next request, and after a carrier's connection the PSN that is expected of the peer.
     pub(crate) fn psns(&self) -> (u32, Option<u32>) {
         match &self.path {
             Path::RemoteEnded(psns) => self.psns_of(psns),
@@ -388,56 +393,56 @@ impl SendQueue {
         }
     }
 
-    /// The PSN that comes next and the one that is expected next, as a carrier tells them.
+    /// The PSN of the next request and the one that is expected of the peer, from those of a carrier.
     pub(crate) fn psns_of(&self, psns: &Psns) -> (u32, Option<u32>) {
         (psns.next.unwrap_or(self.params.sq_psn), Some(psns.expected))
     }
 
-    /// What a carrier needs of the QP's attributes.
+    /// The QP's attributes that a carrier needs.
     pub(crate) fn path_attr(&self) -> PathAttr {
         self.params.path_attr()
     }
 
-    /// Takes new attributes.
+    /// Sets new attributes.
     pub(crate) fn set_params(&mut self, params: Params) {
         self.params = params;
     }
 
-    /// A carrier has the messages from now on.
+    /// Leaves the messages to a carrier from now on.
     pub(crate) fn go_remote(&mut self) {
         self.path = Path::Remote;
         self.fast.go_remote();
     }
 
-    /// The carrier has them no longer.
+    /// Ends the carrier's part in the messages.
     pub(crate) fn leave_remote(&mut self, psns: Psns) {
         self.path = Path::RemoteEnded(psns);
     }
 
-    /// Whether a carrier has the messages, or had them until the QP went to ERR.
+    /// Returns true if a carrier has the messages, or had them until the QP went to ERR.
     pub(crate) fn is_remote(&self) -> bool {
         self.path.is_remote()
     }
 
-    /// Whether a request has failed that the QP has not seen to yet: nothing more is begun.
+    /// Returns true if a request has failed that the QP has not handled yet: nothing more is begun.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed
     }
 
-    /// Whether a request has failed since this was asked last. Then the QP stops the queue.
+    /// Returns true if a request has failed since the last call. Then the QP stops the queue.
     #[inline]
     pub(crate) fn take_failure(&mut self) -> bool {
         self.has_failed && std::mem::take(&mut self.has_failed)
     }
 
-    /// Whether a request that has been carried out went to a connected peer's memory. Datagrams count as they arrive.
+    /// Returns true if a finished request went to a connected peer's memory. Datagrams are counted as they arrive.
     #[inline]
     fn goes_by_memory(&self, opcode: Opcode) -> bool {
         !self.path.is_remote() && !self.is_ud && !opcode.is_local()
     }
 
-    /// Puts the completion of WQE `i`, the one before the head, where the program polls.
+    /// Publishes the completion of WQE `i`, the one before the head.
     #[inline(always)]
     fn complete(&mut self, qp: &QpBase, i: usize, status: Status, byte_len: u32) {
         let Some(cq) = qp.send_cq() else { return };
@@ -461,10 +466,10 @@ impl SendQueue {
         }
     }
 
-    /// Completes everything that waits with a flush error, in order.
+    /// Completes all waiting requests with a flush error, in order.
     pub(crate) fn flush(&mut self, qp: &QpBase) {
         self.abandon();
-        // Outside of send work a CQ may begin to count at any time; not between a completion and the count of it.
+        // Outside of send work a CQ may begin to count at any time, but not between a completion and its count.
         let counted = qp.send_cq().map(|cq| cq.hold_count());
         qp.tally.add(Word::Flushed, self.wq.waiting().into());
         self.psn_ahead = self.psn_ahead.wrapping_sub(self.wq.waiting());
@@ -481,13 +486,13 @@ impl SendQueue {
         }
     }
 
-    /// The request at the head will not be finished.
+    /// Gives up the request at the head, which will not be finished.
     pub(crate) fn abandon(&mut self) {
         self.cancel_request();
         self.unclaim();
     }
 
-    /// Back to the state after creation (RESET), after [`SendQueue::abandon`] and [`SendQueue::disconnect`].
+    /// Returns to the state after creation (RESET), after [`SendQueue::abandon`] and [`SendQueue::disconnect`].
     pub(crate) fn reset(&mut self, qp_type: QpType) {
         self.wq.reset();
         self.fast.reset();
@@ -498,7 +503,7 @@ impl SendQueue {
         self.exec = Exec::default();
     }
 
-    /// A message that was begun will not be finished: the peer's next one gets its receive.
+    /// Gives the receive of a message that will not be finished to the peer's next one.
     fn unclaim(&mut self) {
         if let (Some(wqe), Some(target)) = (self.exec.claimed.take(), self.path.peer()) {
             target.unclaim(wqe);
@@ -512,24 +517,24 @@ impl SendQueue {
             lane.release();
         }
         self.path.each_peer(Responder::leave);
-        // What was begun was no request.
+        // Requests that were begun do not count.
         self.tell_psn();
     }
 
-    /// Gives up the lanes into other QPs; whether any was made on request.
+    /// Gives up the lanes into other QPs. Returns true if any was made on request.
     pub(crate) fn disconnect(&mut self) -> bool {
         self.path.disconnect()
     }
 
-    /// Whether a request has been begun and not finished.
+    /// Returns true if a request has been begun and not finished.
     pub(crate) fn has_begun(&self) -> bool {
         self.exec.begun()
     }
 
     // ---- local data ------------------------------------------------------------------------------------------------
 
-    /// Collects the local memory of bytes `[from, from + len)` of WQE `i`, checked against this process's keys for `need`.
-    /// `LOC_PROT_ERR` when a key does not allow it (IBA 10.10.2.2).
+    /// Collects the local memory of bytes `[from, from + len)` of WQE `i`, checked against this process's keys for
+    /// `need`. `LOC_PROT_ERR` if a key does not allow it (IBA 10.10.2.2).
     #[inline(always)]
     pub(crate) fn collect(
         &self,
@@ -595,7 +600,7 @@ fn allowed(qp_type: QpType) -> u32 {
     }
 }
 
-/// Why a request cannot be posted on `qp` as it is.
+/// The reason why a request cannot be posted on `qp` as it is.
 #[cold]
 #[inline(never)]
 fn refusal(qp: &QpBase, request: &SendRequest<'_>) -> Error {
@@ -614,7 +619,7 @@ fn refusal(qp: &QpBase, request: &SendRequest<'_>) -> Error {
     Error::invalid("a datagram needs an address handle")
 }
 
-/// Rights that local memory needs for `opcode`: what is fetched is written there.
+/// Rights that local memory needs for `opcode`: fetched data is written there.
 #[inline]
 pub(crate) fn local_need(opcode: Opcode) -> u32 {
     if opcode.answers() { access::LOCAL_WRITE } else { 0 }

@@ -1,6 +1,6 @@
 //! The requester's side of owner copies (DESIGN decision 4d): leaves a request in the target's lane, passes the data
-//! through the lane's bounce buffer, and looks whether the owner has carried it out (see `service`). Nobody waits
-//! inside a call.
+//! through the lane's bounce buffer, and looks if the owner has carried it out (see `service`). No call waits for the
+//! owner.
 
 use crate::arena::layout::request;
 use crate::host::clock::now_ns;
@@ -15,38 +15,38 @@ use crate::responder::Responder;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Nak, Status, access};
 
-/// How soon a request is looked at again.
+/// Delay before the first looks at a request, in ns.
 const FIRST_LOOK_NS: u64 = 20_000;
 
-/// Remote memory as the owner is asked for it.
+/// Remote memory in a request to the owner.
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
     pub key: u32,
     pub addr: u64,
-    /// The key is one of the owner's own receive.
+    /// True: the key is that of one of the owner's own receives.
     pub local: bool,
 }
 
-/// What the owner has been asked for.
+/// A request to the owner.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     op: u32,
     len: u64,
     /// Bytes that this side has passed through the bounce buffer.
     moved: u64,
-    /// Bytes that the owner had, when last looked at.
+    /// Bytes that the owner had passed at the last look.
     seen: u64,
 }
 
 impl Asked {
-    /// Whether the owner's memory is changed.
+    /// Returns true if the request changes the owner's memory.
     fn changes(&self) -> bool {
         matches!(self.op, request::WRITE | request::COMPARE_SWAP | request::FETCH_ADD)
     }
 }
 
 impl SendQueue {
-    /// Asks the owner to do `op` on `n` bytes, or goes on with what it was asked; `Wait` until it is done. At most
+    /// Asks the owner to do `op` on `n` bytes, or goes on with the earlier request; `Wait` until it is done. At most
     /// `budget` bytes are copied by this call.
     pub(crate) fn ask(
         &mut self,
@@ -66,7 +66,7 @@ impl SendQueue {
             let state = r.state.load(Ordering::Acquire);
             if state == request::DONE {
                 if self.has_answer(i, target) {
-                    // It is taken outside of the mark, which may have been cut off.
+                    // The answer is taken outside of the mark, which may have been cut off.
                     return Err(Stop::Step(Step::Again));
                 }
                 if let Err(nak) = result_of(r.status.load(Ordering::Relaxed)) {
@@ -85,7 +85,8 @@ impl SendQueue {
                 self.over(target);
                 return Ok(asked.len);
             }
-            // The owner ran out of data, or of room: it has looked once more after it said so, and so do we.
+            // The owner ran out of data, or of room. It has looked once more after it announced that, and so does this
+            // side.
             if r.state.load(Ordering::SeqCst) == request::WAITING
                 && Self::owner_can_pass(target, &asked)
                 && r.state
@@ -107,8 +108,9 @@ impl SendQueue {
         }
     }
 
-    /// Whether the owner has done the last piece of request `i`, which changes its memory. That counts whatever became of it
-    /// since: its program sees the last byte, and may end its QP, deregister the memory or exit at once.
+    /// Returns true if the owner has done the last piece of request `i`, which changes its memory. The request then
+    /// counts as done, whatever the owner's program does next: it sees the last byte, and may end its QP, deregister
+    /// the memory or exit at once.
     #[cold]
     pub(crate) fn has_answer(&self, i: usize, target: &Responder) -> bool {
         let r = &target.lane.request;
@@ -120,7 +122,7 @@ impl SendQueue {
             && target.has_lane()
     }
 
-    /// Takes that answer, if it has come.
+    /// Takes that answer. Returns true if it has come.
     #[cold]
     pub(crate) fn takes_answer(&mut self, i: usize, target: &Responder) -> bool {
         let has = self.has_answer(i, target);
@@ -131,7 +133,7 @@ impl SendQueue {
         has
     }
 
-    /// The request is answered.
+    /// Ends a request that is answered.
     fn over(&mut self, target: &Responder) {
         target.lane.request.state.store(request::IDLE, Ordering::Relaxed);
         self.exec.asked = None;
@@ -156,7 +158,8 @@ impl SendQueue {
         }
         let copies = op == request::WRITE || op == request::READ;
         let want = if n > request::BOUNCE_BYTES { request::LARGE_BOUNCE_BYTES } else { request::BOUNCE_BYTES };
-        // Answered once in a message: an owner that is short of memory may have no larger one. What was taken back is no answer.
+        // Asked once per message: an owner that is short of memory may have no larger buffer. A request that was taken
+        // back does not count.
         let small = target.lane.bounce_len.load(Ordering::Acquire) < want && !self.exec.bounced;
         let (op, n) = if copies && small { (request::BOUNCE, want) } else { (op, n) };
         r.op.store(op, Ordering::Relaxed);
@@ -169,7 +172,7 @@ impl SendQueue {
         r.moved.store(0, Ordering::Relaxed);
         r.taken.store(0, Ordering::Relaxed);
         let mut asked = Asked { op, len: n, moved: 0, seen: 0 };
-        // A short message is there when the owner looks. With a long one the owner wakes while it is filled in.
+        // A short message is in the buffer when the owner looks. A long one is filled in while the owner wakes.
         if op == request::WRITE && n <= request::BOUNCE_BYTES {
             asked = self.pass(i, target, asked, budget)?;
         }
@@ -179,7 +182,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// How the message goes through the bounce buffer, and where that lies.
+    /// The extent of the message in the bounce buffer, and the buffer's offset in the owner's arena.
     fn stream(target: &Responder, asked: &Asked) -> (Stream, u64) {
         let ring = target.lane.bounce_len.load(Ordering::Acquire);
         (Stream { len: asked.len, ring }, target.lane.bounce.load(Ordering::Acquire))
@@ -196,7 +199,7 @@ impl SendQueue {
         }
     }
 
-    /// Whether the owner finds something to do in the bounce buffer.
+    /// Returns true if the owner has bytes to pass in the bounce buffer.
     fn owner_can_pass(target: &Responder, asked: &Asked) -> bool {
         let (stream, _) = Self::stream(target, asked);
         let theirs = target.lane.request.taken.load(Ordering::SeqCst);
@@ -208,7 +211,7 @@ impl SendQueue {
         next.is_some_and(|n| n > 0)
     }
 
-    /// Passes through the bounce buffer what can be passed now.
+    /// Passes the bytes through the bounce buffer that can be passed now.
     fn pass(&mut self, i: usize, target: &Responder, mut asked: Asked, budget: &mut u64) -> Result<Asked, Stop> {
         let r = &target.lane.request;
         let (stream, bounce) = Self::stream(target, &asked);
@@ -225,7 +228,7 @@ impl SendQueue {
             };
             let mut pieces = Pieces::new();
             self.collect(i, self.exec.done + asked.moved, n, need, &mut pieces).map_err(Stop::Local)?;
-            // SAFETY: `at` lies inside the owner's arena as just checked, where nobody's keys lead while it is a
+            // SAFETY: `at` lies inside the owner's arena as just checked, in a range that no key covers while it is a
             // bounce buffer; the pieces are checked local memory.
             unsafe { transfer::copy_direct(direction, at, &pieces, false)? };
             asked.moved += n;
@@ -235,7 +238,7 @@ impl SendQueue {
         }
         let seen = r.taken.load(Ordering::Relaxed);
         if seen != asked.seen {
-            // The owner is at it: that is no silence.
+            // The owner is at work, which is no silence.
             asked.seen = seen;
             self.exec.deadline = 0;
             self.exec.looks = 0;
@@ -244,9 +247,9 @@ impl SendQueue {
         Ok(asked)
     }
 
-    /// Brings what an owner was asked for to an end, of a QP that is stopped: an answer that ends the request is taken, so that no atomic
-    /// is made twice; what is not begun is taken back, and asked for anew when the QP goes on. What was moved of a message by then
-    /// is moved again.
+    /// Ends the request to an owner of a QP that is stopped. An answer that completes the work request is taken, so
+    /// that no atomic is done twice; a request that is not begun is taken back, and made anew when the QP goes on.
+    /// Bytes of a message that were moved by then are moved again.
     #[cold]
     pub(crate) fn settle(&mut self, qp: &QpBase) -> Settled {
         if self.exec.asked.is_none() {
@@ -260,7 +263,7 @@ impl SendQueue {
             has_answer |= self.has_answer(i, target);
         });
         if has_answer {
-            // It takes the answer before anything else, and goes no further.
+            // The step takes the answer first, and goes no further.
             if let Step::Done(status) = self.step(qp, &mut 0) {
                 self.finish(qp, status);
             }
@@ -282,14 +285,14 @@ impl SendQueue {
         }
     }
 
-    /// The owner is slow: wait, but no longer than for a silent peer.
+    /// Waits for a slow owner, but no longer than for a silent peer.
     fn wait_for_owner(&mut self, target: &Responder) -> Step {
         if self.deadline_passed() {
-            // What was asked is not forgotten: the answer may have come since it was looked for.
+            // The request is not forgotten: its answer may have come since the last look.
             target.withdraw();
             return Step::Done(Status::RetryExceeded);
         }
-        // Where the program does not poll, the progress thread looks: soon at first, since an owner takes some 30 µs.
+        // If the program does not poll, the progress thread looks: soon at first, since an owner takes some 30 µs.
         self.exec.looks += 1;
         Step::Wait(now_ns() + (FIRST_LOOK_NS << (self.exec.looks / 4).min(6)))
     }

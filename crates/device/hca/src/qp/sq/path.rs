@@ -1,11 +1,11 @@
-//! By which way a send queue reaches its peer, and what it knows of the peer.
+//! The way from a send queue to its peer, and the known state of the peer.
 
 use crate::qp::sq::ud::UdPeers;
 use crate::responder::Responder;
 use std::collections::HashMap;
 use vervain_iba::{AhAttr, QpType};
 
-/// What the requester needs to know of its QP's attributes; set by modify.
+/// The attributes of its QP that the requester needs; set by modify.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Params {
     pub dest_qpn: u32,
@@ -18,11 +18,11 @@ pub(crate) struct Params {
     pub mtu_bytes: u32,
     pub qkey: u32,
     pub sq_psn: u32,
-    /// The address leads to this host.
+    /// True: memory reaches the address, which is of this host.
     pub has_memory: bool,
 }
 
-/// What the requester of a carrier needs of the QP's attributes (`struct ibv_qp_attr`).
+/// The attributes of the QP that a carrier's requester needs (`struct ibv_qp_attr`).
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct PathAttr {
@@ -53,24 +53,25 @@ impl Params {
     }
 }
 
-/// What a queried QP tells of its packets.
+/// The PSNs of a queried QP.
 #[derive(Clone, Copy, Debug)]
 pub struct Psns {
-    /// Of the next packet that is to be sent for the first time, once the QP was ready to send.
+    /// PSN of the next packet that is to be sent for the first time; None until the QP was ready to send.
     pub next: Option<u32>,
-    /// Of the request packet that is expected next.
+    /// PSN of the request packet that is expected next.
     pub expected: u32,
 }
 
 /// The way to the peer, or the peers.
 pub(crate) enum Path {
-    /// None yet, or none at this moment: that of a connected QP is found with the first request.
+    /// None yet, or none at this moment: the first request finds the way of a connected QP.
     Unconnected,
-    /// By memory, to the one peer of a connected QP. Boxed, so that moving it out and back for each request moves a pointer.
+    /// By memory, to the one peer of a connected QP. Boxed, so that moving it out and back for each request moves a
+    /// pointer.
     Memory(Box<Responder>),
     /// By a carrier, which the QP has.
     Remote,
-    /// By a carrier that the QP had before it went to ERR, with the PSNs that it said last.
+    /// By a carrier's connection that ended when the QP went to ERR, with its last PSNs.
     RemoteEnded(Psns),
     /// To many peers, each message to its own (UD).
     Datagrams(Box<UdPeers>),
@@ -79,7 +80,7 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// That of a QP that is not connected.
+    /// The path of a QP that is not connected.
     pub(crate) fn start(qp_type: QpType) -> Path {
         match qp_type {
             QpType::Ud => Path::Datagrams(Box::default()),
@@ -88,7 +89,7 @@ impl Path {
         }
     }
 
-    /// The one peer of a connected QP, if it is reached by memory.
+    /// The one peer of a connected QP, if memory reaches it.
     #[inline(always)]
     pub(crate) fn peer(&self) -> Option<&Responder> {
         match self {
@@ -109,7 +110,7 @@ impl Path {
         }
     }
 
-    /// Whether a carrier has, or had, the messages.
+    /// Returns true if a carrier has, or had, the messages.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self, Path::Remote | Path::RemoteEnded(_))
     }
@@ -140,7 +141,7 @@ impl Path {
         }
     }
 
-    /// Gives up the lanes into other QPs; whether any was made on request.
+    /// Gives up the lanes into other QPs. Returns true if any was made on request.
     pub(crate) fn disconnect(&mut self) -> bool {
         self.each_peer(Responder::release);
         match self {

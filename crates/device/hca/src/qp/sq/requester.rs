@@ -1,5 +1,5 @@
 //! The requester: one step of the work request at the head of a send queue (IBA 9.7.2, 9.9.2). It resolves the local
-//! memory, enters the target's lane, and runs the responder's operations there; refusals become completion statuses,
+//! memory, enters the target's lane, and runs the responder's operations there. Refusals become completion statuses,
 //! silence becomes retries.
 
 use crate::arena::layout::request;
@@ -17,26 +17,27 @@ use vervain_iba::{Nak, Opcode, QpType, Right, Status, access, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
-/// How soon silence, a missing receive or a request to the owner is looked at again by the progress thread, at first.
+/// Base of the delay before the progress thread looks again, in ns, while the peer is silent, has no receive, or is in
+/// the handshake. The delay doubles with each look, up to `LAST_LOOK_NS`.
 const FIRST_LOOK_NS: u64 = 50_000;
 const LAST_LOOK_NS: u64 = 1_000_000;
-/// How soon a stopped peer is looked at again at last; when it goes on, it says so.
+/// Longest delay before a look at a stopped peer, in ns; a peer that goes on announces it.
 const LAST_LOOK_AT_STOPPED_NS: u64 = 50_000_000;
-/// Bytes that are moved in one go even if the budget is smaller.
+/// Bytes that are moved at once even if the budget is smaller.
 const SMALL: u64 = 64 << 10;
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The request is done, with this status.
     Done(Status),
     /// The budget is spent.
     Again,
-    /// Nothing can be done before this time.
+    /// Nothing can be done before this time (CLOCK_MONOTONIC, ns).
     Wait(u64),
 }
 
-/// How far the request at the head is.
+/// Progress of the request at the head.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Exec {
     /// Bytes moved.
@@ -45,18 +46,18 @@ pub(crate) struct Exec {
     pub claimed: Option<u32>,
     /// Local and remote checks are made.
     pub checked: bool,
-    /// What the owner was asked to do.
+    /// The request that the owner was asked to carry out.
     pub asked: Option<Asked>,
     /// The owner has made its bounce buffer as large as it can.
     pub bounced: bool,
-    /// When silence turns into an error, by the QP's clock as all times here; 0 while the peer answers.
+    /// Time at which silence becomes an error, in ns of the QP's clock as all times here; 0 while the peer answers.
     pub deadline: u64,
-    /// When a handshake that is under way counts as silence; 0 while there is none.
+    /// Time at which a handshake under way counts as silence; 0: none is under way.
     pub handshake_until: u64,
-    /// Receiver-not-ready: when to try again, 0 while ready, and tries left.
+    /// Receiver not ready: the time of the next try (0: the receiver is ready), and the tries left.
     pub rnr_until: u64,
     pub rnr_left: u8,
-    /// An atomic has been carried out, and its answer could not be put where it was to go.
+    /// An atomic has been carried out, and its answer could not be stored.
     pub unanswered: bool,
     /// It had been begun when its QP was saved, and is begun anew.
     pub resumed: bool,
@@ -68,12 +69,12 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    /// Whether the request has had any effect.
+    /// Returns true if the request may have had an effect.
     pub(crate) fn begun(&self) -> bool {
         self.checked || self.asked.is_some() || self.resumed
     }
 
-    /// Whether it waits for a receive of the peer's (IBA 9.7.5.2.8).
+    /// Returns true if it waits for a receive of the peer's (IBA 9.7.5.2.8).
     pub(crate) fn waits_for_receive(&self) -> bool {
         self.rnr_until != 0 && self.claimed.is_none()
     }
@@ -83,7 +84,7 @@ impl Exec {
         now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)
     }
 
-    /// The next look at a stopped peer.
+    /// The time of the next look at a stopped peer.
     pub(crate) fn next_look_at_stopped(&mut self) -> u64 {
         self.looks += 1;
         now_ns() + (FIRST_LOOK_NS << self.looks.min(10)).min(LAST_LOOK_AT_STOPPED_NS)
@@ -95,7 +96,7 @@ pub(crate) enum Stop {
     Step(Step),
     Nak(Nak),
     Local(Status),
-    /// The peer's process lets nobody in for a moment.
+    /// The peer's process lets no initiator in for a moment.
     Paused,
     /// The peer's QP is stopped.
     Stopped,
@@ -136,7 +137,7 @@ impl From<Refusal> for Stop {
     }
 }
 
-/// Reaches what an RDMA Write or Read moves.
+/// Reaches the remote memory of an RDMA Write or Read.
 #[inline]
 fn reach(target: &Responder, direction: Direction, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
     match direction {
@@ -146,7 +147,7 @@ fn reach(target: &Responder, direction: Direction, rkey: u32, addr: u64, len: u6
 }
 
 impl SendQueue {
-    /// One step of the request at the head.
+    /// Takes one step of the request at the head.
     #[inline]
     pub(crate) fn step(&mut self, qp: &QpBase, budget: &mut u64) -> Step {
         let i = self.wq.place(self.wq.head());
@@ -169,7 +170,7 @@ impl SendQueue {
         step
     }
 
-    /// One step of a request that is not for the one peer of a connected QP.
+    /// Takes one step of a request that is not for the one peer of a connected QP.
     #[inline(never)]
     fn step_elsewhere(&mut self, qp: &QpBase, i: usize, opcode: Opcode, budget: &mut u64) -> Step {
         if opcode.is_local() {
@@ -178,7 +179,7 @@ impl SendQueue {
         if qp.qp_type() == QpType::Ud {
             return self.datagram(qp, i);
         }
-        // Every XRC request names an SRQ, for the keys are held against its domain (IBA A14.5.2).
+        // Every XRC request names an SRQ, since the keys are checked against its domain (IBA A14.5.2).
         let srqn = self.wq[i].request.srqn;
         let known = if let Path::Xrc(peers) = &mut self.path { peers.remove(&srqn) } else { None };
         let target = match known.map_or_else(|| self.find_target(qp, Some(srqn)), Ok) {
@@ -192,14 +193,14 @@ impl SendQueue {
         step
     }
 
-    /// Goes on with the request at the head; what came of it, and whether the target is still good.
+    /// Goes on with the request at the head. Returns the step's result, and true if the target is still good.
     #[inline]
     fn attempt(&mut self, qp: &QpBase, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
         let mut outcome = self.carry_out(qp, i, opcode, target, budget);
         if outcome.is_err() && self.exec.asked.is_some() && self.has_answer(i, target) {
-            // The owner has answered since its answer was looked for, and its program may have ended the QP or the key before
-            // they were: this thread may have stood still in between, or inside the mark for so long that it was cut off.
+            // The owner has answered since the last look, and its program may have ended the QP or the key since: this
+            // thread may have been preempted in between, or inside the mark for so long that it was cut off.
             outcome = self.carry_out(qp, i, opcode, target, budget);
         }
         let dropped = match &outcome {
@@ -220,7 +221,7 @@ impl SendQueue {
             Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),
         };
         if !matches!(result.0, Step::Done(_)) {
-            // An access that was no request.
+            // The access was no request of its own.
             target.lane.tell_psn(self.next_psn());
         }
         self.in_hand = None;
@@ -290,8 +291,9 @@ impl SendQueue {
             Direction::Write => self.fast.note_store(),
             Direction::Read => {
                 target.answers()?;
-                // Whatever way it takes: a request to the owner would order it as well, but process_vm_readv would not.
-                // A system call promises no order, though its locks and the pages that it pins give one today.
+                // For every way of moving the data: a request to the owner would order it as well, but process_vm_readv
+                // would not. A system call promises no order, though its locks and the pages that it pins give one
+                // today.
                 self.fast.show_stores();
             }
         }
@@ -321,7 +323,7 @@ impl SendQueue {
         target.leave_done(mark).map_err(Stop::from)
     }
 
-    /// Moves a message in chunks, leaving the peer's memory between two of them.
+    /// Moves a message in chunks, and leaves the peer's memory between two of them.
     #[inline(never)]
     fn rdma_long<'a>(
         &mut self,
@@ -426,7 +428,7 @@ impl SendQueue {
                 match target.invalidate(w.imm_or_rkey) {
                     Ok(()) => {}
                     Err(Nak::Silence) => return Err(Stop::Nak(Nak::Silence)),
-                    // The receive was used; it completes with what was wrong with the message (IBA 9.9.3, class J).
+                    // The receive was used; it completes with the fault of the message (IBA 9.9.3, class J).
                     Err(_) => {
                         return Err(self.spoil(target, wqe, &receipt, Status::RemoteInvalidRequest, Nak::RemoteAccess));
                     }
@@ -438,7 +440,7 @@ impl SendQueue {
         target.leave_done(mark).map_err(Stop::from)
     }
 
-    /// Moves a message into its receive in chunks, leaving the peer's memory between two of them.
+    /// Moves a message into its receive in chunks, and leaves the peer's memory between two of them.
     #[inline(never)]
     fn send_long<'a>(
         &mut self,
@@ -473,7 +475,7 @@ impl SendQueue {
         Ok(mark)
     }
 
-    /// The message was not moved into its receive: spoilt, if it is the receive's memory that is not there.
+    /// Handles a message that was not moved into its receive: it is spoilt if the receive's memory is at fault.
     #[cold]
     fn not_filled(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, stop: Stop) -> Stop {
         match stop {
@@ -484,7 +486,7 @@ impl SendQueue {
         }
     }
 
-    /// The message is at fault or the receive is: the receive completes in error and its QP goes to ERR.
+    /// Completes the receive in error, which moves its QP to ERR: the message or the receive is at fault.
     #[cold]
     fn spoil(&mut self, target: &Responder, wqe: u32, receipt: &Receipt, status: Status, nak: Nak) -> Stop {
         let length = self.wq[self.wq.place(self.wq.head())].request.length;
@@ -493,7 +495,7 @@ impl SendQueue {
         Stop::Nak(nak)
     }
 
-    /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole` is where the answer goes.
+    /// Compare and swap, fetch and add: 8 bytes, aligned (IBA 9.4.5). `whole`: the memory for the answer.
     #[inline]
     fn fetch_atomic(&mut self, i: usize, opcode: Opcode, target: &Responder, whole: &Pieces) -> Result<(), Stop> {
         let total = self.wq[i].request.length;
@@ -514,7 +516,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Carries out an atomic, here or by asking the owner; what was there before.
+    /// Carries out an atomic, here or by asking the owner. Returns the earlier value.
     #[inline]
     fn fetch_at(&mut self, i: usize, opcode: Opcode, target: &Responder) -> Result<u64, Stop> {
         let w = &self.wq[i].request;
@@ -522,7 +524,8 @@ impl SendQueue {
         let mark = target.enter()?;
         target.answers()?;
         let compare_swap = opcode == Opcode::CompareSwap;
-        // What the owner was asked for it also answers, even if the memory has been mapped meanwhile: never twice.
+        // The owner answers a request that it has got, even if the memory has been mapped meanwhile: an atomic is never
+        // done twice.
         let done = if self.exec.asked.is_some() {
             target.check(rkey, addr, 8, Right::Atomic).map(|()| None)?
         } else {
@@ -573,7 +576,7 @@ impl SendQueue {
         target.leave_done(mark).map_err(Stop::from)
     }
 
-    /// Flush to global visibility: memory here is coherent, so everything before it is visible once the checks pass and
+    /// Flush to global visibility. Memory here is coherent, so all earlier writes are visible once the checks pass and
     /// the stores of this queue have left their processor (IBA annex A19.4.2).
     #[inline(never)]
     fn flush_remote(&mut self, i: usize, target: &Responder) -> Result<(), Stop> {
@@ -585,8 +588,8 @@ impl SendQueue {
         target.leave_done(mark).map_err(Stop::from)
     }
 
-    /// Moves the next piece, at most one chunk of what is reached, to or from `far`; returns how many bytes. The caller is in
-    /// flight. `ends` says that the message ends with what is reached.
+    /// Moves the next piece, at most one chunk of the reached memory, to or from `far`. Returns its bytes. The caller
+    /// is in flight. `ends`: the message ends with the reached memory.
     fn chunk(
         &mut self,
         i: usize,
@@ -596,7 +599,7 @@ impl SendQueue {
         ends: bool,
         budget: &mut u64,
     ) -> Result<u64, Stop> {
-        // What the owner was asked for it also finishes, even if the memory has been mapped meanwhile.
+        // The owner finishes a request that it has got, even if the memory has been mapped meanwhile.
         let way = if self.exec.asked.is_some() { Way::Owner } else { far.way(self.process.policy) };
         let n = part_of(way, far.len, *budget);
         if way != Way::Owner {
@@ -605,7 +608,8 @@ impl SendQueue {
             let mut pieces = Pieces::new();
             self.collect(i, self.exec.done, n, need, &mut pieces).map_err(Stop::Local)?;
             let moved =
-                // SAFETY: the pieces were just checked against this process's keys, the far side inside the in-flight mark.
+                // SAFETY: the pieces were just checked against this process's keys, the far side inside the in-flight
+                // mark.
                 unsafe { far.transfer(way, direction, &pieces, ends && n == far.len, stream, self.process.policy)? };
             if moved {
                 if let Way::Vm(_) = way {
@@ -649,14 +653,14 @@ impl SendQueue {
     }
 }
 
-/// How many of `room` bytes go at once by `way`. A small message is never parted, for programs rely on aligned words; a large one
-/// is parted at whole lines of the peer's memory, wherever in a line it begins.
+/// The number of bytes, of `room`, that go at once by `way`. A small message is never split, since programs rely on
+/// aligned words; a large one is split at whole lines of the peer's memory, whatever its offset in a line.
 fn part_of(way: Way, room: u64, budget: u64) -> u64 {
     let (limit, in_line) = match way {
         Way::Direct(p) => (transfer::DIRECT_CHUNK, p as u64 % 64),
         Way::Vm(host) => (transfer::VM_CHUNK, host % 64),
         Way::Null => (transfer::DIRECT_CHUNK, 0),
-        // The owner looks at the key for each piece of it, and the budget bounds what passes through.
+        // The owner checks the key for each piece, and the budget bounds the bytes that pass through the bounce buffer.
         Way::Owner => (MAX_MESSAGE, 0),
     };
     let most = if way == Way::Owner { limit } else { limit.min(budget.max(SMALL)) };

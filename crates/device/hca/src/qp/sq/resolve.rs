@@ -1,4 +1,4 @@
-//! From a QP number to the lane that leads there: which process, which QP, and whether it is connected to us.
+//! The way from a QP number to a lane into that QP: its process, the QP, and a check that it is connected to ours.
 
 use crate::arena::layout::{QpShared, RqShared, slot_of};
 use crate::host::cancel::Uncancelled;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{QpState, QpType};
 
-/// What was found.
+/// The result of a search.
 pub(crate) enum Resolved {
-    /// The way in.
+    /// The way into the QP.
     Responder(Box<Responder>),
     /// A handshake is under way.
     Connecting,
     /// A process that may be restored.
     Suspended,
-    /// Nobody who would answer.
+    /// No QP that would answer.
     Nobody,
     /// The XRC target answers that it knows no such SRQ.
     NoSuchSrq,
@@ -31,7 +31,7 @@ pub(crate) fn peer_of(process: &'static Process, qpn: u32) -> Result<Arc<PeerPro
     if process.owns_slot(slot_of(qpn)) {
         return Ok(Arc::clone(&process.own));
     }
-    // What is out of date may be closed.
+    // Out of date mappings may be closed here, which must not be cancelled.
     let _whole = Uncancelled::begin();
     match process.rendezvous.peer(process, slot_of(qpn)) {
         Peer::Ready(peer) => Ok(peer),
@@ -45,7 +45,7 @@ fn receives(qp: &QpShared) -> bool {
     (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&qp.state.load(Ordering::Acquire))
 }
 
-/// The connected QP of `qp`, or the way into SRQ `srqn` behind it.
+/// The QP that `qp` is connected to, or the way into SRQ `srqn` behind it.
 pub(crate) fn find(process: &'static Process, qp: &QpBase, params: &Params, srqn: Option<u32>) -> Resolved {
     if !params.has_memory {
         return Resolved::Nobody;
@@ -57,7 +57,7 @@ pub(crate) fn find(process: &'static Process, qp: &QpBase, params: &Params, srqn
     let Some(theirs) = space.qp(params.dest_qpn) else {
         return Resolved::Nobody;
     };
-    // Read first: a reset after this is noticed when the lane is taken.
+    // Read first: taking the lane notices a reset after this.
     let seen = QpIncarnation::now(theirs);
     let wanted = if qp.qp_type() == QpType::XrcSend { QpType::XrcRecv } else { qp.qp_type() };
     if theirs.qp_type.load(Ordering::Relaxed) != wanted.to_verbs()
@@ -77,7 +77,7 @@ fn bind(space: &Arc<PeerProcess>, lane: u64, me: u64, seen: QpIncarnation) -> Re
     Responder::bind(space, lane, me, seen).map_or(Resolved::Nobody, |t| Resolved::Responder(Box::new(t)))
 }
 
-/// Takes a lane that was made on request. One that cannot be taken is forgotten, so that another is asked for.
+/// Takes a lane that was made on request. A lane that cannot be taken is forgotten, so that another is requested.
 fn bind_granted(
     process: &'static Process,
     space: &Arc<PeerProcess>,
@@ -124,7 +124,7 @@ pub(crate) fn lane(process: &'static Process, space: &Arc<PeerProcess>, request:
     process.rendezvous.lane(slot_of(request.qpn), request)
 }
 
-/// The datagram QP `qpn`, through a lane of `qp`'s own.
+/// The datagram QP `qpn`, through a lane for `qp` alone.
 pub(crate) fn find_ud(process: &'static Process, qp: &QpBase, qpn: u32) -> Resolved {
     let space = match peer_of(process, qpn) {
         Ok(space) => space,

@@ -1,4 +1,4 @@
-//! What becomes of a request that is refused or not answered (IBA 9.7.5.2.8, 9.7.6.1.3): a status, or another try later.
+//! The outcome of a request that is refused or not answered (IBA 9.7.5.2.8, 9.7.6.1.3): a status, or another try later.
 
 use crate::arena::layout::slot_of;
 use crate::device::port_counters::Word;
@@ -11,19 +11,19 @@ use std::sync::atomic::Ordering;
 use vervain_iba::timer::{ack_timeout_ns, rnr_timer_ns};
 use vervain_iba::{Nak, QpType, Status};
 
-/// How soon a process that lets nobody in is asked again.
+/// Delay before a process that lets no initiator in is asked again, in ns.
 const PAUSED_NS: u64 = 20_000;
-/// How long a handshake may take on top of the QP's own timeout; with a process that is slow, how much longer each time.
+/// Longest handshake beyond the QP's own timeout, in ns; a process that is slow gets as much again each time.
 const HANDSHAKE_NS: u64 = 1_000_000_000;
 
-/// How long a silent peer is tried: the first attempt and `retry_cnt` more, each `4.096 µs × 2^timeout` (IBA 9.7.6.1.3).
-/// None for timeout 0, which waits for ever.
+/// Time that a silent peer is tried, in ns: the first attempt and `retry_cnt` more, each `4.096 µs × 2^timeout` (IBA
+/// 9.7.6.1.3). None for timeout 0, which waits for ever.
 pub(crate) fn retry_ns(timeout: u8, retry_cnt: u8) -> Option<u64> {
     ack_timeout_ns(timeout).map(|ns| ns * (u64::from(retry_cnt) + 1))
 }
 
 impl SendQueue {
-    /// The time by which the timers of the QP run: CLOCK_MONOTONIC less what it has been stopped.
+    /// The clock of the QP's timers, in ns: CLOCK_MONOTONIC less the time that the QP has been stopped.
     pub(crate) fn clock(&self) -> u64 {
         now_ns() - self.switch.stood.load(Ordering::SeqCst)
     }
@@ -57,13 +57,13 @@ impl SendQueue {
                 self.start_over(target);
                 if reliable { self.silence() } else { Step::Done(Status::Success) }
             }
-            // Unreliable services never hear of it (IBA 9.8.2.2.6).
+            // Unreliable services get no answer (IBA 9.8.2.2.6).
             Nak::ReceiverNotReady(_) => {
                 qp.tally.add(Word::OutOfBuffer, 1);
                 Step::Done(Status::Success)
             }
             _ if !reliable => Step::Done(Status::Success),
-            // The request is tried again from the start when the pause is over, and refused then.
+            // The request is tried again from the start after the pause, and refused then.
             _ if !target.refuse(nak, note) => {
                 self.forget_progress(target);
                 Step::Wait(now_ns() + PAUSED_NS)
@@ -74,8 +74,8 @@ impl SendQueue {
         }
     }
 
-    /// IBA 9.7.5.2.8: wait for the time that the responder asked for, at most `rnr_retry` times, 7 meaning for ever. A
-    /// receive that is posted meanwhile is used at once: nobody can tell a wait cut short from a message that was slow.
+    /// IBA 9.7.5.2.8: waits for the time that the responder asked for, at most `rnr_retry` times, 7 meaning for ever. A
+    /// receive that is posted meanwhile is used at once: a shortened wait looks the same as a slow message.
     #[cold]
     pub(crate) fn receiver_not_ready(&mut self, qp: &QpBase, target: &Responder, code: u8) -> Step {
         let (now, until) = (self.clock(), self.to_monotonic(self.exec.rnr_until));
@@ -85,7 +85,7 @@ impl SendQueue {
         } else if now < e.rnr_until {
             return Step::Wait(e.next_look().min(until));
         }
-        // One that comes in a packet: told by the receiver, heard by the sender.
+        // Counted as a NAK in a packet would be, by its receiver and by its sender.
         qp.tally.add(Word::OutOfBuffer, 1);
         qp.tally.add(Word::RnrNaks, 1);
         if e.rnr_left == 0 {
@@ -101,31 +101,31 @@ impl SendQueue {
         Step::Wait(e.next_look().min(now_ns() + rnr_timer_ns(code)))
     }
 
-    /// The peer's process lets nobody in for a moment.
+    /// Waits for the peer's process, which lets no initiator in for a moment.
     pub(crate) fn paused(&self) -> Step {
         Step::Wait(now_ns() + PAUSED_NS)
     }
 
-    /// The peer is there, and no timer of ours runs.
+    /// Waits for a peer that is stopped, with no timer running.
     pub(crate) fn stopped(&mut self) -> Step {
         (self.exec.deadline, self.exec.handshake_until) = (0, 0);
         Step::Wait(self.exec.next_look_at_stopped())
     }
 
-    /// `target` was saved and is gone from where it was: it is restored elsewhere, or will not be.
+    /// Looks for `target` anew: it was saved and has left its place, and is restored elsewhere or not at all.
     #[cold]
     pub(crate) fn look_anew(&mut self, target: &Responder) -> Step {
         self.start_over(target);
         Step::Wait(now_ns())
     }
 
-    /// What was moved so far is moved again from the start, as retransmission would.
+    /// Begins the request anew: its bytes are moved again from the start, as by a retransmission.
     pub(crate) fn start_over(&mut self, target: &Responder) {
         self.forget_progress(target);
         target.release();
     }
 
-    /// Forgets how far the request is; what follows goes through the lane that it has.
+    /// Forgets the progress of the request; the next try goes through the same lane.
     fn forget_progress(&mut self, target: &Responder) {
         if self.exec.asked.is_some() {
             target.withdraw();
@@ -134,17 +134,17 @@ impl SendQueue {
         self.exec.claimed = None;
         self.exec.checked = false;
         self.exec.asked = None;
-        // Another lane has a bounce buffer of its own, or none yet.
+        // Another lane has another bounce buffer, or none yet.
         self.exec.bounced = false;
     }
 
-    /// Nobody answers: retry until `retry_cnt` timeouts have passed (IBA 9.7.6.1.3).
+    /// Retries a request without an answer until `retry_cnt` timeouts have passed (IBA 9.7.6.1.3).
     #[cold]
     pub(crate) fn silence(&mut self) -> Step {
         if self.deadline_passed() { Step::Done(Status::RetryExceeded) } else { Step::Wait(self.exec.next_look()) }
     }
 
-    /// The handshake with the peer process is under way; that is no silence yet.
+    /// Waits for the handshake with the peer process, which is no silence yet.
     #[cold]
     pub(crate) fn connecting(&mut self, reliable: bool) -> Step {
         let now = self.clock();
@@ -164,8 +164,8 @@ impl SendQueue {
         Step::Done(if reliable { Status::RetryExceeded } else { Status::Success })
     }
 
-    /// The responder takes another PSN than the one that it expects for one lost before, or for an old one (IBA 9.7.2):
-    /// either way nothing acknowledges the request.
+    /// Handles a PSN other than the expected one. The responder takes it for a lost or an old request (IBA 9.7.2);
+    /// either way it acknowledges nothing.
     #[cold]
     fn other_psn(&mut self, qp: &QpBase, target: &Responder) -> Step {
         target.release();

@@ -1,23 +1,23 @@
-//! The ring of WQEs of a send queue: what is posted and not done, with its data.
+//! The ring of WQEs of a send queue: posted requests that are not done, with their data.
 
 use crate::error::{Error, Result};
 use crate::qp::sq::wqe::{Data, Queued, SendRequest, UdAddress, UdDest, Wqe};
 use std::ops::{Index, IndexMut};
 use vervain_iba::{QpCap, Sge, send_flags};
 
-/// WQEs by their place in the ring; posted ones are counted for ever, and the counts wrap.
+/// WQEs by their place in the ring. Posted ones are counted for ever, and the counts wrap.
 pub(crate) struct WqeRing {
     wqes: Vec<Wqe>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// Of a UD QP: where each goes.
+    /// Destinations, one per place; empty unless it is a UD QP.
     ud_addresses: Vec<UdAddress>,
     mask: u32,
     cap: QpCap,
     /// First WQE not done, and one past the last posted.
     head: u32,
     tail: u32,
-    /// The tail before the batch in hand, and whether nothing waited then.
+    /// The tail before the current batch, and true if no request waited then.
     batch: u32,
     was_empty: bool,
 }
@@ -39,7 +39,7 @@ impl IndexMut<usize> for WqeRing {
 }
 
 impl WqeRing {
-    /// A ring for the send queue of a QP of these sizes, of a UD QP or not.
+    /// A ring for the send queue of a QP of these sizes. `is_ud`: it has room for destinations.
     pub(crate) fn new(cap: QpCap, is_ud: bool) -> WqeRing {
         let slots = cap.max_send_wr.max(1).next_power_of_two();
         let mut wqes = Vec::new();
@@ -75,18 +75,18 @@ impl WqeRing {
         self.head
     }
 
-    /// One past the last that was posted.
+    /// One past the last WQE that was posted.
     #[inline(always)]
     pub(crate) fn tail(&self) -> u32 {
         self.tail
     }
 
-    /// How many wait.
+    /// The number of WQEs that wait.
     pub(crate) fn waiting(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// Whether none waits.
+    /// Returns true if none waits.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.head == self.tail
@@ -98,18 +98,18 @@ impl WqeRing {
         (n.wrapping_sub(self.head) < self.waiting()).then(|| &self.wqes[self.place(n)])
     }
 
-    /// How many more may be posted when the program has polled the completions of `freed` WQEs.
+    /// The number of WQEs that may be posted when the program has polled the completions of `freed` WQEs.
     #[inline]
     pub(crate) fn room(&self, freed: u32) -> u32 {
         self.cap.max_send_wr.saturating_sub(self.tail.wrapping_sub(freed))
     }
 
-    /// Requests that it holds at most.
+    /// The number of requests that it can hold.
     pub(crate) fn max_wr(&self) -> u32 {
         self.cap.max_send_wr
     }
 
-    /// Pieces that a request may have.
+    /// The number of scatter/gather elements that a request may have.
     pub(crate) fn max_sge(&self) -> u32 {
         self.cap.max_send_sge
     }
@@ -122,13 +122,13 @@ impl WqeRing {
 
     // ---- posting ---------------------------------------------------------------------------------------------------
 
-    /// The WQE at the tail is posted.
+    /// Counts the WQE at the tail as posted.
     #[inline(always)]
     pub(crate) fn posted(&mut self) {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// A request that was carried out without becoming a WQE: it counts as posted and done. The new tail.
+    /// Counts a request that was carried out without becoming a WQE as posted and done. Returns the new tail.
     #[inline(always)]
     pub(crate) fn pass(&mut self) -> u32 {
         let tail = self.tail.wrapping_add(1);
@@ -136,37 +136,37 @@ impl WqeRing {
         tail
     }
 
-    /// The WQE at the head is done.
+    /// Counts the WQE at the head as done.
     #[inline(always)]
     pub(crate) fn done(&mut self) {
         self.head = self.head.wrapping_add(1);
     }
 
-    /// Back to the state after creation.
+    /// Returns to the state after creation.
     pub(crate) fn reset(&mut self) {
         self.wqes.iter_mut().for_each(|w| w.bind = None);
         (self.head, self.tail) = (0, 0);
     }
 
-    /// Remembers where a batch begins.
+    /// Remembers the beginning of a batch.
     pub(crate) fn begin_batch(&mut self) {
         self.batch = self.tail;
         self.was_empty = self.is_empty();
     }
 
-    /// Whether the batch is still empty.
+    /// Returns true if the batch is still empty.
     #[inline]
     pub(crate) fn nothing_pushed(&self) -> bool {
         self.batch == self.tail
     }
 
-    /// Whether nothing waited before the batch: only then is it begun at once (DESIGN decision 1).
+    /// Returns true if no request waited before the batch: only then is it begun at once (DESIGN decision 1).
     #[inline]
     pub(crate) fn batch_is_first(&self) -> bool {
         self.was_empty
     }
 
-    /// Forgets what was pushed since the batch began.
+    /// Drops the requests pushed since the batch began.
     pub(crate) fn abort_batch(&mut self) {
         self.tail = self.batch;
     }
@@ -178,12 +178,12 @@ impl WqeRing {
         }
     }
 
-    /// Where the datagram at place `i` goes.
+    /// The destination of the datagram at place `i`.
     pub(crate) fn ud_address(&self, i: usize) -> UdAddress {
         self.ud_addresses[i]
     }
 
-    /// WQE `i` for the fast path, if it has one piece of data at most.
+    /// WQE `i` for the fast path, if it has at most one piece of data.
     #[inline]
     pub(crate) fn queued(&self, i: usize) -> Option<Queued<'_>> {
         let wqe = &self.wqes[i];
@@ -199,7 +199,8 @@ impl WqeRing {
         Some(Queued { wqe, flags: wqe.request.flags & !send_flags::INLINE | inline, data })
     }
 
-    /// Keeps the data of `request` at place `i`: how many pieces, whether it is inline, how many bytes in all.
+    /// Keeps the data of `request` at place `i`. Returns the number of scatter/gather elements, true if it is inline,
+    /// and its bytes.
     #[inline(always)]
     pub(crate) fn take_data(&mut self, i: usize, request: &SendRequest<'_>) -> Result<(u32, bool, u64)> {
         match &request.data {
@@ -224,8 +225,9 @@ impl WqeRing {
                 for sge in *sges {
                     let data = match sge.length {
                         0 => &[][..],
-                        // SAFETY: inline data is read from the program's memory now; the program vouches for its address,
-                        // as for any buffer that it passes to a C function (`man ibv_post_send`, IBV_SEND_INLINE).
+                        // SAFETY: inline data is read from the program's memory now; the program vouches for its
+                        // address, as for any buffer that it passes to a C function (`man ibv_post_send`,
+                        // IBV_SEND_INLINE).
                         n => unsafe { std::slice::from_raw_parts(sge.addr as *const u8, n as usize) },
                     };
                     at = self.take_inline(i, at, data)?;
@@ -255,7 +257,7 @@ impl WqeRing {
 
     // ---- local memory ----------------------------------------------------------------------------------------------
 
-    /// The bytes that the WQE at place `i` has inside, if its data was copied when it was posted.
+    /// The inline data of the WQE at place `i`; None if its data is registered memory.
     #[inline(always)]
     pub(crate) fn inline_data(&self, i: usize) -> Option<&[u8]> {
         let start = i * self.cap.max_inline_data as usize;

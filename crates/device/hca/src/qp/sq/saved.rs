@@ -1,4 +1,4 @@
-//! The requests of a send queue that stands still, for an image of it. What was moved of the oldest one is moved again.
+//! The requests of a stopped send queue, for an image of it. The data of the oldest one is moved again from the start.
 
 use crate::error::{Error, Result};
 use crate::mr::Mr;
@@ -16,7 +16,7 @@ use vervain_iba::{AhAttr, Flush, Opcode, Sge};
 pub enum SavedData {
     /// Registered memory.
     Sges(Vec<Sge>),
-    /// What was copied when it was posted.
+    /// Data that was copied when it was posted.
     Inline(Vec<u8>),
 }
 
@@ -37,7 +37,7 @@ pub struct SavedBind {
     pub access: u32,
 }
 
-/// A request that has not completed ([`SendRequest`]). What does not belong to its operation is 0.
+/// A request that has not completed ([`SendRequest`]). Fields that its operation does not use are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct SavedSend {
@@ -57,16 +57,16 @@ pub struct SavedSend {
     pub bind: Option<SavedBind>,
 }
 
-/// How far the oldest request is.
+/// Progress of the oldest request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedProgress {
-    /// It was begun, so that a send queue that drains finishes it (IBA 10.3.1.5).
+    /// True: it was begun, so that a send queue that drains finishes it (IBA 10.3.1.5).
     pub begun: bool,
-    /// It is an atomic that was carried out, and its answer has no place: it is not carried out again.
+    /// True: it is an atomic that was carried out, but its answer could not be stored: it is not carried out again.
     pub unanswered: bool,
 }
 
-/// Objects that requests name, as they were restored.
+/// Restored objects that requests refer to.
 pub trait Restored {
     /// The window with this index of keys.
     fn window(&self, index: u32) -> Option<&Arc<Mw>>;
@@ -76,7 +76,7 @@ pub trait Restored {
 }
 
 impl SendQueue {
-    /// The requests that have not completed, the oldest first.
+    /// The requests that have not completed, the oldest first, and its progress.
     pub(crate) fn save(&self) -> (Vec<SavedSend>, SavedProgress) {
         let count = self.wq.waiting();
         let sends = (0..count).map(|n| self.save_request(self.wq.head().wrapping_add(n))).collect();
@@ -118,7 +118,7 @@ impl SendQueue {
         }
     }
 
-    /// The oldest request is as far as `progress` says.
+    /// Gives the oldest request this progress.
     pub(crate) fn resume(&mut self, progress: SavedProgress) {
         self.exec.resumed = progress.begun && !self.wq.is_empty();
         self.exec.unanswered = progress.unanswered && !self.wq.is_empty();
@@ -126,7 +126,7 @@ impl SendQueue {
 }
 
 impl Qp {
-    /// Posts requests again. The QP is stopped, and its state is one in which they were posted.
+    /// Posts requests again. The QP is stopped, in a state in which they may be posted.
     pub(crate) fn post_again(&self, sends: &[SavedSend], objects: &impl Restored) -> Result<()> {
         for send in sends {
             let lost = || Error::invalid("a request names a memory window or region that is not there");

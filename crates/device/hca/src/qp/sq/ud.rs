@@ -1,8 +1,8 @@
-//! Datagrams (IBA 9.8.3): a send completes when it has left, and arrives or is dropped. It does not wait for anybody: messages to
-//! a process whose handshake is under way, or that a carrier holds back, are kept for a moment, so that the first one does not get
-//! lost and a stopped process does not hold up the others. Programs count on that: UCX uses a buffer again when the peer has answered
-//! what was in it, be it still posted for another time. Only those to a group, and of others more than a few, wait for their carrier
-//! in the send queue.
+//! Datagrams (IBA 9.8.3): a send completes when it has left, and arrives or is dropped. It waits for no peer: messages
+//! to a process whose handshake is under way, or that a carrier holds back, are kept for a moment, so that the first
+//! one is not lost and a stopped process does not hold up the others. Programs rely on that: UCX uses a buffer again
+//! once the peer has answered its message, even if the buffer is still posted for another send. Only messages to a
+//! group, and others beyond a few, wait for their carrier in the send queue.
 
 use crate::arena::layout::{MULTICAST_QPN, slot_of};
 use crate::device::grh::{self, GRH_BYTES};
@@ -24,18 +24,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use vervain_iba::{AhAttr, Nak, Opcode, Status, wc};
 
-/// How long a message is kept for a process that does not answer, at least. For one that lives and has had no CPU it is kept
-/// longer, while no more than [`KEEP_LONGER`] wait: an adapter receives for such a process.
+/// Shortest time that a message is kept for a process that does not answer, in ns. A message to a process that lives
+/// but has had no CPU is kept longer, while at most [`KEEP_LONGER`] wait: an adapter receives for such a process.
 const KEEP_NS: u64 = 1_000_000_000;
-/// Messages kept in all.
+/// The most messages that are kept.
 const KEEP: usize = 1024;
 const KEEP_LONGER: usize = KEEP / 2;
-/// How long a message is kept that its carrier holds back: mostly that says before when it has tried for long enough.
+/// Longest time that a message is kept which its carrier holds back, in ns. Most often the carrier gives up earlier.
 const KEEP_FOR_CARRIER_NS: u64 = 4_000_000_000;
-/// Messages kept beyond which those for carriers wait in the send queue.
+/// The number of kept messages from which on those for carriers wait in the send queue.
 const KEEP_FOR_CARRIER: usize = 64;
 const LOOK_NS: u64 = 100_000;
-/// How soon a stopped QP is looked at again, which says so when it goes on, or a process that has had no CPU for long.
+/// Delay before a look at a stopped QP, which announces that it goes on, or at a process that has had no CPU for long,
+/// in ns.
 const LOOK_AT_STOPPED_NS: u64 = 50_000_000;
 
 /// A datagram that leaves by a carrier.
@@ -44,64 +45,64 @@ pub struct Datagram<'a> {
     pub ah: &'a AhAttr,
     /// Destination QP.
     pub qpn: u32,
-    /// Q_Key, as it goes out.
+    /// Q_Key for the packet.
     pub qkey: u32,
-    /// Immediate data, as it lies in memory.
+    /// Immediate data in the byte order of memory.
     pub imm: Option<u32>,
-    /// Asks for a solicited event.
+    /// True: it asks for a solicited event.
     pub solicited: bool,
     /// The payload, valid during the call.
     pub data: &'a Pieces,
 }
 
-/// The carriers, as a UD QP sends by them.
+/// The carriers of a UD QP's datagrams.
 pub(crate) trait DatagramOut: Send + Sync {
-    /// Takes a datagram along; it leaves with the next [`DatagramOut::flush`] of the same thread. A time (CLOCK_MONOTONIC, ns)
-    /// means that the peer has no room for it now: it is to be tried again then.
+    /// Takes a datagram along; it leaves with the next [`DatagramOut::flush`] of the same thread. Some(time)
+    /// (CLOCK_MONOTONIC, ns): the peer has no room for it now; it is to be tried again then.
     fn send(&self, route: Route, datagram: &Datagram<'_>) -> Option<u64>;
 
-    /// Sends what this thread has left to be sent.
+    /// Sends the datagrams that this thread has queued.
     fn flush(&self);
 }
 
-/// Where a UD QP has sent to, and what waits to be sent.
+/// The peers that a UD QP has sent to, and the messages that wait to be sent.
 #[derive(Default)]
 pub(crate) struct UdPeers {
     known: HashMap<u32, Responder>,
     waiting: VecDeque<Kept>,
-    /// Packets were made that have not been sent.
+    /// True: packets were queued that have not been sent.
     left: bool,
-    /// All that wait are for QPs that are stopped, or for processes that have had no CPU for [`KEEP_NS`].
+    /// True: all messages wait for QPs that are stopped, or for processes that have had no CPU for [`KEEP_NS`].
     all_stand: bool,
 }
 
 struct Kept {
     to: UdAddress,
     message: Message,
-    /// For its carrier; else for memory, as to a member of a group that is reached both ways.
+    /// True: for its carrier. Else for memory, also to a member of a group that is reached both ways.
     is_carried: bool,
-    /// By the clock of the QP.
+    /// The time until which it is kept, in ns of the QP's clock.
     until: u64,
 }
 
-/// What became of a message on its way.
+/// The outcome of a delivery.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     /// It has arrived, or is lost.
     Over,
-    /// The way there is not known yet, or closed for a moment.
+    /// The way to the QP is not known yet, or closed for a moment.
     Later,
-    /// The QP there is stopped.
+    /// The QP is stopped.
     Stopped,
 }
 
-/// A QP that took none of what waits for it: the oldest goes first.
+/// A QP that took none of its waiting messages: the oldest goes first.
 struct Blocked {
     qpn: u32,
     delivery: Delivery,
-    /// The oldest has waited for [`KEEP_NS`].
+    /// True: the oldest has waited for [`KEEP_NS`].
     is_overdue: bool,
-    /// Although it has.
+    /// True: the oldest is kept, overdue or not.
     stays: bool,
 }
 
@@ -131,20 +132,20 @@ impl UdPeers {
         self.known.values().for_each(f);
     }
 
-    /// Forgets everybody; whether anybody was known.
+    /// Forgets all peers. Returns true if any was known.
     pub(crate) fn disconnect(&mut self) -> bool {
         self.waiting.clear();
         !std::mem::take(&mut self.known).is_empty()
     }
 
-    /// Whether a message to QP `qpn` waits, which others must not overtake.
+    /// Returns true if a message to QP `qpn` waits, which others must not overtake.
     fn waits_for(&self, qpn: u32) -> bool {
         self.waiting.iter().any(|kept| kept.to.qpn == qpn)
     }
 }
 
 impl SendQueue {
-    /// The datagram at the head.
+    /// Sends the datagram at the head.
     pub(crate) fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
         let total = self.wq[i].request.length;
         if total > u64::from(self.params.mtu_bytes) {
@@ -154,7 +155,7 @@ impl SendQueue {
         if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
             return Step::Done(status);
         }
-        // Before anybody's receive is taken for it.
+        // Checked before a receive is taken for it.
         if !pieces.are_readable() {
             return Step::Done(Status::LocalProtection);
         }
@@ -169,7 +170,7 @@ impl SendQueue {
             if let Some(until) = held_back_until {
                 let is_full = |peers: &UdPeers| peers.waiting.len() >= KEEP_FOR_CARRIER;
                 if to.qpn == MULTICAST_QPN || self.path.datagrams().is_none_or(is_full) {
-                    // What the peer makes room for is what has left.
+                    // The peer makes room only for datagrams that have left.
                     self.flush_datagrams();
                     return Step::Wait(until);
                 }
@@ -183,7 +184,7 @@ impl SendQueue {
         };
         for qpn in members {
             let to = UdAddress { qpn, ..to };
-            // Those that wait go first, or messages to one peer would change places.
+            // Waiting messages go first, or messages to one peer would change places.
             let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(qpn));
             let later = waits || self.deliver(qp, &to, &pieces, imm, solicited) != Delivery::Over;
             if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
@@ -217,7 +218,7 @@ impl SendQueue {
         Step::Done(Status::Success)
     }
 
-    /// Gives a message to its carrier. A time if it is to be tried again then.
+    /// Gives a message to its carrier. Some(time) (CLOCK_MONOTONIC, ns) if it is to be tried again then.
     fn carry(&mut self, to: &UdAddress, data: &Pieces, imm: Option<u32>, solicited: bool) -> Option<u64> {
         let datagram = Datagram { ah: &to.ah, qpn: to.qpn, qkey: self.qkey(to), imm, solicited, data };
         let held_back_until = self.carriers().and_then(|out| out.send(to.route, &datagram));
@@ -236,7 +237,7 @@ impl SendQueue {
         self.datagram_out.as_ref().and_then(Weak::upgrade)
     }
 
-    /// Sends the packets that this call has made.
+    /// Sends the packets that this call has queued.
     pub(crate) fn flush_datagrams(&mut self) {
         let left = self.path.datagrams_mut().is_some_and(|peers| std::mem::take(&mut peers.left));
         if let Some(out) = self.carriers().filter(|_| left) {
@@ -244,20 +245,20 @@ impl SendQueue {
         }
     }
 
-    /// Whether a datagram waits for a process that may answer soon.
+    /// Returns true if a datagram waits for a process that may answer soon.
     pub(crate) fn keeps_datagrams(&self) -> bool {
         self.path.datagrams().is_some_and(|peers| !peers.waiting.is_empty() && !peers.all_stand)
     }
 
-    /// Whether the process of QP `qpn`, which does not answer, is known to live.
+    /// Returns true if the process of QP `qpn`, which does not answer, is known to live.
     #[cold]
     fn lives(&self, qpn: u32) -> bool {
-        // The death of one that was reached once is silence, which is not waited for.
+        // A peer that was reached once and has died is silent, so its messages are not kept.
         self.path.datagrams().is_some_and(|peers| peers.known.contains_key(&qpn))
             || self.process.rendezvous.is_slow(slot_of(qpn))
     }
 
-    /// Tries again what waits.
+    /// Tries to send the waiting messages again.
     pub(crate) fn flush_stash(&mut self, qp: &QpBase) {
         let mut blocked: Vec<Blocked> = Vec::new();
         let mut moves = false;
@@ -280,7 +281,7 @@ impl SendQueue {
                 continue;
             }
             if delivery == Delivery::Stopped {
-                // It stands as long as that QP does.
+                // It is kept as long as that QP is stopped.
                 kept.until = self.clock() + KEEP_NS;
             }
             let is_overdue = self.clock() >= kept.until;
@@ -301,7 +302,7 @@ impl SendQueue {
         self.wake_peers();
     }
 
-    /// Gives a message to a QP that is reached by memory.
+    /// Delivers a message to a QP that memory reaches.
     fn deliver(&mut self, qp: &QpBase, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> Delivery {
         let qkey = self.qkey(to);
         let Some(peers) = self.path.datagrams_mut() else { return Delivery::Over };
@@ -347,7 +348,7 @@ impl SendQueue {
             Ok(Ok(Outcome::Later)) | Err(Barred::Paused) => return Delivery::Later,
             Err(Barred::Stopped) => {
                 if target.is_over(self.process) {
-                    // It is looked for anew.
+                    // The next try looks for it anew.
                     target.release();
                     peers.known.remove(&to.qpn);
                 }
@@ -357,7 +358,7 @@ impl SendQueue {
                 target.release();
                 peers.known.remove(&to.qpn);
             }
-            // Dropped: no receive, wrong Q_Key, or memory that was not there.
+            // Dropped: no receive, a wrong Q_Key, or memory that is not mapped.
             Ok(Err(nak)) => {
                 let has_no_receive = matches!(nak, Nak::ReceiverNotReady(_));
                 qp.tally.add(Word::OutOfBuffer, u64::from(has_no_receive));

@@ -1,4 +1,4 @@
-//! Send work: what the program posts ([`SendRequest`]) and what the send queue keeps of it.
+//! Send work: the request that the program posts ([`SendRequest`]), and the send queue's copy of it.
 
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
@@ -25,7 +25,7 @@ pub struct SendRequest<'a> {
     pub compare_add: u64,
     /// Swap value.
     pub swap: u64,
-    /// The payload, or where the answer goes.
+    /// The payload, or the memory for the answer.
     pub data: Data<'a>,
     /// Destination (UD).
     pub ud: Option<UdDest<'a>>,
@@ -33,14 +33,14 @@ pub struct SendRequest<'a> {
     pub srqn: u32,
     /// Window to bind.
     pub bind: Option<Bind<'a>>,
-    /// What to flush.
+    /// Placement and extent of a flush.
     pub flush: Flush,
 }
 
 /// A request's payload.
 #[derive(Default)]
 pub enum Data<'a> {
-    /// Nothing.
+    /// No payload.
     #[default]
     None,
     /// Registered memory.
@@ -65,7 +65,7 @@ pub struct Bind<'a> {
     pub mw: &'a Arc<Mw>,
     /// Its new key.
     pub new_rkey: u32,
-    /// The region under it; none unbinds.
+    /// The region under it; None unbinds.
     pub mr: Option<&'a Arc<Mr>>,
     /// First address.
     pub addr: u64,
@@ -75,18 +75,18 @@ pub struct Bind<'a> {
     pub access: u32,
 }
 
-/// A posted request. What does not belong to its operation is left from an earlier one.
+/// A posted request. Fields that its operation does not use are left from an earlier one.
 #[derive(Default)]
 pub(crate) struct Wqe {
     /// The program's cookie.
     pub wr_id: u64,
-    /// What it asks of the peer.
+    /// The request to the peer.
     pub request: Request,
-    /// Pieces of its data.
+    /// Scatter/gather elements of its data.
     pub num_sge: u32,
-    /// Its data was copied when it was posted.
+    /// True: its data was copied when it was posted.
     pub is_inline: bool,
-    /// What it binds.
+    /// The bind of a window, if it is one.
     pub bind: Option<Box<BindWork>>,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct UdAddress {
     pub qkey: u32,
 }
 
-/// A work request as the program laid it out; each part is read when it is needed.
+/// A work request in the program's own layout; each part is read when it is needed.
 pub trait WorkRequest {
     /// The program's cookie.
     fn wr_id(&self) -> u64;
@@ -141,7 +141,7 @@ pub trait WorkRequest {
 /// A WQE with at most one piece of data, as the fast path reads it.
 pub(crate) struct Queued<'a> {
     pub wqe: &'a Wqe,
-    /// Those of the request, with `IBV_SEND_INLINE` as it is kept.
+    /// Flags of the request; `IBV_SEND_INLINE` if the queue has a copy of the data.
     pub flags: u32,
     pub data: Sge,
 }
