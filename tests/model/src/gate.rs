@@ -89,7 +89,7 @@ impl Target {
         gate::is_open(self.lane, self.qp, self.switch).then_some(mark)
     }
 
-    /// The short way of a request, which names the memory before the mark.
+    /// The fast path of a request, which names the memory before the mark.
     fn write_at_once(&self, region: &Region) {
         gate::name(self.lane, region.key, region.place);
         if let Some(_mark) = self.enter() {

@@ -146,11 +146,11 @@ fn the_fast_path_is_closed_while_a_carrier_has_the_messages_and_open_after_a_res
         connect(&qp, ELSEWHERE);
         for opcode in [Opcode::Write, Opcode::Send, Opcode::SendImm, Opcode::Read, Opcode::FetchAdd] {
             let taken = qp.post_send(|poster| {
-                poster.short(opcode, &work) || opcode != Opcode::Write && poster.short_other(opcode, &work)
+                poster.fast(opcode, &work) || opcode != Opcode::Write && poster.fast_other(opcode, &work)
             });
             assert_eq!((taken, work.reads.get()), (false, 0), "{opcode:?}");
         }
-        assert!(!qp.post_send(|poster| poster.short_write(&work)) && work.reads.get() == 0);
+        assert!(!qp.post_send(|poster| poster.fast_write(&work)) && work.reads.get() == 0);
         qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
 
         connect(&qp, own);
@@ -160,8 +160,8 @@ fn the_fast_path_is_closed_while_a_carrier_has_the_messages_and_open_after_a_res
         let first = SendRequest { flags, opcode: Opcode::Write, remote_addr, rkey, ..SendRequest::default() };
         qp.post_send(|poster| poster.push(&SendRequest { data: Data::Sges(&[data]), ..first })).unwrap();
         assert_eq!(poll(&cq, 1)[0].status, Status::Success.to_verbs());
-        assert!(qp.post_send(|poster| poster.short_write(&work)) && work.reads.get() > 0);
-        assert!(qp.post_send(|poster| poster.short(Opcode::Read, &work)));
+        assert!(qp.post_send(|poster| poster.fast_write(&work)) && work.reads.get() > 0);
+        assert!(qp.post_send(|poster| poster.fast(Opcode::Read, &work)));
         assert_eq!(poll(&cq, 2).iter().map(|c| c.status).collect::<Vec<_>>(), [Status::Success.to_verbs(); 2]);
         qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
         work.reads.set(0);

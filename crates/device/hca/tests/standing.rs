@@ -313,7 +313,7 @@ fn a_stopped_peer_is_no_silent_peer_and_does_nothing() {
     // Nor at once, when nothing waits before it.
     let data = Sge { addr: memory[0].as_ptr() as u64, length: 8, lkey: mine.lkey() };
     let now = Write { data, remote: (memory[1].as_ptr() as u64, theirs.rkey()) };
-    let at_once = || from.post_send(|poster| poster.short(Opcode::Write, &now));
+    let at_once = || from.post_send(|poster| poster.fast(Opcode::Write, &now));
     memory[0].store(5, Ordering::Relaxed);
     for stopped in [&here, &there] {
         stopped.context.stop(None).unwrap();

@@ -1,4 +1,4 @@
-//! Where the short way of a request meets the long one, errors, and CQs that begin to count: looped QPs of one process.
+//! The fast path of a request beside the long way, errors, and CQs that begin to count: looped QPs of one process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +100,7 @@ impl WorkRequest for One {
     }
 }
 
-/// As `ibv_post_send` does: the short way if there is one.
+/// As `ibv_post_send` does: the fast path if there is one.
 fn post(qp: &Qp, opcode: Opcode, one: &One) -> Result<(), vervain_hca::Error> {
     let sges = [one.data];
     let request = SendRequest {
@@ -112,7 +112,7 @@ fn post(qp: &Qp, opcode: Opcode, one: &One) -> Result<(), vervain_hca::Error> {
         data: Data::Sges(&sges),
         ..SendRequest::default()
     };
-    qp.post_send(|p| if p.short(opcode, one) { Ok(()) } else { p.push(&request) })
+    qp.post_send(|p| if p.fast(opcode, one) { Ok(()) } else { p.push(&request) })
 }
 
 #[test]

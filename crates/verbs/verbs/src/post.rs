@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let is_ud = (*qp).qp_type == IBV_QPT_UD;
         let posted = hca_qp(qp).post_send(|poster| {
             while let Some(wr) = next.as_ref() {
-                if !short(poster, wr) {
+                if !fast(poster, wr) {
                     push(poster, wr, is_ud)?;
                 }
                 next = wr.next;
@@ -90,20 +90,20 @@ impl hca::WorkRequest for Posted<'_> {
 
 /// Carries out a request with one piece of data at once, if the device model can; most can.
 #[inline(always)]
-fn short(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
+fn fast(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     if wr.num_sge != 0 && (wr.num_sge != 1 || wr.sg_list.is_null()) {
-        return short_of_pieces(poster, wr);
+        return fast_pieces(poster, wr);
     }
     if wr.opcode == IBV_WR_RDMA_WRITE {
-        return poster.short_write(&Posted(wr));
+        return poster.fast_write(&Posted(wr));
     }
-    short_other(poster, wr)
+    fast_other(poster, wr)
 }
 
 /// [`short`] for what is not a Write, out of the way of Writes.
 #[inline(never)]
-fn short_other(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
-    Opcode::from_verbs(wr.opcode).is_some_and(|opcode| poster.short_other(opcode, &Posted(wr)))
+fn fast_other(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
+    Opcode::from_verbs(wr.opcode).is_some_and(|opcode| poster.fast_other(opcode, &Posted(wr)))
 }
 
 /// The most inline bytes that are gathered from several pieces for that.
@@ -111,7 +111,7 @@ const GATHERED: usize = 256;
 
 /// [`short`] for inline data in several pieces, such as UCX's headers and what follows them.
 #[inline(never)]
-fn short_of_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
+fn fast_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     let Some(opcode) = Opcode::from_verbs(wr.opcode).filter(|_| wr.send_flags & IBV_SEND_INLINE != 0) else {
         return false;
     };
@@ -130,7 +130,7 @@ fn short_of_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
         length += room.len();
     }
     let data = Sge { addr: bytes.as_ptr() as u64, length: length as u32, lkey: 0 };
-    poster.short(opcode, &Gathered(Posted(wr), data))
+    poster.fast(opcode, &Gathered(Posted(wr), data))
 }
 
 /// A C work request whose data was gathered.

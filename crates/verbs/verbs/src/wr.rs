@@ -209,7 +209,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     unsafe {
         let (state, batch) = batch(qp);
         let one_piece = !matches!(batch.data, DataKind::Sges);
-        if batch.building && batch.error == 0 && one_piece && state.hca.wr_complete_short(batch.request.opcode, batch) {
+        if batch.building && batch.error == 0 && one_piece && state.hca.wr_complete_fast(batch.request.opcode, batch) {
             return 0;
         }
         batch.flush(state);

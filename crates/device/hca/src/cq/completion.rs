@@ -106,7 +106,7 @@ impl Source {
 
 /// Makes the completion before `next` of a ring visible, and findable by the owner of `cq`. The caller is the ring's
 /// only producer. True when the CQ asks for more ([`watched`]). `full` says that the owner does not use heavy barriers;
-/// it is read where it is needed, for a register of the short way that it would take before.
+/// it is read where it is needed, for a register of the fast path that it would take before.
 #[inline(always)]
 pub(crate) fn publish(
     cq: &CqShared,

@@ -38,7 +38,7 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Read again rather than kept, which would take a register of the short way.
+        // Read again rather than kept, which would take a register of the fast path.
         let gate = self.lane.gate.load(Ordering::Relaxed);
         self.lane.gate.store(gate.wrapping_add(1), Ordering::Release);
     }

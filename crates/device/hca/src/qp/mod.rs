@@ -418,7 +418,7 @@ impl Qp {
     /// Carries out a batch of one request at once and ends the batch. Returns false, with the batch still open, if the
     /// request has to be pushed.
     #[inline]
-    pub fn wr_complete_short(&self, opcode: Opcode, work: &impl WorkRequest) -> bool {
+    pub fn wr_complete_fast(&self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         // SAFETY: this thread holds the lock since `wr_start`; the reference ends before the lock does.
         let sq = unsafe { &mut self.sends.held().sq };
         let done = sq.nothing_pushed() && sq.post_fast(&self.base, opcode, work);
@@ -681,19 +681,19 @@ pub struct Poster<'a> {
 impl Poster<'_> {
     /// Carries out a request at once. Returns false if it has to be pushed.
     #[inline(always)]
-    pub fn short(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
+    pub fn fast(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         self.sq.post_fast(&self.qp.base, opcode, work)
     }
 
     /// [`Poster::short`] for a Write.
     #[inline(always)]
-    pub fn short_write(&mut self, work: &impl WorkRequest) -> bool {
+    pub fn fast_write(&mut self, work: &impl WorkRequest) -> bool {
         self.sq.post_fast_write(&self.qp.base, work)
     }
 
     /// [`Poster::short`] for any other request than a Write.
     #[inline(always)]
-    pub fn short_other(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
+    pub fn fast_other(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         self.sq.post_fast_other(&self.qp.base, opcode, work)
     }
 

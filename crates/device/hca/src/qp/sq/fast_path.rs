@@ -1,4 +1,4 @@
-//! The short way of a request that is posted while no other waits, for one peer, with one piece of local memory, and
+//! The fast path of a request that is posted while no other waits, for one peer, with one piece of local memory, and
 //! mapped at both ends. It is carried out from the program's own work request, without becoming a WQE. Any other
 //! request, and one that is refused, has had no effect here and takes the long way (`qp::sq`, `requester`), which
 //! begins anew and finds the reason; a receive that was claimed is kept for it. A QP whose messages a carrier has takes
@@ -19,7 +19,7 @@ use crate::rq::Receipt;
 use std::sync::atomic::{Ordering, fence};
 use vervain_iba::{Opcode, QpState, QpType, Sge, Status, access, send_flags, wc};
 
-/// The most bytes that one call moves the short way.
+/// The most bytes that one call moves on the fast path.
 const FAST_MAX_BYTES: u32 = DIRECT_CHUNK as u32;
 
 /// The receive that a message fills at its peer.
@@ -96,7 +96,7 @@ impl FastPath {
     }
 }
 
-/// Operations that have a short way on a service, one bit for each opcode.
+/// Operations that have a fast path on a service, one bit for each opcode.
 fn fast_opcodes(qp_type: QpType) -> u32 {
     use Opcode::*;
     let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
@@ -147,12 +147,12 @@ impl SendQueue {
     fn post_write(&mut self, qp: &QpBase, w: &impl WorkRequest) -> bool {
         let data = w.data();
         self.fast.note_store();
-        let done = match self.begin_short(qp, &data, Some(w.remote())) {
+        let done = match self.begin_fast(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.write(target, w, &data),
             Some(_) => None,
             None => return false,
         };
-        self.end_short(qp, w, Opcode::Write, data.length, done)
+        self.end_fast(qp, w, Opcode::Write, data.length, done)
     }
 
     #[inline(always)]
@@ -173,12 +173,12 @@ impl SendQueue {
     fn post_read(&mut self, qp: &QpBase, w: &impl WorkRequest) -> bool {
         let data = w.data();
         self.fast.show_stores();
-        let done = match self.begin_short(qp, &data, Some(w.remote())) {
+        let done = match self.begin_fast(qp, &data, Some(w.remote())) {
             Some((sq, target, Some(_mark))) => sq.read(target, w, &data),
             Some(_) => None,
             None => return false,
         };
-        self.end_short(qp, w, Opcode::Read, data.length, done)
+        self.end_fast(qp, w, Opcode::Read, data.length, done)
     }
 
     #[inline(always)]
@@ -199,7 +199,7 @@ impl SendQueue {
         let data = w.data();
         let mut unanswered = false;
         let (addr, rkey, ..) = w.atomic();
-        let done = match self.begin_short(qp, &data, Some((addr, rkey))) {
+        let done = match self.begin_fast(qp, &data, Some((addr, rkey))) {
             Some((sq, target, Some(_mark))) => {
                 sq.atomic(target, w, &data, opcode == Opcode::CompareSwap, &mut unanswered)
             }
@@ -209,7 +209,7 @@ impl SendQueue {
         if unanswered {
             self.exec.unanswered = true;
         }
-        self.end_short(qp, w, opcode, data.length, done)
+        self.end_fast(qp, w, opcode, data.length, done)
     }
 
     /// `unanswered` becomes true if the word was changed, but the answer could not be stored: the atomic must not be
@@ -245,7 +245,7 @@ impl SendQueue {
         let data = w.data();
         self.fast.note_store();
         let mut receive = Receive::default();
-        let done = match self.begin_short(qp, &data, None) {
+        let done = match self.begin_fast(qp, &data, None) {
             Some((sq, target, Some(_mark))) => {
                 sq.message(target, qp, w, &data, opcode == Opcode::SendImm, &mut receive)
             }
@@ -255,7 +255,7 @@ impl SendQueue {
         if done.is_none() && receive.claimed.is_some() {
             self.exec.claimed = receive.claimed;
         }
-        let is_done = self.end_short(qp, w, opcode, data.length, done);
+        let is_done = self.end_fast(qp, w, opcode, data.length, done);
         if let Some(call) = receive.wake_call {
             call.make();
         }
@@ -341,7 +341,7 @@ impl SendQueue {
     /// Carries out WQE `i` at the head of the queue, which was posted in a list. Returns true if it is done and may
     /// complete.
     #[inline]
-    pub(crate) fn advance_short(&mut self, qp: &QpBase, i: usize) -> bool {
+    pub(crate) fn advance_fast(&mut self, qp: &QpBase, i: usize) -> bool {
         let opcode = self.wq[i].request.opcode;
         if self.fast.opcodes >> opcode as u32 & 1 == 0 || self.exec.begun() || self.exec.claimed.is_some() {
             return false;
@@ -379,13 +379,13 @@ impl SendQueue {
         done.is_some()
     }
 
-    // ---- what all short ways share ---------------------------------------------------------------------------------
+    // ---- what all fast paths share ---------------------------------------------------------------------------------
 
     /// Marks the send queue as executing and the initiator as in flight, by one barrier for both. None, without a mark,
-    /// if the request cannot take the short way; without [`InFlight`] if the target or this process is closed.
+    /// if the request cannot take the fast path; without [`InFlight`] if the target or this process is closed.
     /// `remote`: address and key of an RDMA operation.
     #[inline(always)]
-    fn begin_short(
+    fn begin_fast(
         &mut self,
         qp: &QpBase,
         data: &Sge,
@@ -410,7 +410,7 @@ impl SendQueue {
         Some((this, target, mark.filter(|_| open)))
     }
 
-    /// Opens the short way while no request waits, for as many requests as the queue has room.
+    /// Opens the fast path while no request waits, for as many requests as the queue has room.
     #[inline(never)]
     fn find_room(&mut self) -> bool {
         if self.wq.is_empty() {
@@ -422,9 +422,9 @@ impl SendQueue {
     /// Publishes the completion of a request if it is `done`, with the bytes that it fetched, and ends the mark. A CQ
     /// that begins to count waits for the mark, and finds each completion either published and counted, or neither.
     #[inline(always)]
-    fn end_short(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
+    fn end_fast(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode, length: u32, done: Option<u32>) -> bool {
         if let Some(fetched) = done {
-            self.complete_short(qp, w, opcode, length, fetched);
+            self.complete_fast(qp, w, opcode, length, fetched);
         }
         let executing = qp.marks.executing.load(Ordering::Relaxed);
         qp.marks.executing.store(executing + 1, Ordering::Release);
@@ -432,7 +432,7 @@ impl SendQueue {
     }
 
     #[inline(always)]
-    fn complete_short(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
+    fn complete_fast(&mut self, qp: &QpBase, w: &impl WorkRequest, opcode: Opcode, length: u32, fetched: u32) {
         self.fast.left -= length;
         self.fast.room -= 1;
         let tail = self.wq.pass();

@@ -196,7 +196,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Begins a call of the program, which may move [`fast_path`]'s limit of bytes the short way.
+    /// Begins a call of the program, which may move [`fast_path`]'s limit of bytes on the fast path.
     #[inline(always)]
     pub(crate) fn begin_call(&mut self) {
         self.fast.begin_call();
@@ -256,7 +256,7 @@ impl SendQueue {
                 return Progress::More;
             }
             let i = self.wq.place(self.wq.head());
-            if self.advance_short(qp, i) {
+            if self.advance_fast(qp, i) {
                 budget = budget.saturating_sub(self.wq[i].request.length);
                 self.finish(qp, Status::Success);
                 continue;
