@@ -52,8 +52,9 @@ impl KeyUse<'_> {
         let Some(entry) = entry else {
             return Some(format!("{name} {key:#x} is not registered{place}"));
         };
-        if entry.access.load(Ordering::Relaxed) & need != need {
-            return Some(format!("the MR of {name} {key:#x} lacks {}", right(need)));
+        let missing = need & !entry.access.load(Ordering::Relaxed);
+        if missing != 0 {
+            return Some(format!("the MR of {name} {key:#x} lacks {}", right(missing)));
         }
         if entry.flags() & KEY_NULL == 0 && entry.offset(addr, len).is_none() {
             let (start, size) = (entry.iova.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed));
@@ -69,9 +70,13 @@ impl KeyUse<'_> {
     }
 }
 
-/// The name of a right.
+/// Both placements of a Flush.
+const FLUSH: u32 = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
+
+/// The name of a right, or of the two that a Flush may take.
 fn right(need: u32) -> &'static str {
     match need {
+        FLUSH => "IBV_ACCESS_FLUSH_GLOBAL and IBV_ACCESS_FLUSH_PERSISTENT",
         access::LOCAL_WRITE => "IBV_ACCESS_LOCAL_WRITE",
         access::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
         access::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
@@ -180,8 +185,9 @@ pub(crate) fn why(qp: &QpShared, keys: &[KeyEntry], pd: u32, told: End) -> Optio
     if need == access::REMOTE_ATOMIC && !addr.is_multiple_of(8) {
         return Some(format!("an atomic's address is a multiple of 8, {addr:#x} is not"));
     }
-    if qp.access.load(Ordering::Relaxed) & need != need {
-        return Some(format!("{qp_is} lacks {} in its qp_access_flags", right(need)));
+    let missing = need & !qp.access.load(Ordering::Relaxed);
+    if missing != 0 {
+        return Some(format!("{qp_is} lacks {} in its qp_access_flags", right(missing)));
     }
     let used = KeyUse { name: "rkey", key, addr, len, need, pd, qp: qp_is, place: at_the_peer };
     Some(used.fault(keys).unwrap_or_else(|| format!("the window or MR of rkey {key:#x} does not allow it")))
@@ -236,5 +242,8 @@ mod tests {
         );
         assert_eq!(fault(KeyUse { pd: 2, ..good }), "the MR of lkey 0x107 is of another protection domain than the QP");
         assert_eq!(good.fault(&keys(0)).unwrap(), "the MR of lkey 0x107 lacks IBV_ACCESS_LOCAL_WRITE");
+        let flush = |access| KeyUse { need: FLUSH, ..good }.fault(&keys(access)).unwrap_or_default();
+        assert_eq!(flush(access::FLUSH_GLOBAL), "the MR of lkey 0x107 lacks IBV_ACCESS_FLUSH_PERSISTENT");
+        assert_eq!(flush(0), "the MR of lkey 0x107 lacks IBV_ACCESS_FLUSH_GLOBAL and IBV_ACCESS_FLUSH_PERSISTENT");
     }
 }

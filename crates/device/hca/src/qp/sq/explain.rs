@@ -25,7 +25,7 @@ impl SendQueue {
             None if status == Status::RetryExceeded => nobody_answers(self.way()),
             None => Cow::Borrowed(in_general(status)),
         };
-        reasons::tell_of_completion(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {}: {why}", status));
+        reasons::tell_of_completion(format_args!("QP {own:#x}, {opcode} to QP {peer:#x}: {status}: {why}"));
     }
 
     /// The way by which the peer is, or would be, reached.
