@@ -92,7 +92,7 @@ rule "what is not answered is not sent again" timers.rs \
 rule "who gives up does not say so" timers.rs \
     'self.refuse(now, id, reason::TIMEOUT, guid_as_ari(guid), [0; 148]);' 'self.idle(id);'
 rule "a DREQ that is not answered leaves no event" timers.rs \
-    'State::DreqSent => self.disconnected(now, id, [0; 224]),' 'State::DreqSent => self.idle(id),'
+    'State::DreqSent => self.disconnected(now, id, [0; 224], false),' 'State::DreqSent => self.idle(id),'
 rule "two deadlines of an identifier" timers.rs \
     'self.deadlines.remove(&(old, id));' ''
 
@@ -150,7 +150,7 @@ rule "a DREQ for another QP ends the connection" receive.rs \
 rule "a DREQ before its RTU is no connection" receive.rs \
     'if state == State::RepSent {' 'if false {'
 rule "a DREQ that crosses another is not answered" receive.rs \
-    'self.tell(Event::Disconnected { conn: id, private_data: [0; 224] });
+    'self.tell(Event::Disconnected { conn: id, private_data: [0; 224], is_certain: true });
                 self.drep(now, id, [0; 224]);' ''
 rule "a DREQ in timewait is not answered" receive.rs \
     'State::Timewait if conn.mad.is_some() => self.answer_again(id),' 'State::Timewait if conn.mad.is_some() => {}'
@@ -164,7 +164,7 @@ rule "who is not there is asked again" receive.rs \
     'self.rejected(id, reason::INVALID_SERVICE_ID);
                     self.idle(id);' ''
 rule "connections with the dead stay" receive.rs \
-    'State::Established | State::DreqSent => self.disconnected(now, id, [0; 224]),' 'State::Established | State::DreqSent => {}'
+    'State::Established | State::DreqSent => self.disconnected(now, id, [0; 224], true),' 'State::Established | State::DreqSent => {}'
 rule "the dead of another host are ours" receive.rs \
     'was_with(conn) && is_there(&conn.path)' 'was_with(conn)'
 

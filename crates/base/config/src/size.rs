@@ -1,6 +1,6 @@
 //! Sizes as users write them in variables, options and plans: one grammar for all but the queue of the fault injector,
-//! whose units are decimal (`crates/fault/src/units.rs`). Nothing here allocates: the preload reads a size inside of
-//! malloc.
+//! whose units are decimal (`crates/protocols/fault/src/units.rs`). Nothing here allocates: the preload reads a size
+//! inside of malloc.
 
 /// Units, in any case: entry N is 1024 to the power of N. `kB`, `MB` and `GB` are refused: they are powers of 1000 to
 /// some and of 1024 to others.

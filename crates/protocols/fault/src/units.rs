@@ -51,8 +51,8 @@ pub(crate) fn rate(text: &str) -> Option<u64> {
 }
 
 /// Bytes: `B`, `kB`, `MB`, `GB`, in powers of 1000 as [`rate`]: queue by rate is the time that a packet waits. Sizes of
-/// memory are in powers of 1024 (`crates/config/src/size.rs`). No unit but `B` is in both grammars, so no text has two
-/// values.
+/// memory are in powers of 1024 (`crates/base/config/src/size.rs`). No unit but `B` is in both grammars, so no text has
+/// two values.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     scaled(text, "B")
 }

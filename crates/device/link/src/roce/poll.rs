@@ -432,8 +432,9 @@ impl EventWait {
     fn begin(poll_state: &Arc<PollState>, process: &'static Process) -> EventWait {
         poll_state.waiters.fetch_add(1, Ordering::SeqCst);
         // The first time, the C library takes the dynamic linker's lock to register the destructor.
-        let _held = (!HAS_WAITED.replace(true)).then(SignalsHeld::begin);
+        let _held = (!HAS_WAITED.get()).then(SignalsHeld::begin);
         CURRENT_WAIT.with(|w| w.0.replace(Some((Arc::clone(poll_state), process))));
+        HAS_WAITED.set(true);
         EventWait
     }
 
