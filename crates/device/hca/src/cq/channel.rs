@@ -8,6 +8,7 @@ use crate::cq::peer_events::write_event;
 use crate::error::{Error, Result};
 use crate::host::cancel::Uncancelled;
 use crate::host::lock::OwnerLock;
+use crate::host::signals::SignalsHeld;
 use crate::process::Process;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -106,6 +107,8 @@ impl CompChannel {
             return;
         }
         // Once more, now that nobody looks for a backlog: who has just read all there was would look for none again.
+        // A post or a poll is under way, and the backlog grows in the allocator.
+        let _held = SignalsHeld::begin();
         let mut cqs = self.cqs.lock();
         if !cqs.backlog.is_empty() || !write_event(self.write.as_raw_fd(), id) {
             cqs.backlog.push_back(id);

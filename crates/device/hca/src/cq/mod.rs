@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::host::clock::hca_clock_ns;
 use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
+use crate::host::signals::SignalsHeld;
 use crate::host::tid;
 use crate::host::yield_policy::{Courtesy, offer_cpu};
 use crate::process::Process;
@@ -215,6 +216,8 @@ impl Cq {
                 self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
                 return;
             }
+            // A post or a poll may be under way.
+            let _held = (q.local.len() == q.local.capacity()).then(SignalsHeld::begin);
             q.local.push_back(completion);
             q.rings.aside = true;
             self.shared.local.store(local + 1, Ordering::Relaxed);
@@ -356,6 +359,7 @@ impl Cq {
 
     /// Moves what the initiator behind `ring` has published into the own queue, so that flushes come after it.
     pub(crate) fn settle(&self, ring: &RecvRing) {
+        let _held = SignalsHeld::begin();
         let mut q = self.queue.lock();
         let n = ring.take(usize::MAX, &mut |c| q.local.push_back(*c));
         q.rings.aside |= n > 0;
@@ -369,6 +373,7 @@ impl Cq {
         if ring.pending() == 0 {
             return;
         }
+        let _held = SignalsHeld::begin();
         let mut q = self.queue.lock();
         q.before_local.retain(|(r, _)| !Arc::ptr_eq(r, ring));
         q.before_local.push((Arc::clone(ring), ring.produced()));

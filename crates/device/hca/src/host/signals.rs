@@ -1,6 +1,7 @@
 //! Signals held off: a handler may end the calling thread (a raw `exit` system call, `pthread_exit`), and a lock of the
-//! C library that the thread has then stays taken for ever. The verbs that programs call again and again take none of
-//! these, but for the allocator's in a registration, and the dynamic linker's where a thread first counts or waits.
+//! C library that the thread has then stays taken for ever. The verbs that programs call beside their traffic hold them
+//! off where they take one: the allocator's in a registration and where a queue grows, the dynamic linker's where a
+//! thread first counts or waits. Others, such as those that create objects, do not.
 
 use core::ffi::c_int;
 use std::cell::Cell;
