@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// Why a window, or a part of it, cannot be had.
+/// A window, or a part of it, could not be provided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     errno: i32,
