@@ -10,7 +10,7 @@ pub struct Error {
     what: String,
 }
 
-/// What every fallible call of this crate returns, but for puts.
+/// Result of every fallible call of this crate but puts.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -22,7 +22,7 @@ impl Error {
         Self::new(libc::EINVAL, what)
     }
 
-    /// What the kernel said to a call.
+    /// The kernel's error for a call; EIO if it has no errno.
     pub(crate) fn of(what: impl fmt::Display, error: impl Into<io::Error>) -> Self {
         let error: io::Error = error.into();
         Self::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {error}"))

@@ -136,7 +136,7 @@ pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder as sysfs has it for an ivshmem device with so much memory.
+    /// A folder like that of sysfs for an ivshmem device with `size` bytes of memory.
     pub(crate) fn device(devices: &Path, address: &str, size: u64) -> PathBuf {
         let folder = devices.join(address);
         fs::create_dir_all(&folder).unwrap();

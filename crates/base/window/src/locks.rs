@@ -124,7 +124,7 @@ pub(crate) struct Locked<'a> {
 }
 
 impl<'a> Locked<'a> {
-    /// Of a byte that is locked already.
+    /// The guard of a byte that is locked already.
     pub(crate) fn of(locks: &'a dyn Kernel, byte: u64) -> Self {
         Locked { locks, byte }
     }
@@ -136,7 +136,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// EBUSY: a lock could not be had in time.
+/// EBUSY: a lock was not free in time.
 pub(crate) fn stuck(what: &str) -> Error {
     Error::new(
         libc::EBUSY,

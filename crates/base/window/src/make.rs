@@ -20,13 +20,12 @@ pub struct Options {
     pub nodes: Option<u32>,
     /// Model of the boards through which nodes put; None: no boards.
     pub peach2: Option<Peach2>,
-    /// Number of this node; None: the node of the calling thread's network namespace, found if there is one kernel
-    /// only.
+    /// Number of this node; None: that of the calling thread's network namespace, if all nodes are of one kernel.
     pub node: Option<u32>,
 }
 
 impl Options {
-    /// What the environment asks for.
+    /// The wishes of the configuration.
     pub fn of(spec: &WindowSpec) -> Options {
         Options { size: spec.size, nodes: None, peach2: spec.peach2, node: spec.node }
     }

@@ -9,7 +9,7 @@ use crate::layout::{GRANULE, PROCESSES};
 pub struct Occupancy {
     /// Nodes that are or were taken, by number.
     pub nodes: Vec<(u32, Processes)>,
-    /// Bytes of this node's region that processes can claim, and how many of them nobody has.
+    /// Bytes of this node's region that processes can claim, and how many of them are free.
     pub room: (u64, u64),
 }
 
