@@ -24,8 +24,7 @@ const IMPL_FILES: usize = 3;
 const CIRCLE: usize = 8;
 
 /// Folders of `crates` with wider comments: lines.
-const WIDE_COMMENTS: &[(&str, usize)] =
-    &[("acp", 4), ("hca/src/qp", 81), ("hca/src/responder", 39), ("iba", 2), ("link", 158), ("window", 103)];
+const WIDE_COMMENTS: &[(&str, usize)] = &[("acp", 4), ("hca/src/qp", 81), ("hca/src/responder", 39), ("iba", 2)];
 
 /// Folders of `crates` whose comments say "As there" or "See there": lines.
 const ELSEWHERE: &[(&str, usize)] = &[];

@@ -83,7 +83,7 @@ impl Layout {
     /// The layout of a window of `nodes` nodes in at most `size` bytes.
     ///
     /// # Errors
-    /// EINVAL: 0 nodes or more than [`MAX_NODES`]; more than [`MAX_SIZE`] bytes, or too few for a granule to be claimed.
+    /// EINVAL: 0 nodes or more than [`MAX_NODES`]; more than [`MAX_SIZE`] bytes, or too few for one granule to claim.
     pub fn new(nodes: u32, size: u64) -> Result<Layout> {
         check_nodes(nodes)?;
         let region_len = size.saturating_sub(HEADER) / u64::from(nodes) / GRANULE * GRANULE;

@@ -1,4 +1,5 @@
-//! Locks by an open file description (F_OFD_SETLK of fcntl(2)): the kernel takes them back when its last descriptor is closed.
+//! Locks by an open file description (F_OFD_SETLK of fcntl(2)). The kernel releases them when its last descriptor is
+//! closed.
 //!
 //! Descriptors, those of forked children included, and mappings keep a description alive, and so its locks. Hence locks
 //! are taken by a description of their own, by which nothing is mapped, and a forked child closes its descriptor at

@@ -1,4 +1,4 @@
-//! Reasons for warnings that come again with each peer. The first one of a process is a warning; the others are at info.
+//! Reasons for warnings that recur with each peer. The first of a process is a warning; later ones are at level info.
 
 use log::Level;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! Ports in two network namespaces with a veth pair between them: what is on the wire, seen by a packet socket, where the
-//! kernel cuts trains itself. Needs root and `ip`; says so and does nothing without them.
+//! Ports in two network namespaces with a veth pair between them: packets on the wire, seen by a packet socket, where
+//! the kernel cuts trains itself. Needs root and `ip`; without them the tests print that and pass.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
@@ -94,8 +94,8 @@ fn leave_for_own_namespace() -> bool {
     left
 }
 
-/// Waits until the kernel has seen that both ends are up, which it looks at once a second when much goes on. What is sent before is
-/// dropped without a word.
+/// Waits until the kernel has noticed that both ends are up; under load it looks once a second. Earlier packets are
+/// silently dropped.
 fn wait_for_carrier(name: &str) {
     let deadline = Instant::now() + LIMIT;
     loop {

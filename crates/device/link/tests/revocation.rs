@@ -160,8 +160,8 @@ fn write_on(context: &Arc<Context>, a: &Side, b: &Side, from: &Memory, ma: &Mr, 
     }
 }
 
-/// Runs `cycle` against a writer for `seconds`, or longer until it has met the writer often enough. It gets the cycle's number and what is shared with the writer, and has to
-/// leave the memory writable.
+/// Runs `cycle` against a writer for `seconds`, or longer until it has met the writer often enough. `cycle` gets the
+/// number of the cycle and the data shared with the writer, and has to leave the memory writable.
 fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side, &Shared, &Memory, u64)) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let context = vervain_link::open(&devices().unwrap()[0]).unwrap();

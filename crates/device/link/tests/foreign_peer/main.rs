@@ -149,8 +149,8 @@ fn requests_that_come_again_in_any_order_never_complete_a_read_or_atomic_without
     });
 }
 
-// An HCA acknowledges a message before the program sees it. The device's program may take the first event after a send for the
-// completion of that.
+// An HCA acknowledges a message before the program sees it. The device's program may take the first event after a send
+// for the send's completion.
 #[test]
 fn a_message_is_acknowledged_before_its_answer() {
     alone("a_message_is_acknowledged_before_its_answer", || {

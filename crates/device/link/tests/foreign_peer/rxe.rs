@@ -1,5 +1,5 @@
-//! A device that is not Vervain's, as a plain socket: it sends what the kernel's rxe sends, and believes what rxe believes
-//! (its completer takes an acknowledgement with the PSN of a READ or atomic for the end of that). Its requests may be sent in
+//! A device that is not Vervain's, as a plain socket: it sends like the kernel's rxe, and accepts answers like it
+//! (rxe's completer takes an acknowledgement with the PSN of a READ or atomic for its end). Its requests may be sent in
 //! any order and any number of times.
 
 use super::forge::{emit, seal};

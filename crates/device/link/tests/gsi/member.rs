@@ -1,5 +1,5 @@
-//! A process with a connection manager that only says what comes and sends what it is told to. It is this test binary again, asked for by a
-//! variable of the environment; and the parent's hold on it.
+//! A process with a connection manager that prints received MADs and sends those that it is told to. It is this test
+//! binary again, started with a variable of the environment; and the parent's handle on it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -220,7 +220,7 @@ impl Member {
 
     /// Sends a signal. One that is to stop has then stopped, one that is to end has ended.
     pub fn signal(&mut self, signal: i32) {
-        // SAFETY: a signal to a child that has not been waited for; what is told of it goes to a struct on this stack, for
+        // SAFETY: a signal to a child that has not been waited for; its status goes to a struct on this stack, for
         // which zeros are valid.
         unsafe {
             libc::kill(self.pid() as i32, signal);

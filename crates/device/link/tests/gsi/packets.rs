@@ -1,6 +1,5 @@
-//! QP 1 between two network namespaces with a veth pair between them: MADs in packets, and what is on the wire; and MADs through a window.
-//! Needs root and `ip`; says
-//! so and does nothing without them.
+//! QP 1 between two network namespaces with a veth pair between them: MADs in packets on the wire, and MADs through a
+//! window. Needs root and `ip`; without them the tests print that and pass.
 
 use crate::member::{FIRST, Member, REP, REQ, mad};
 use crate::{park, service};
@@ -260,7 +259,8 @@ fn push(batch: &mut SendBatch, to: IpAddr, mad: &[u8], change: impl FnOnce(&mut 
     assert_eq!(unsafe { batch.push(&packet) }, Ok(()));
 }
 
-/// The packets are those of the kernel's rdma_rxe (golden capture t_rping.pcap): all fields of BTH and DETH but the PSN's start.
+/// The packets are the kernel's rdma_rxe's (golden capture t_rping.pcap) in all fields of BTH and DETH but the first
+/// PSN.
 #[test]
 fn on_the_wire_mads_are_as_the_kernel_s() {
     let Some([here, there]) = hosts() else { return };

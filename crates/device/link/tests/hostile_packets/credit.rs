@@ -1,5 +1,5 @@
-//! Senders of UC and UD messages that wait for credit, seen by their peer, which is a plain socket here; receivers that have
-//! fewer receives than messages come; and those who forge probes and echoes.
+//! Senders of UC and UD messages that wait for credit, seen by their peer, which is a plain socket here; receivers that
+//! have fewer receives than messages come; and forgers of probes and echoes.
 
 use super::forge::{Fate, Forged, emit};
 use super::side::{Side, poll};
@@ -291,8 +291,8 @@ fn a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp() {
 /// Receives of a QP that gets more messages.
 const RECEIVES: u64 = 4;
 
-/// Whatever one look takes in, all come in order to a program that posts a receive for each that it finds: those from the
-/// `first` on. How long it takes.
+/// Checks that all messages from `first` on come in order to a program that posts a receive for each that it finds,
+/// however many one poll receives. Returns the time that it takes.
 fn all_come_in_order(a: &Side, b: &Side, first: u64) -> Duration {
     let (mut next, before) = (first, Instant::now());
     while next < first + MESSAGES {
@@ -317,8 +317,9 @@ fn datagrams_wait_for_a_program_that_polls_and_has_no_connection() {
         connect_to(&b.qp, here, 0);
         let ah = Ah::create(&a.pd, &here).unwrap();
         (0..RECEIVES).for_each(|n| b.post_receive(n));
-        // Nothing more comes to the socket, so that the program's polls do not look at what has come before: the progress thread does,
-        // every 100 us. Else it would be seen to when the program is kept from polling next, some seconds later.
+        // Nothing more comes to the socket, so the program's polls do not look at earlier packets. The progress thread
+        // does, every 100 us; otherwise they would wait until the program is next kept from polling, some seconds
+        // later.
         let times = (0..40).map(|round| {
             (0..MESSAGES).for_each(|n| a.post(n, Some(UdDest { ah: &ah, qpn: b.qp.qp_num(), qkey: QKEY })));
             all_come_in_order(&a, &b, round * MESSAGES)
@@ -353,8 +354,9 @@ fn overrun(qp_type: QpType) {
     assert!(poll(&b.received).is_empty());
     (0..MESSAGES).for_each(send);
     all_come_in_order(&a, &b, 0);
-    // To one that does not, as many as there are receives. The others are given up after a while, and not in the way of reliable
-    // traffic: it passes while they wait, at least once where the machine does not keep this program waiting for longer.
+    // A program that does not gets as many as there are receives. The others are given up after a while, and do not
+    // hold up reliable traffic: it passes while they wait, at least once if the machine does not delay this program for
+    // longer.
     let mut passes_them = || {
         let drops = dropped();
         (0..MESSAGES).for_each(send);

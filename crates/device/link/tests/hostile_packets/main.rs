@@ -1,5 +1,5 @@
-//! Packets from enemies at live QPs. One that fails any check changes nothing but a counter, and nothing is sent because of
-//! it; one that comes as if from a QP's peer is answered as the specification says and no more.
+//! Hostile packets at live QPs. A packet that fails any check changes nothing but a counter, and nothing is sent
+//! because of it. A packet that seems to come from a QP's peer is answered as the specification demands, and no more.
 
 mod credit;
 mod forge;
@@ -50,7 +50,8 @@ fn counted(world: &World) -> BTreeMap<Fate, u64> {
             *counts.entry(Fate::Dropped).or_default() += responder.dropped;
             *counts.entry(Fate::Stale).or_default() += requester.map_or(0, |counters| counters.stale);
             if pair.kind == QpType::Uc {
-                // What lies a little back is dropped as a duplicate; a gap is counted, and the packet behind it as well.
+                // A packet from shortly before is dropped as a duplicate; a gap is counted, and the packet behind it as
+                // well.
                 *counts.entry(Fate::Dropped).or_default() += responder.duplicates;
             } else {
                 *counts.entry(Fate::Duplicate).or_default() += responder.duplicates;

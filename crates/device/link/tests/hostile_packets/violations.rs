@@ -1,6 +1,6 @@
-//! Requests of a QP's own peer that break the protocol: a NAK, and the QP ends as the specification says. What each packet
-//! must be is tested beside the protocol; here it is seen that the whole link keeps its word, and that a QP that has
-//! ended is deaf and dumb.
+//! Requests of a QP's own peer that break the protocol: a NAK is sent, and the QP ends as the specification demands.
+//! The protocol's own tests check each packet; these check that the whole link obeys, and that a QP that has ended
+//! neither sends nor receives.
 
 use super::forge::{Fate, Forged, Mark, emit, seal};
 use super::take_in;
