@@ -129,7 +129,7 @@ pub trait Channel: Send {
     /// [`Channel::flush`].
     ///
     /// # Errors
-    /// As [`Channel::put`].
+    /// Those of [`Channel::put`].
     fn put_later(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
         self.put(chain)
     }
@@ -219,10 +219,10 @@ pub unsafe trait Source {
     /// Stores the `len` bytes from offset `from` on, like [`Source::store_to`].
     ///
     /// # Errors
-    /// As [`Source::store_to`].
+    /// Those of [`Source::store_to`].
     ///
     /// # Safety
-    /// As for [`Source::store_to`].
+    /// Those of [`Source::store_to`], for `len` bytes.
     ///
     /// # Panics
     /// There are not so many.

@@ -225,7 +225,7 @@ mod tests {
         Found { fd, name: "the window W".to_owned(), size: SIZE, medium, driver: None, is_sealed: false }
     }
 
-    /// As seen by a machine of its own: by locks that no other machine sees.
+    /// Opens the window like a machine of its own: with locks that no other machine sees.
     fn from_another_machine(memory: &File, options: &Options) -> Result<(Layout, [u8; 16])> {
         let device = device(memory, Medium::Ivshmem);
         let mapping = Mapping::new(&device.fd, SIZE)?;

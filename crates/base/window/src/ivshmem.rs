@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where sysfs has a folder for each PCI device.
+/// Folder of sysfs with an entry for each PCI device.
 pub(crate) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 /// Vendor and device, as sysfs writes them.
 const IDS: [&str; 2] = ["0x1af4", "0x1110"];
@@ -143,7 +143,7 @@ pub(crate) mod tests {
         for (file, text) in [("vendor", "0x1af4\n"), ("device", "0x1110\n"), ("enable", "0\n")] {
             fs::write(folder.join(file), text).unwrap();
         }
-        // What enabling changes in a machine is there already.
+        // The device is enabled already, with the changes that enabling makes in a machine.
         fs::write(folder.join("config"), [0xf4, 0x1a, 0x10, 0x11, MEMORY_ENABLED, 0]).unwrap();
         fs::File::create(folder.join("resource2_wc")).unwrap().set_len(size).unwrap();
         folder

@@ -29,7 +29,7 @@ mod tests {
         let (one, other) = (Reason::new(), Reason::new());
         assert_eq!([&one, &one, &one].map(Reason::level), [Level::Warn, Level::Info, Level::Info]);
         assert_eq!(other.level(), Level::Warn);
-        // As in a forked child.
+        // Stands for a forked child.
         one.0.store(std::process::id() + 1, Ordering::Relaxed);
         assert_eq!([&one, &one].map(Reason::level), [Level::Warn, Level::Info]);
     }

@@ -58,7 +58,7 @@ pub fn open(device: &Arc<Device>) -> Result<Arc<Context>> {
 /// The devices, as the environment configures them: with the GID that this node has in the window, if there is one.
 ///
 /// # Errors
-/// What is wrong with the environment, in a sentence.
+/// Invalid settings of the environment, in a sentence.
 pub fn devices() -> Result<Vec<Arc<Device>>> {
     let config = Config::of_process()?;
     if config.link == LinkChoice::Window && config.window.is_none() {

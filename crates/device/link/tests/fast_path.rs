@@ -1,4 +1,4 @@
-//! Where the short way of a request meets the long one, errors, and CQs that begin to count: looped QPs of one process.
+//! The fast way of a request beside the general one, errors, and CQs that begin to count: looped QPs of one process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +100,7 @@ impl WorkRequest for One {
     }
 }
 
-/// As `ibv_post_send` does: the short way if there is one.
+/// Posts like `ibv_post_send`: the fast way if there is one.
 fn post(qp: &Qp, opcode: Opcode, one: &One) -> Result<(), vervain_hca::Error> {
     let sges = [one.data];
     let request = SendRequest {

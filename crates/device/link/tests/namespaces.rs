@@ -14,7 +14,7 @@ use vervain_wire::icrc::{Flow, Untold};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a side does.
+/// Actions of a side.
 type Side = fn(&Wire);
 
 /// A side's end of the veth pair.
@@ -84,7 +84,7 @@ fn start(side: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::spawn(side)
 }
 
-/// Whether this thread now has a network namespace of its own.
+/// Returns true if this thread now has a network namespace of its own.
 fn leave_for_own_namespace() -> bool {
     // SAFETY: no memory is involved.
     let left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;

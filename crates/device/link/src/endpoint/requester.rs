@@ -154,7 +154,7 @@ pub struct SendQueueHost<'a, 's, O> {
     sends: &'a mut Sends<'s>,
     skipped: u32,
     begun: &'a Cell<u32>,
-    /// Where packets leave.
+    /// The way out for packets.
     pub out: O,
     /// Reason why the last refused request was refused.
     reason: Option<Status>,

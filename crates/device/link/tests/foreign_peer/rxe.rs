@@ -30,7 +30,7 @@ pub struct Request {
     pub length: u32,
     addr: u64,
     rkey: u32,
-    /// What a READ or atomic has brought.
+    /// Result of a READ or atomic.
     pub data: Vec<u8>,
     pub done: bool,
 }
@@ -176,7 +176,7 @@ impl Rxe {
                 continue;
             }
             if answered > last {
-                // What answers a later one shows that this one's answer is lost.
+                // An answer to a later one shows that this one's is lost.
                 self.goes_back = true;
                 return;
             }

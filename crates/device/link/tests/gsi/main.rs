@@ -114,7 +114,7 @@ fn more_than_a_socket_takes_arrives_in_order() {
         let n = usize::from(!said.contains(&format!("from {} ", first.slot)));
         let sender = if n == 0 { &first } else { &second };
         if next[n] == EACH {
-            // What was sent on top.
+            // The MADs sent on top.
             continue;
         }
         assert_eq!(said, server.line(REQ, next[n], sender, 0));

@@ -22,7 +22,7 @@ const LIMIT_MS: i32 = 20_000;
 pub const REQ: u16 = 0x10;
 pub const REP: u16 = 0x13;
 
-/// Where a MAD of these tests has its sequence number.
+/// Offset of the sequence number in a MAD of these tests.
 const SEQUENCE_AT: usize = 200;
 
 /// A MAD with sequence number `sequence` that process `from` sends to what `whom` says: a slot, or a service for a REQ.
@@ -208,7 +208,7 @@ impl Member {
         self.does(&format!("send {attribute} {whom} {address} {first} {count}"))
     }
 
-    /// What it says of MAD `sequence` from `sender`.
+    /// Its report of MAD `sequence` from `sender`.
     pub fn line(&self, attribute: u16, sequence: u32, sender: &Member, hops: u8) -> String {
         let (slot, from, at) = (sender.slot, &sender.address, &self.address);
         format!("{attribute:#x} {sequence} from {slot} {from} at {at} hops {hops}")

@@ -99,7 +99,7 @@ fn hosts() -> Option<[Host; 2]> {
             ip(&format!("addr add {}/64 dev v{n} nodad", V6[n]));
         });
     }
-    // What is sent before the kernel has seen that both ends are up is dropped without a word.
+    // Packets sent before the kernel has noticed that both ends are up are silently dropped.
     for (n, host) in hosts.iter().enumerate() {
         host.run(|| wait_for_carrier(&format!("v{n}")));
     }
@@ -176,7 +176,7 @@ fn a_process_that_is_stopped_keeps_no_mads_of_others() {
         assert_eq!(client.sends(REP, third.slot.into(), to, n, 1), 0);
         assert_eq!(third.hear("mad "), third.line(REP, n, &client, HOPS));
     }
-    // What is sent again and again reaches somebody who can say that nobody has the service.
+    // A repeated request reaches a process that can reply that nobody has the service.
     for n in 0..50 {
         assert_eq!(client.sends(REQ, services[0] ^ 1 << 60, to, 3000 + n, 1), 0);
     }

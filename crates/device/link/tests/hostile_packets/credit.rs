@@ -16,17 +16,17 @@ use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// A QP there.
 const THEIR_QPN: u32 = 0x77_7777;
-/// So many that they have room in a socket of the default size.
+/// Number of messages that fit into a socket of the default size.
 const MESSAGES: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Bytes of an echo.
 const ECHO: u64 = 28;
-/// What such a message is counted with, and the credit of a peer that is not known yet.
+/// Cost of such a message, and the credit of an unknown peer.
 const COST: u64 = 2048 + 320;
 const FIRST: u64 = (64 << 10) / COST;
-/// How long one is waited for that has never answered.
+/// Time that a peer is waited for that has never answered.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long one that has answered is waited for at first; doubled with each try.
+/// Time that a peer is first waited for that has answered; doubled with each try.
 const WAIT: Duration = Duration::from_millis(4);
 
 /// The socket that stands for the other process.
@@ -427,7 +427,7 @@ fn messages_that_wait_for_a_receive_are_counted_once() {
     alone_with(TEST, &variables, || [QpType::Uc, QpType::Ud].into_iter().for_each(each_is_counted_once));
 }
 
-/// Whoever takes packets from a socket handles them under the same lock as [`take_in`].
+/// A thread that takes packets from a socket handles them under the same lock as [`take_in`].
 fn until_nobody_receives(world: &World) {
     take_in(world, &[]);
 }

@@ -18,7 +18,7 @@ fn reth(headers: &mut Headers) -> &mut Reth {
     headers.reth.as_mut().unwrap()
 }
 
-/// What is sent one behind the other, and the event by which the QP ends.
+/// Packets sent one behind the other, and the event by which the QP ends.
 const CASES: &[(&[Change], u32)] = &[
     (&[(opcode::SEND_MIDDLE, MTU, as_it_is)], event::QP_REQ_ERR),
     (&[(opcode::SEND_FIRST, MTU, as_it_is), (opcode::SEND_ONLY, 8, as_it_is)], event::QP_REQ_ERR),

@@ -11,11 +11,11 @@ use vervain_hca::{Cq, Data, Opcode, Qp, QpType, SendRequest, send_flags};
 use vervain_wire::{Bth, opcode, parse};
 use world::{FIRST_PSN, MAX_READS, MTU, Pair, World, alone, alone_with};
 
-/// As many as there are receives, less one.
+/// Number of messages: the receives less one.
 const ROUNDS: u32 = 7;
-/// As often the machine may keep the program waiting.
+/// Attempts in which the machine may delay the program.
 const TRIES: u32 = 30;
-/// What never comes has not come after this.
+/// Time after which a packet that has not come never will.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn send(qp: &Qp, pair: &Pair, length: usize) {

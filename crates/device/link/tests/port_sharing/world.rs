@@ -37,7 +37,7 @@ pub struct Member {
     lines: BufReader<ChildStdout>,
     /// The socket that it got.
     pub socket: String,
-    /// Where its program lies if another user starts it; removed with it.
+    /// Folder of its program if another user starts it; removed with it.
     _copy: Option<TempDir>,
 }
 

@@ -353,7 +353,7 @@ impl Roce {
         // A misrouted packet is taken only if it is handled, too.
         let handled = process.handle_packets(|| {
             let mut kept = std::mem::take(&mut *self.kept.lock());
-            // As they are taken from a socket.
+            // Handled like packets from a socket.
             kept.sort_by_key(|(.., bytes)| is_request(bytes));
             for (port, arrival, bytes) in kept {
                 any = true;
@@ -392,7 +392,7 @@ impl Roce {
     pub(super) fn send_last(&self) -> bool {
         match self.receiving.try_lock() {
             Some(rx) => rx.state.acks.acknowledge_if_free() & self.ports.flush_if_free(),
-            // What it has taken in it has not acknowledged.
+            // It has not acknowledged the packets that it had received.
             None => !self.receiving.raw().comes_free(),
         }
     }
