@@ -5,8 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What sockets ask for as room for packets, in bytes. A burst of 64 windows of full packets; the kernel gives what it
-/// allows (net.core.rmem_max) unless the process may pass over that.
+/// Bytes of room that sockets ask for: a burst of 64 windows of full packets. The kernel limits it to net.core.rmem_max
+/// unless the process may exceed that.
 const ROOM: i32 = 16 << 20;
 
 /// The value of a switch.
