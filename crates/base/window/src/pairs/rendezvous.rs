@@ -1,7 +1,7 @@
-//! How the processes of a window find each other: by their doors ([`super::door`]). A process that requests a pair puts
-//! its state into the peer's door, again and again until the peer has answered. The peer makes a block for that end of
-//! a pair and no other, and announces it; then the first one does the same. A side that knows the block which the other
-//! has for it can send: the pair is up.
+//! Meeting of a window's processes, by their doors ([`super::door`]). A process that requests a pair puts its state
+//! into the peer's door, again and again until the peer has answered. The peer makes a block for that end of a pair and
+//! no other, and announces it; then the first one does the same. A side can send once it knows the other's block for
+//! it: the pair is up.
 //!
 //! A process that reuses a number has another incarnation: pairs with the one before are over. So is a pair of which
 //! one side announces a different end. No block serves two pairs before it has rested.

@@ -54,7 +54,8 @@ impl LocalPort {
         self.batch.lock()
     }
 
-    /// The packets that are being collected, unless somebody has them: whether they come free.
+    /// The batch in which packets are collected. Err(true): another thread holds it; Err(false): this one may, so
+    /// waiting is no use.
     pub(super) fn try_batch(&self) -> std::result::Result<OwnerGuard<'_, SendBatch>, bool> {
         self.batch.try_lock().ok_or_else(|| self.batch.raw().comes_free())
     }

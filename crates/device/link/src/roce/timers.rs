@@ -21,8 +21,8 @@ impl Timer {
         Timer { qpn, at: AtomicU64::new(NEVER) }
     }
 
-    /// Its time, `at`, has come: whether the entry of the timers was its own. One that a nearer one has replaced is
-    /// nobody's.
+    /// Takes the timer, whose entry for `at` has expired. Returns true if the entry was its own; one that was replaced
+    /// by an earlier one belongs to nobody.
     pub(super) fn take(&self, at: u64) -> bool {
         self.at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }

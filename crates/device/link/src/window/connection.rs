@@ -149,7 +149,7 @@ impl Connection {
         &self.put_psns
     }
 
-    /// Over UC: whether a message may wait for a receive.
+    /// State of UC messages that may wait for a receive.
     pub fn no_receive(&self) -> &NoReceive {
         &self.no_receive
     }
@@ -394,7 +394,7 @@ impl carrier::Connection for Connection {
         let sending = self.sending.lock();
         let (end, peer) = (&sending.end, &self.path.peer);
         let goes_on = match peer.used_pair() {
-            // It begins as soon as there is a pair.
+            // It begins once there is a pair.
             None => !peer.is_absent(),
             Some(pair) => !pair.is_over() && !pair.is_silent() && !end.waits_for_peer(),
         };

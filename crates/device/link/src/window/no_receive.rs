@@ -1,4 +1,4 @@
-//! Messages over UC and UD that find no receive: whether the QP is given time to post one.
+//! UC and UD messages that find no receive, and the time that a QP gets to post one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -348,7 +348,7 @@ impl Pair {
         self.owes.load(Ordering::Relaxed)
     }
 
-    /// Sends now what goes with the next put, as far as there is room.
+    /// Sends now everything that would go with the next put, while there is room.
     pub fn flush(&self) {
         if !self.owes() {
             return;

@@ -1,6 +1,6 @@
-//! Where the answer of a long READ belongs: the reader tells it with the request, if that is one piece of its memory in
-//! the window, and the responder puts it there. One packet then stands for many, without their bytes, as of a message
-//! that has a landing.
+//! Destinations of the answers to long READs. The reader names one with the request, if it is one piece of its memory
+//! in the window, and the responder puts the answer there. One packet then stands for many, without their bytes, like
+//! for a message that has a landing.
 
 use super::grantees::{Grantees, Way};
 use super::landing::{AT_ONCE, LONG, Place, Told};
@@ -105,7 +105,7 @@ impl Reads {
             && told.iter().any(|told| told.has(headers.bth.psn, message))
     }
 
-    /// An answer has come that has so many bytes: READs that end with it, or before, have no destination any more.
+    /// Ends the READs up to the end of an answer of `bytes` bytes that has come: they have no destination any more.
     #[inline]
     pub fn end(&self, qp: &Qp, pair: &Pair, headers: &Headers, bytes: u64) {
         if self.has_told.load(Ordering::Relaxed) {
@@ -134,7 +134,7 @@ impl Reads {
         self.has_answers.store(true, Ordering::Relaxed);
     }
 
-    /// How many packets of an answer that has `left` go as one, from this PSN on.
+    /// Number of packets of an answer with `left` packets to go that leave as one, from this PSN on.
     #[inline]
     pub fn answer_packets(&self, psn: u32, left: u32) -> u32 {
         let lands = || self.answers.lock().iter().any(|place| place.covers(psn));

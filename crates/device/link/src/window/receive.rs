@@ -28,16 +28,16 @@ use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, Reason, Region};
 use vervain_wire::{Headers, Packet, opcode, parse_headers_to};
 
-/// Messages of one pair before others get their turn: as many as there are slots for requests.
+/// Messages of one pair before others get their turn: the number of slots for requests.
 const BATCH: usize = 32;
-/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its
-/// CPU in the midst of it; and between two looks.
+/// Nanoseconds that a QP which is reset or destroyed waits for a message that may be arriving, whose sender may have
+/// lost its CPU in the middle of it; and the interval of the looks.
 const LANDING_ENDS_NS: u64 = 200_000_000;
 const LOOK: Duration = Duration::from_micros(20);
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
-/// A peer's region is full, which each of many peers says.
+/// Reason of the warning of a peer's full region, which recurs with each of many peers.
 static FULL: Reason = Reason::new();
 
 /// State of the thread that receives.
@@ -59,7 +59,7 @@ pub struct Receiving {
 struct Inflow {
     pair: Arc<Pair>,
     incoming: Incoming,
-    /// The peer has asked for a ring for long messages, and has not been told.
+    /// True if the peer has asked for a ring for long messages, and has no answer yet.
     owes_ring: bool,
     /// Groups that were joined or left, for the peer to know.
     groups: Vec<(Kind, [u8; 16])>,
@@ -354,7 +354,7 @@ impl Engine {
         }
     }
 
-    /// Sends a peer its messages of other kinds than packets, as far as there is room.
+    /// Sends a peer its messages that are no packets, while there is room.
     fn tell_pair(&self, inflow: &mut Inflow) {
         let peer = inflow.pair.peer;
         if inflow.owes_ring {

@@ -1,5 +1,5 @@
-//! What a packet of RoCE has in its IP header, and one of InfiniBand in its LRH and GRH: through a window it stands in
-//! front of the payload of a datagram.
+//! Header fields of a packet that a window has no header for: RoCE's IP header, InfiniBand's LRH and GRH. Through a
+//! window they stand in front of the payload of a datagram.
 
 use vervain_hca::device::{Device, lids};
 use vervain_hca::{AhAttr, Gid};

@@ -1,6 +1,6 @@
-//! The watch: a thread that sleeps until a peer on this kernel wakes it, and takes in what has come where nobody polls.
-//! It asks to be woken before it sleeps ([`vervain_window::pairs::waking`]); where the program has polled and taken
-//! everything before it was there, it does not ask again for a while.
+//! The watch: a thread that sleeps until a peer on this kernel wakes it, and handles messages while nobody polls. It
+//! asks to be woken before it sleeps ([`vervain_window::pairs::waking`]). If the program has polled and handled
+//! everything before the watch ran, it does not ask again for a while.
 
 use super::pace::{FIRST_LOOK_NS, polls_steadily};
 use super::pairs::Pairs;
@@ -33,7 +33,7 @@ pub trait Looker: Send + Sync + 'static {
     fn last_look(&self, process: &'static Process) -> Option<bool>;
 }
 
-/// The watch of a process, but for its thread.
+/// The watch of a process, without its thread.
 #[derive(Default)]
 pub struct Watch {
     begun: AtomicBool,
@@ -48,8 +48,8 @@ impl Watch {
         self.stands.load(Ordering::Relaxed)
     }
 
-    /// Starts the thread, where there can be one, once. Called by the progress thread, whose signal mask the new one
-    /// has too.
+    /// Starts the thread once, if there can be one. Called by the progress thread, whose signal mask the new one
+    /// inherits.
     pub fn start(&self, looker: &Arc<impl Looker>, process: &'static Process) {
         if self.begun.swap(true, Ordering::Relaxed) {
             return;

@@ -12,7 +12,8 @@ const HERE: &str = "127.0.0.1";
 /// Within a host, without packets.
 const LOCAL: [(&str, &str); 1] = [("VERVAIN_LINK", "local")];
 
-/// Has processes take steps of parking, each before the next one; in the network namespace of this thread.
+/// Makes processes take steps of parking, all of them one step before the next; in the network namespace of this
+/// thread.
 pub fn park(members: &[&Member], steps: &[Step]) {
     for step in steps {
         for member in members {

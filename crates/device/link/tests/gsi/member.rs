@@ -197,13 +197,13 @@ impl Member {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// Has it do something; the errno.
+    /// Makes it do something. Returns the errno.
     pub fn does(&mut self, line: &str) -> i32 {
         self.tell(line);
         self.hear("did ").parse().unwrap()
     }
 
-    /// Has it send `count` MADs, numbered from `first`, to `whom` at `address`; the errno.
+    /// Makes it send `count` MADs, numbered from `first`, to `whom` at `address`. Returns the errno.
     pub fn sends(&mut self, attribute: u16, whom: u64, address: &str, first: u32, count: u32) -> i32 {
         self.does(&format!("send {attribute} {whom} {address} {first} {count}"))
     }

@@ -354,9 +354,9 @@ fn overrun(qp_type: QpType) {
     assert!(poll(&b.received).is_empty());
     (0..MESSAGES).for_each(send);
     all_come_in_order(&a, &b, 0);
-    // A program that does not gets as many as there are receives. The others are given up after a while, and do not
-    // hold up reliable traffic: it passes while they wait, at least once if the machine does not delay this program for
-    // longer.
+    // A program that does not post receives gets as many messages as there are receives. The others are given up after
+    // a while, and do not hold up reliable traffic: it passes while they wait, at least once if the machine does not
+    // delay this program for longer.
     let mut passes_them = || {
         let drops = dropped();
         (0..MESSAGES).for_each(send);

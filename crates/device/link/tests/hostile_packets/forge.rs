@@ -203,7 +203,7 @@ impl Forger {
         self.marks = Mark::all(world);
     }
 
-    /// Has packets come from these addresses only.
+    /// Makes packets come from these addresses only.
     pub fn from(mut self, stranger: SocketAddr, peer: SocketAddr) -> Forger {
         (self.strangers, self.peers) = (vec![stranger], vec![peer]);
         self

@@ -290,7 +290,7 @@ impl Pair {
         if self.xrcd.is_some() { QpState::Rtr } else { QpState::Rts }
     }
 
-    /// Has its receiving QP fail.
+    /// Makes its receiving QP fail.
     pub fn fail(&self) {
         self.b.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE).unwrap();
     }

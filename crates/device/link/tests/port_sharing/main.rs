@@ -1,5 +1,5 @@
-//! How processes share UDP port 4791 of an address, with real processes: whoever comes, goes, is stopped or killed,
-//! each packet is processed by the owner of its slot, and none is lost that was sent to a process that is there.
+//! Sharing of UDP port 4791 of an address by real processes: while others come, go, are stopped or killed, each packet
+//! is handled by the owner of its slot, and none is lost that was sent to a living process.
 
 mod faults;
 mod member;

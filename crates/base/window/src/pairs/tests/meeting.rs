@@ -260,8 +260,8 @@ fn what_was_meant_for_the_process_before_is_not_for_this_one() {
     blocks(&settle(&mut c, &mut b), incarnations);
 }
 
-/// Has the second ask the first for a pair, which offers it a block, in which something is put before the first knows
-/// more, which `wants` the pair too. The blocks of both.
+/// The second side requests a pair, the first offers it a block, and something is put there before the first knows
+/// more; with `wants` the first requests the pair too. Returns the blocks of both.
 fn offer_and_use(a: &mut Side, b: &mut Side, wants: bool) -> [u64; 2] {
     assert!(b.request_pair(FIRST) && a.look().is_empty() && (!wants || a.request_pair(SECOND)));
     let [Event::Up { theirs, own, .. }] = b.look()[..] else { panic!("it was offered a block") };

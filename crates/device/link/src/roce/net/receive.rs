@@ -114,7 +114,8 @@ pub struct ReceiveBatch {
     /// Offset of the first buffer.
     start: usize,
     trains: [Option<Received>; TRAINS],
-    /// How often something came at once after the last; counts the trains themselves where they are asked for singly.
+    /// Number of calls in a row that found a train directly after the last one; counts the trains themselves while they
+    /// are taken one by one.
     in_a_row: u32,
     /// Packets that faults have let pass.
     late: Vec<(Arrival, Vec<u8>)>,
@@ -134,8 +135,8 @@ impl ReceiveBatch {
         ReceiveBatch { bytes, start, trains: [None; TRAINS], in_a_row: 0, late: Vec::new() }
     }
 
-    /// Takes what has come to `port`, without waiting, in place of what was there before; whether anything has. There
-    /// may be more: ask again until there is nothing.
+    /// Receives from `port`, without waiting, in place of the previous packets. Returns true if any came. There may be
+    /// more: call it until it returns false.
     // Once for each poll; what parks sockets, which calls it too, does not count.
     #[inline(always)]
     pub fn receive(&mut self, port: &Port) -> bool {

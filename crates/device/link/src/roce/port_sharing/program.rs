@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use vervain_hca::arena::layout::SLOTS;
 
-    /// What the kernel would return for `payload`, with 7 as its random number.
+    /// The kernel's result for `payload`, with 7 as its random number.
     fn run(program: &[sock_filter], payload: &[u8]) -> u32 {
         run_by_chance(program, payload, 7)
     }
