@@ -59,6 +59,7 @@ pub trait PutDevice: Send + Sync {
     /// A channel into the region of `node`, which may be this one. Several may lead to one node, with no order among
     /// them.
     ///
+    /// # Errors
     /// EINVAL: there is no such node; and failures of the device.
     fn channel(&self, node: u32) -> Result<Box<dyn Channel>>;
 

@@ -48,7 +48,7 @@ impl Timers {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Sets `timer` to `deadline` unless it is due earlier; None: no change. Returns true if it is now the first of all.
+    /// Sets `timer` to `deadline` unless it is due earlier; None: no change. Returns true if it is now the first.
     #[inline]
     pub(super) fn set(&self, timer: &Timer, deadline: Option<u64>) -> bool {
         let Some(at) = deadline else { return false };
