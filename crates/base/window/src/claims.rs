@@ -1,16 +1,14 @@
-//! Numbers and memory of processes. The kernel's locks say whose they are, so that it takes them back from the dead.
-//! Two locks stand for a granule of a region: that of its owner, and one that peers share while they may put there. Who
-//! wants a granule needs both, so that memory of a dead process is not given to another while a stopped peer may still
-//! write to it.
+//! Numbers and memory of processes. The kernel's locks record their owners, so that it takes them back from the dead.
+//! Each granule of a region has two locks: its owner's, and one that peers share while they may put there. A claim
+//! needs both, so memory of a dead process is not given to another while a stopped peer may still write to it.
 //!
-//! Of peers on another kernel locks tell nothing. Where there are any, memory rests for [`REST_MS`] after the last sign
-//! of life of its owner, or after it was given back. That is what the table at the beginning of a region is for: for
-//! each process the time at which it was last alive, for each granule its owner or the time from which on it may be
-//! claimed.
+//! Locks do not show peers on another kernel. If there are any, memory rests for [`REST_MS`] after its owner's last
+//! sign of life, or after it was given back. The table at the beginning of a region serves that: for each process the
+//! time at which it was last alive, for each granule its owner or the time from which it may be claimed.
 //!
-//! The heap of a process is an owner without a number ([`HeapOwner`]): nobody calls on it, so it has no doors, and no
-//! time at which it was last alive. What it leaves behind when it dies rests from the moment at which somebody finds
-//! it.
+//! The heap of a process is an owner without a number ([`HeapOwner`]): no peer requests a pair with it, so it has no
+//! doors, and no time at which it was last alive. After its death its memory rests from the moment at which a process
+//! finds it.
 
 use crate::device::Region;
 use crate::error::{Error, Result};
@@ -25,17 +23,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Milliseconds for which memory rests that a peer on another kernel may still put to.
+/// Milliseconds for which memory rests into which a peer on another kernel may still put.
 pub const REST_MS: u64 = 10_000;
-/// In place of a number in the words of owners: the heap of some process.
+/// Number in the owner words of memory that a heap owns.
 const HEAP: u32 = PROCESSES;
-/// Bytes of a region that heaps leave to what processes claim by their numbers, at least; and which part of it.
+/// Memory at the beginning of a region that heaps leave to claims of processes with numbers: at least `LEFT` bytes, and
+/// at least one part in `LEFT_PART`.
 const LEFT: u64 = 8 << 20;
 const LEFT_PART: u32 = 8;
-/// How long a process waits for another that looks for memory, before it looks at the same time.
+/// Time that a process waits for another's search for memory before it searches at the same time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a process has of its node, and what it uses of others'.
+/// The numbers and memory that a process holds of its node, and its uses of other nodes' memory.
 pub struct Claims {
     node: u32,
     layout: Layout,
@@ -46,7 +45,7 @@ pub struct Claims {
     held: Mutex<Held>,
 }
 
-/// What the holder of the locks has, for to itself a kernel would give it again.
+/// Locks that this holder has: the kernel would grant them to the same holder again.
 #[derive(Default)]
 struct Held {
     /// Numbers with their incarnations.
@@ -56,12 +55,12 @@ struct Held {
     granules: BTreeSet<u32>,
     /// Places in the memory of the node's board.
     board: BTreeSet<u32>,
-    /// How often each granule of a node is used.
+    /// Number of uses of each granule of a node.
     uses: BTreeMap<(u32, u32), usize>,
 }
 
 impl Held {
-    /// Whether the process or the heap with this incarnation is held here.
+    /// Returns true if the process or heap of this incarnation is held here.
     fn has(&self, incarnation: u64) -> bool {
         self.heaps.contains(&incarnation) || self.processes.values().any(|own| *own == incarnation)
     }
@@ -74,7 +73,7 @@ impl fmt::Debug for Claims {
 }
 
 impl Claims {
-    /// Of a process of the node that [`nodes::join`] has found by the same `kernel`.
+    /// The claims of a process of the node that [`nodes::join`] has found by the same `kernel`.
     pub(crate) fn new(
         (node, identity): (u32, Identity),
         layout: Layout,
@@ -88,27 +87,26 @@ impl Claims {
         Header::of(&self.header)
     }
 
-    /// What is held. In a forked child, where nothing is, the lock may be that of a thread that is not there.
+    /// The locks held. ESRCH: this is a forked child, in which a thread that does not exist may hold the mutex.
     fn held(&self) -> Result<MutexGuard<'_, Held>> {
         self.kernel.check()?;
         Ok(self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lowest number among the processes of this node that is free, and a new incarnation. Its doors are as the
-    /// process left them that had the number before.
+    /// Takes the lowest free number of this node and a new incarnation. The doors are left as the number's last owner
+    /// left them.
     ///
     /// # Errors
-    /// ENOSPC: [`PROCESSES`] processes are there. ESRCH: this is a forked child.
+    /// ENOSPC: the node has [`PROCESSES`] processes. ESRCH: this is a forked child.
     pub fn process(self: &Arc<Self>) -> Result<Process> {
         self.process_from(0)
     }
 
-    /// [`Claims::process`], with the first number that is free from `first` on, after the last of which the lowest
-    /// follows: where what processes have goes by their numbers, those of several windows had better not all have the
-    /// same.
+    /// [`Claims::process`], but with the first free number from `first` on, continued at 0 behind the last. Resources
+    /// are shared out by these numbers, so the processes of several windows should not all have the same.
     ///
     /// # Errors
-    /// As [`Claims::process`].
+    /// Those of [`Claims::process`].
     pub fn process_from(self: &Arc<Self>, first: u32) -> Result<Process> {
         let mut held = self.held()?;
         let numbers = (0..PROCESSES).map(|n| (first % PROCESSES + n) % PROCESSES);
@@ -129,7 +127,7 @@ impl Claims {
         Err(Error::new(libc::ENOSPC, format!("node {} of the window has {PROCESSES} processes already", self.node)))
     }
 
-    /// An owner of memory without a number, for the heap of this process.
+    /// An owner of memory without a number, for this process's heap.
     ///
     /// # Errors
     /// ENOMEM: the region is too small to have one. ESRCH: this is a forked child.
@@ -147,12 +145,12 @@ impl Claims {
         Ok(owner)
     }
 
-    /// The number of the descriptor that the locks are taken by. Whoever closes it gives up all that is claimed.
+    /// The descriptor by which the locks are taken; None: there is none. Closing it gives up all claims.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.kernel.descriptor()
     }
 
-    /// An incarnation that nobody else has, locked.
+    /// A new incarnation that no other process has, locked.
     fn incarnation(&self) -> Result<u64> {
         loop {
             let random = self.kernel.random()? % locks::INCARNATIONS;
@@ -162,34 +160,34 @@ impl Claims {
         }
     }
 
-    /// The process that had this number before has died: what it owned rests from its last sign of life on.
+    /// Lets the memory of the number's last process, which is dead, rest from its last sign of life on.
     fn release_memory_of_dead(&self, number: u32) {
         let rested = (self.alive(number) + REST_MS) << 8;
         for granule in self.layout.granules() {
             let word = self.own.word(Layout::owner(granule));
-            // Unless somebody else claims it just now.
+            // Fails if another process claims the granule just now.
             let _ = word.compare_exchange(owned_by(number), rested, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
-    /// When the process with this number was last alive; 0 if what is there cannot be, after a restart of the machine
-    /// say.
+    /// Time at which the process was last alive, in milliseconds; 0: the word is in the future, as after a restart of
+    /// the machine.
     fn alive(&self, number: u32) -> u64 {
         let said = self.own.word(Layout::alive(number)).load(Ordering::Acquire);
         if said > self.kernel.now_ms() { 0 } else { said }
     }
 
-    /// Whether a peer on another kernel may still put to a granule that nobody owns.
+    /// Returns true if a peer on another kernel may still put into a granule that nobody owns.
     fn rests(&self, granule: u32) -> bool {
         let word = self.own.word(Layout::owner(granule)).load(Ordering::Acquire);
         let until = match (word & 0xff) as u32 {
             0 => word >> 8,
-            // Not before it is known by its locks that it is dead ([`Claims::let_rest`]).
+            // A heap's rest begins when its locks show that it is dead ([`Claims::let_rest`]).
             heap if heap == HEAP + 1 => return false,
             process => self.alive((process - 1) % PROCESSES) + REST_MS,
         };
         let now = self.kernel.now_ms();
-        // Later than can be is from before a restart, or nonsense.
+        // A time that is too far away is from before a restart, or nonsense.
         now < until && until <= now + REST_MS
     }
 
@@ -202,11 +200,11 @@ impl Claims {
         }
     }
 
-    /// `count` granules of `all` in a row, from a multiple of `align` on.
+    /// Claims `count` granules of `all` in a row that begin at a multiple of `align`.
     fn claim(&self, count: u32, all: &Range<u32>, align: u32, owner: u32) -> Result<Range<u32>> {
         let mut held = self.held()?;
         let claiming = locks::claiming(self.node);
-        // A process that is stopped there only makes others pass over what it has just locked.
+        // If the lock's holder is stopped, this process only has to skip what that one has just locked.
         let alone = locks::lock_soon(&*self.kernel, claiming, PATIENCE)?;
         let alone = alone.then(|| Locked::of(&*self.kernel, claiming));
         let found = self.find(&held, count, all, align)?;
@@ -220,7 +218,7 @@ impl Claims {
         })?;
         let bytes = bytes(&granules);
         let at = self.own.bytes(bytes.clone()).expect("granules lie in the region");
-        // SAFETY: inside of the region; by both locks nobody else owns or uses it.
+        // SAFETY: inside the region; both locks are held, so no other process owns or uses it.
         unsafe { std::ptr::write_bytes(at, 0, (bytes.end - bytes.start) as usize) };
         for granule in granules.clone() {
             self.own.word(Layout::owner(granule)).store(owned_by(owner), Ordering::Release);
@@ -230,9 +228,9 @@ impl Claims {
         Ok(granules)
     }
 
-    /// `count` granules in a row that nobody owns or uses; both locks of each are taken. To ask the kernel for each
-    /// granule takes long where many processes have some, so those are passed over at first that the table gives to a
-    /// living process: a wrong entry hides them until nothing else is free.
+    /// `count` free granules in a row; both locks of each are taken. To ask the kernel about each granule takes long if
+    /// many processes have some, so the first search skips those that the table gives to living processes. A wrong
+    /// entry hides a granule only until nothing else is free.
     fn find(&self, held: &Held, count: u32, all: &Range<u32>, align: u32) -> Result<Option<Range<u32>>> {
         let mut living = BTreeMap::new();
         let found =
@@ -240,8 +238,7 @@ impl Claims {
         if found.is_some() { Ok(found) } else { self.find_where(|_| true, held, count, all, align) }
     }
 
-    /// Whether a granule is said to be another process's that lives; `living` is what has been found out about
-    /// processes.
+    /// Returns true if the table gives a granule to another process that lives; `living` caches the results by process.
     fn is_said_to_be_owned(&self, granule: u32, living: &mut BTreeMap<u32, bool>) -> bool {
         let word = self.own.word(Layout::owner(granule)).load(Ordering::Acquire);
         let process = (word as u8).checked_sub(1).map(u32::from).filter(|process| *process < PROCESSES);
@@ -252,7 +249,7 @@ impl Claims {
         })
     }
 
-    /// So many granules in a row among those that `may_be_free`, by now with both locks.
+    /// `count` granules in a row for which `may_be_free` is true; both locks of each are taken.
     fn find_where(
         &self,
         mut may_be_free: impl FnMut(u32) -> bool,
@@ -290,14 +287,14 @@ impl Claims {
                 if !foreign || !run.clone().any(|g| self.rests(g)) {
                     return Ok(Some(run));
                 }
-                // A dead heap's, or given back between the look and the lock.
+                // A dead heap's granule, or one given back between the look and the lock.
                 self.kernel.unlock(users);
                 self.kernel.unlock(owner);
             }
         }
     }
 
-    /// The granule behind those of a run whose `locks` others hold; its first when they hold none any more.
+    /// The granule behind those of a run whose `locks` others hold; the first of the run if nobody holds them any more.
     fn behind_others(&self, locks: Range<u64>, run: &Range<u32>) -> Result<u32> {
         let others = self.kernel.others(locks.clone())?;
         Ok(others.map_or(run.start, |others| run.start + (others.end - locks.start) as u32))
@@ -314,9 +311,9 @@ impl Claims {
         self.kernel.unlock(locks::owner(self.node, granules));
     }
 
-    /// Uses memory that the process with this incarnation has said to be its own on `node`: while the guard is there,
-    /// it stays that process's memory or nobody's. On another kernel that holds for [`REST_MS`] from the process's last
-    /// sign of life only.
+    /// Uses memory that the process of this incarnation has announced as its own on `node`: while the guard lives, the
+    /// memory is that process's or nobody's. On another kernel that holds only for [`REST_MS`] from the process's last
+    /// sign of life.
     ///
     /// # Errors
     /// ESTALE: the process is dead, or the memory another's. EINVAL: there is no such memory. ESRCH: this is a forked
@@ -329,14 +326,15 @@ impl Claims {
         let mut held = self.held()?;
         let dead = || Error::new(libc::ESTALE, format!("the process of node {node} whose memory that was is dead"));
         if !self.kernel.try_lock(locks::users(node, &granules), Kind::Shared)? {
-            // It is the claimant's: the owner's lock was free.
+            // A new claimant has it: the old owner's lock was free.
             return Err(dead());
         }
         let guard = UseGuard { claims: self.clone(), node, granules };
         for granule in guard.granules.clone() {
             *held.uses.entry((node, granule)).or_default() += 1;
         }
-        // The order matters: who lives now owns the memory, and as the lock was there before, nobody else gets it.
+        // This order matters: a process that is alive now owns the memory, and as the shared lock was taken before, no
+        // other gets it.
         let lives = self.lives(&held, node, incarnation);
         drop(held);
         if !lives? {
@@ -345,7 +343,8 @@ impl Claims {
         Ok(guard)
     }
 
-    /// Whether the process of `node` with this incarnation lives; None where that is known on another kernel only.
+    /// Returns true if the process of `node` with this incarnation lives; None: it is on another kernel, so only that
+    /// one knows.
     ///
     /// # Errors
     /// ESRCH: this is a forked child.
@@ -362,12 +361,12 @@ impl Claims {
         self.layout
     }
 
-    /// Whether a node is of this kernel; None for one that nobody has been.
+    /// Returns true if a node is of this kernel; None: never taken.
     pub fn is_here(&self, node: u32) -> Option<bool> {
         Identity::of_entry(self.header().table.get(node as usize)?).map(|there| there.kernel == self.identity.kernel)
     }
 
-    /// How many granules of this node nobody has or uses.
+    /// Number of this node's granules that nobody has or uses.
     pub(crate) fn unclaimed(&self) -> Result<usize> {
         let held = self.held()?;
         let is_taken = |g: &u32| held.granules.contains(g) || held.uses.contains_key(&(self.node, *g));
@@ -390,13 +389,12 @@ impl Claims {
         Ok(unclaimed)
     }
 
-    /// Whether anybody has ever been this node.
+    /// Returns true if the node was ever taken.
     pub fn has_node(&self, node: u32) -> bool {
         self.header().table.get(node as usize).and_then(Identity::of_entry).is_some()
     }
 
-    /// Whether a process of `node` has this number. On another kernel that is believed of all numbers of a node that
-    /// there ever was.
+    /// Returns true if a process of `node` has this number. On another kernel all numbers of a node are taken to exist.
     ///
     /// # Errors
     /// ESRCH: this is a forked child.
@@ -408,7 +406,7 @@ impl Claims {
             || self.kernel.others(one(locks::process(node, number)))?.is_some())
     }
 
-    /// Whether the process with this incarnation lives. Of one on another kernel that is believed.
+    /// Returns true if the process of this incarnation lives. One on another kernel is taken to live.
     fn lives(&self, held: &Held, node: u32, incarnation: u64) -> Result<bool> {
         let there = Identity::of_entry(&self.header().table[node as usize]);
         Ok(there.is_some_and(|there| there.kernel != self.identity.kernel)
@@ -416,7 +414,7 @@ impl Claims {
             || self.kernel.others(one(locks::incarnation(incarnation)))?.is_some())
     }
 
-    /// Takes a place in the memory of the board of this node; whether nobody else has it.
+    /// Takes a place in the memory of this node's board. Returns false if it is taken already.
     ///
     /// # Errors
     /// ESRCH: this is a forked child.
@@ -456,45 +454,45 @@ fn bytes(granules: &Range<u32>) -> Range<u64> {
     u64::from(granules.start) * GRANULE..u64::from(granules.end) * GRANULE
 }
 
-/// A process of a node. When this and all its [`Claim`]s are dropped, the number is free again.
+/// A process of a node. Its number is free once this and all its [`Claim`]s are dropped.
 #[derive(Debug)]
 pub struct Process(Arc<Owner>);
 
-/// Whose memory is.
+/// An owner of memory.
 #[derive(Debug)]
 struct Owner {
     claims: Arc<Claims>,
-    /// Or [`HEAP`].
+    /// Number of the process, or [`HEAP`].
     number: u32,
     incarnation: u64,
 }
 
 impl Process {
-    /// Below [`PROCESSES`].
+    /// Number, below [`PROCESSES`].
     pub fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// Random, not 0; no other process of the window has had it. By it peers use the process's memory
+    /// Incarnation: random, not 0, never another process's of the window. Peers name it to use the process's memory
     /// ([`Claims::use_of`]).
     pub fn incarnation(&self) -> u64 {
         self.0.incarnation
     }
 
-    /// Says that the process lives; to be called some ten times a second.
+    /// Adds to the process's heartbeat; to be called some ten times a second.
     pub fn beat(&self) {
         let claims = &self.0.claims;
-        // A forked child cannot speak for its parent.
+        // A forked child must not act for its parent.
         if claims.kernel.check().is_ok() {
             claims.own.word(Layout::alive(self.number())).store(claims.kernel.now_ms(), Ordering::Release);
             claims.header().table[claims.node as usize].beats.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// So many granules of the node's region in a row, filled with zeros.
+    /// Claims `count` granules in a row of the node's region, filled with zeros.
     ///
     /// # Errors
-    /// ENOMEM: there are not so many. ESRCH: this is a forked child.
+    /// ENOMEM: not so many are free in a row. ESRCH: this is a forked child.
     pub fn claim(&self, count: u32) -> Result<Claim> {
         let claims = &self.0.claims;
         let granules = claims.claim(count, &claims.layout.granules(), 1, self.number())?;
@@ -502,28 +500,29 @@ impl Process {
     }
 }
 
-/// The heap of a process. Its memory is its own by locks of its own, beside those of the process's device.
+/// The heap of a process. Its memory has locks of its own, apart from those of the process's device.
 #[derive(Debug)]
 pub struct HeapOwner(Arc<Owner>);
 
 impl HeapOwner {
-    /// As [`Process::incarnation`], of the heap: by it peers use memory that the process has shown them.
+    /// Incarnation of the heap, like [`Process::incarnation`]. Peers name it to use memory that the process has
+    /// announced.
     pub fn incarnation(&self) -> u64 {
         self.0.incarnation
     }
 
-    /// The granules that heaps claim: all but the first 8 MiB of the region, or the first eighth, where processes look
-    /// first for what messages need.
+    /// The granules that heaps may claim: all but the first 8 MiB or the first eighth of the region, whichever is more.
+    /// Memory for messages is sought there first.
     pub fn granules(&self) -> Range<u32> {
         let all = self.0.claims.layout.granules();
         let left = (all.len() as u32 / LEFT_PART).max((LEFT / GRANULE) as u32);
         all.start.saturating_add(left).min(all.end)..all.end
     }
 
-    /// So many granules of the node's region in a row, the first of them a multiple of `align`, filled with zeros.
+    /// Claims `count` granules in a row of the node's region, the first a multiple of `align`, filled with zeros.
     ///
     /// # Errors
-    /// ENOMEM: there are not so many among those for heaps. ESRCH: this is a forked child.
+    /// ENOMEM: not so many of the heaps' granules are free in a row. ESRCH: this is a forked child.
     ///
     /// # Panics
     /// `align` is 0.
@@ -546,7 +545,7 @@ impl Drop for Owner {
     }
 }
 
-/// Memory of the node's region that is this process's until this is dropped.
+/// Memory of the node's region that is this process's until it is dropped.
 #[derive(Debug)]
 pub struct Claim {
     owner: Arc<Owner>,
@@ -554,12 +553,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Which granules of the region.
+    /// The granules of the region.
     pub fn granules(&self) -> Range<u32> {
         self.granules.clone()
     }
 
-    /// Which bytes of the region.
+    /// The bytes of the region.
     pub fn bytes(&self) -> Range<u64> {
         bytes(&self.granules)
     }

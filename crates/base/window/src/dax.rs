@@ -1,5 +1,5 @@
-//! Device-DAX: a character device, `/dev/daxN.M`, that is nothing but memory. It is mapped whole, for it takes no place and no length
-//! but multiples of its alignment; it has no read(2) and no write(2), and what it is stands in sysfs.
+//! Device-DAX: a character device, `/dev/daxN.M`, that is nothing but memory. It is mapped whole, as it accepts only
+//! places and lengths that are multiples of its alignment. It has no read(2) and no write(2); sysfs has its size.
 
 use crate::error::{Error, Result};
 use crate::found::Found;
@@ -8,16 +8,16 @@ use rustix::fd::OwnedFd;
 use std::fs;
 use std::path::Path;
 
-/// Where sysfs has a folder for each character device, by its numbers.
+/// Folder of sysfs with an entry for each character device, by its numbers.
 pub(crate) const CHARACTER_DEVICES: &str = "/sys/dev/char";
 
-/// What mappings are aligned to where sysfs does not show it (before Linux 5.10): what ndctl and daxctl choose if nothing is said.
+/// Default alignment of ndctl and daxctl in bytes, assumed where sysfs does not show it (before Linux 5.10).
 const USUAL_ALIGN: u64 = 2 << 20;
 
-/// The device of an open descriptor, called `name` in sentences, whose folder in sysfs this is.
+/// The device of an open descriptor, `name` in messages, described by this folder of sysfs.
 ///
 /// # Errors
-/// EINVAL: it is another character device; ENXIO: it has no memory.
+/// EINVAL: it is another character device; ENXIO: it has no memory; and errors of reading sysfs.
 pub(crate) fn found(fd: OwnedFd, name: String, folder: &Path) -> Result<Found> {
     let subsystem = fs::read_link(folder.join("subsystem")).unwrap_or_default();
     if subsystem.file_name().is_none_or(|name| name != "dax") {

@@ -1,4 +1,4 @@
-//! What a device is that can write the memory of other nodes and never read it: no method returns bytes of another
+//! Interface of a device that can write the memory of other nodes and never read it: no method returns bytes of another
 //! node.
 
 use crate::claims::Claims;
@@ -12,27 +12,27 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What a device knows of itself and of its window.
+/// Properties of a device and its window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The node of this process, below `layout.nodes()`.
     pub node: u32,
     /// Nodes, regions, and the places in a region.
     pub layout: Layout,
-    /// Which window it is, the same for all nodes.
+    /// Random number of the window, the same at all nodes.
     pub uuid: [u8; 16],
-    /// Whether what was put is visible when [`Channel::put`] returns.
+    /// True if a put is visible by the time [`Channel::put`] returns.
     pub coherent: bool,
     /// Bytes that become visible together where they are put by [`Origin::Words`]: 8, or 4.
     pub whole: u32,
-    /// What holds its memory.
+    /// Kind of the window's memory.
     pub medium: Medium,
-    /// Bytes that this node reads of its region in a second, where that was measured: for devices.
+    /// Bytes that this node reads of its region in a second. Measured for devices; None: not measured.
     pub read_speed: Option<u64>,
 }
 
 impl Facts {
-    /// Whether the memory is one that no cache keeps, as far as that was measured.
+    /// Returns true if measurement shows that no cache holds the memory.
     pub fn is_slow(&self) -> bool {
         self.read_speed.is_some_and(medium::is_uncached)
     }
@@ -50,46 +50,46 @@ impl Facts {
 
 /// A device, as one process has it.
 pub trait PutDevice: Send + Sync {
-    /// What it knows of itself.
+    /// Properties of the device and its window.
     fn facts(&self) -> &Facts;
 
     /// The region of this process's node.
     fn own(&self) -> &Region;
 
-    /// A way into the region of `node`, which may be this one. There may be several to one node, without an order among
+    /// A channel into the region of `node`, which may be this one. Several may lead to one node, with no order among
     /// them.
     ///
     /// # Errors
-    /// EINVAL: there is no such node; and what the device's own means may lack.
+    /// EINVAL: there is no such node; and failures of the device.
     fn channel(&self, node: u32) -> Result<Box<dyn Channel>>;
 
-    /// Whether [`Channel::wake`] wakes processes of `node`, and those wake processes of this one.
+    /// Returns true if [`Channel::wake`] wakes processes of `node`, and theirs wakes processes of this one.
     fn wakes(&self, _node: u32) -> bool {
         false
     }
 
-    /// Sleeps until the lower half of the word at `offset` of the own region is another one than `seen`, or it is
-    /// woken; it may also return for no reason. Only where [`PutDevice::wakes`] says so of the own node.
+    /// Sleeps until the lower half of the word at `offset` of the own region differs from `seen`, or a peer wakes it;
+    /// it may also return early. Only for devices whose [`PutDevice::wakes`] is true of the own node.
     fn sleep(&self, _offset: u64, _seen: u32) {}
 
     /// Numbers and memory for the processes of this node.
     fn claims(&self) -> &Arc<Claims>;
 
-    /// Where memory of the program lies in the own region, for devices that read it there. Told once, by who knows it.
+    /// Sets the program's memory map, for devices that read such memory in the own region. Called once.
     fn set_program(&self, _program: Box<dyn Program>) {}
 }
 
-/// What a device is told of the program, and tells of what it does for it.
+/// The program, as a device sees it: its memory in the own region, and its counters.
 pub trait Program: Send + Sync {
-    /// Where `len` bytes at `address` lie in the own region, if they do, and in one piece. Where they do not any more,
-    /// nothing is read by this answer.
+    /// Offset in the own region of the `len` bytes at `address`; None unless they lie there in one piece. Bytes that
+    /// move away later are not read by this answer.
     fn place(&self, address: *const u8, len: usize) -> Option<u64>;
 
-    /// Something was done for the program so many times, or with so many bytes.
+    /// Adds `n`, events or bytes, to a counter.
     fn count(&self, what: Count, n: u64);
 }
 
-/// What a device with limits counts.
+/// Counters of a device with limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
     /// Bytes that the sender copied first because their place breaks a limit of the device.
@@ -106,56 +106,58 @@ pub enum Count {
     Refusals,
 }
 
-/// What a way is like, for who puts messages there.
+/// Properties of a channel, for its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
     /// Places and lengths of [`Origin::Source`] are multiples of this.
     pub grain: u64,
-    /// Whether it is worth a ring of its own to put long messages there.
+    /// True if long messages deserve a ring of their own.
     pub has_long_ring: bool,
-    /// Whether a put takes so long that what may wait had better go with the next one.
+    /// True if a put takes so long that puts which may wait should go together with the next.
     pub is_slow: bool,
 }
 
-/// A way into the region of one node.
+/// A channel into the region of one node.
 pub trait Channel: Send {
-    /// Puts become visible in the order of the chain, and of the calls: whoever sees the last with acquire sees all.
+    /// Puts become visible in the order of the chain and of the calls: a reader that sees the last with acquire sees
+    /// all.
     ///
     /// # Errors
-    /// Nothing is done when one of the chain is not allowed; those before one whose source faults are done.
+    /// Nothing is done if one of the chain is not allowed. If a source faults, the puts before it are done.
     fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused>;
 
-    /// A put that may become visible later: before the next one that may not, or when [`Channel::flush`] is called.
+    /// Puts a chain that may become visible late: before the next call of [`Channel::put`] takes effect, or at
+    /// [`Channel::flush`].
     ///
     /// # Errors
-    /// As [`Channel::put`].
+    /// Those of [`Channel::put`].
     fn put_later(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
         self.put(chain)
     }
 
-    /// Has everything become visible that [`Channel::put_later`] has left.
+    /// Makes everything visible that [`Channel::put_later`] has held back.
     fn flush(&mut self) {}
 
-    /// Whether [`Channel::put_later`] has left anything.
+    /// Returns true if [`Channel::put_later`] holds anything back.
     fn owes(&self) -> bool {
         false
     }
 
-    /// The block that begins at `block` will be put to often: words before its slots, and the slots, of `len` bytes
-    /// each.
+    /// Announces that the block at `block` will be put to often: words before its slots, and slots of `len` bytes each.
     fn prepare(&mut self, _block: u64, _slots: Range<u64>, _len: u64) {}
 
-    /// Whether the bytes of a source are better put to a place of their own than behind words.
+    /// Returns true if a source is put better to a place of its own than behind words.
     fn wants_own_place(&self, _source: &dyn Source) -> bool {
         false
     }
 
-    /// What it is like.
+    /// Properties of the channel.
     fn traits(&self) -> Traits {
         Traits { grain: 1, has_long_ring: true, is_slow: false }
     }
 
-    /// Wakes who sleeps until the word at `offset` of the region changes, where [`PutDevice::wakes`] says so.
+    /// Wakes the process that sleeps on the word at `offset` of the region, if [`PutDevice::wakes`] is true of the
+    /// node.
     fn wake(&mut self, _offset: u64) {}
 }
 
@@ -164,11 +166,11 @@ pub trait Channel: Send {
 pub struct Put<'a> {
     /// Offset in the node's region, [`Layout::doors`] or more.
     pub to: u64,
-    /// What is put there.
+    /// Source of the bytes.
     pub from: Origin<'a>,
 }
 
-/// Where bytes that are put come from.
+/// Sources of bytes that are put.
 #[derive(Clone, Copy)]
 pub enum Origin<'a> {
     /// Words, for a place at a multiple of 8. Each becomes visible whole (see [`Facts::whole`]), in any order.
@@ -195,10 +197,10 @@ impl fmt::Debug for Origin<'_> {
     }
 }
 
-/// Memory of the program that is put. It may be gone, so that only who checked it knows how it is read.
+/// Memory of the program that is put. It may be unmapped at any time, so only its implementor knows how to read it.
 ///
 /// # Safety
-/// The length never changes, and no other bytes are written than so many at the place given.
+/// The length never changes, and no bytes are written but so many at the given place.
 #[allow(clippy::len_without_is_empty)]
 pub unsafe trait Source {
     /// Bytes.
@@ -208,31 +210,33 @@ pub unsafe trait Source {
     /// is seen after them.
     ///
     /// # Errors
-    /// Memory that could not be read. Part of the bytes may have been stored.
+    /// Part of the memory could not be read. Some of the bytes may have been stored.
     ///
     /// # Safety
-    /// `to` is valid for writes of so many bytes. Others may access them at the same time; no reference is to them.
+    /// `to` is valid for writes of [`Source::len`] bytes. Others may access them at the same time; no reference is to
+    /// them.
     unsafe fn store_to(&self, to: *mut u8) -> std::result::Result<(), Faulted>;
 
-    /// Stores `len` bytes from the one at `from` on, as [`Source::store_to`] does all.
+    /// Stores the `len` bytes from offset `from` on, like [`Source::store_to`].
     ///
     /// # Errors
-    /// As [`Source::store_to`].
+    /// Those of [`Source::store_to`].
     ///
     /// # Safety
-    /// As for [`Source::store_to`].
+    /// Those of [`Source::store_to`], for `len` bytes.
     ///
     /// # Panics
     /// There are not so many.
     unsafe fn store_part_to(&self, from: usize, len: usize, to: *mut u8) -> std::result::Result<(), Faulted>;
 
-    /// Address and length of each piece of it, in their order, where it is memory of the program; whether it is.
+    /// Calls `each` with address and length of each piece, in order. Returns false if the source is no memory of the
+    /// program.
     fn pieces(&self, _each: &mut dyn FnMut(*const u8, usize)) -> bool {
         false
     }
 
-    /// Another handle on the same memory, for a device that reads it after [`Channel::put`] has returned; it is dropped
-    /// when the bytes were read. Without one the device reads them before.
+    /// A second handle on the same memory, for a device that reads it after [`Channel::put`] has returned. The device
+    /// drops it after the read. With None the device reads before it returns.
     fn keep(&self) -> Option<Box<dyn Source + Send>> {
         None
     }
@@ -245,7 +249,7 @@ unsafe impl Source for &[u8] {
     }
 
     unsafe fn store_to(&self, to: *mut u8) -> std::result::Result<(), Faulted> {
-        // SAFETY: the caller's promise; a slice of this process cannot overlap what nobody has a reference to.
+        // SAFETY: the caller's promise; a slice of this process cannot overlap bytes to which there is no reference.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to, <[u8]>::len(self)) };
         Ok(())
     }
@@ -259,18 +263,18 @@ unsafe impl Source for &[u8] {
 /// Memory of the program that could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faulted {
-    /// The first address that could not.
+    /// The first address that could not be read.
     pub address: usize,
 }
 
-/// Why a chain was not put.
+/// Reasons why a chain was not put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// A place that is not all between the doors and the end of the region.
+    /// Part of a destination lies before the doors or behind the end of the region.
     Outside,
-    /// Words for a place that is no multiple of 8; or what is no multiple of the device's grain.
+    /// Words go to a place that is no multiple of 8, or a place or length is no multiple of the device's grain.
     Misaligned,
-    /// Source and destination are not as far from the device's boundaries as each other.
+    /// Source and destination differ modulo the device's boundary.
     Incongruent,
     /// The device cannot read the source.
     NotMine,
@@ -309,15 +313,15 @@ impl Bounds {
         Bounds { first: layout.doors(), len: layout.region_len() - layout.doors() }
     }
 
-    /// Whether so many bytes may be put there.
+    /// Returns true if `len` bytes may be put at `to`.
     #[inline]
     pub(crate) fn contains(self, to: u64, len: u64) -> bool {
-        // Below the first it wraps round, and is too far.
+        // An offset below the first wraps round, and is too large.
         let at = to.wrapping_sub(self.first);
         at <= self.len && len <= self.len - at
     }
 
-    /// Whether a chain may be put.
+    /// Checks that a chain may be put.
     #[inline]
     pub(crate) fn check(self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
         for put in chain {
@@ -332,8 +336,8 @@ impl Bounds {
     }
 }
 
-/// Memory of a window that this process reads and writes, beside others that write it at any time: what is in it is
-/// never believed, and never borrowed but as atomic words. It stays as long as a clone of this is there.
+/// Memory of a window that this process shares with others, which write it at any time: its contents are never trusted,
+/// and are borrowed only as atomic words. The memory lives as long as a clone of this.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<u8>,
@@ -361,12 +365,12 @@ impl Region {
         Region { base, len, _memory: memory }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn size(&self) -> u64 {
         self.len as u64
     }
 
-    /// All of it as words.
+    /// The whole region as words.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: see `new`; the memory lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
@@ -392,7 +396,7 @@ impl Region {
         words.and_then(<[_]>::first_chunk).expect("words of the region")
     }
 
-    /// The address of these bytes, for copies by raw pointer; None outside of it.
+    /// The address of these bytes, for copies by raw pointer; None: not all inside the region.
     pub fn bytes(&self, range: Range<u64>) -> Option<*mut u8> {
         let inside = range.start <= range.end && range.end <= self.size();
         // SAFETY: inside of the memory.

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::io;
 
-/// Why a window, or a part of it, cannot be had.
+/// A window, or a part of it, could not be provided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     errno: i32,
     what: String,
 }
 
-/// What every fallible call of this crate returns, but for puts.
+/// Result of every fallible call of this crate but puts.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -22,7 +22,7 @@ impl Error {
         Self::new(libc::EINVAL, what)
     }
 
-    /// What the kernel said to a call.
+    /// The kernel's error for a call; EIO if it has no errno.
     pub(crate) fn of(what: impl fmt::Display, error: impl Into<io::Error>) -> Self {
         let error: io::Error = error.into();
         Self::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {error}"))

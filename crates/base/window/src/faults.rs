@@ -1,5 +1,5 @@
-//! Puts on their way through a simulated device, late, in pieces and in any order that a device may choose: those of one channel
-//! become visible one after the other, and nothing else is promised.
+//! Puts on their way through a simulated device: late, in pieces, and in any order that a device may choose. The puts
+//! of one channel become visible one after the other; nothing else is promised.
 
 use crate::device::{Faulted, Origin, Put, Refused, Region, Source};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a simulated device does to puts.
+/// Effects of a simulated device on puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Steps that a put takes at most, from when that before it in its channel is visible; 0: it is visible at once.
+    /// Most steps that a put takes once its predecessor in the channel is visible; 0: it is visible at once.
     pub delay: u64,
-    /// Words become visible in halves of 4 bytes.
+    /// True if words become visible in halves of 4 bytes.
     pub torn_words: bool,
-    /// Each node has a kernel of its own, so that locks tell it nothing of the others.
+    /// True if each node has a kernel of its own, so that locks do not show it the others.
     pub kernel_each: bool,
-    /// Steps of a millisecond of the kernels' clocks.
+    /// Steps in a millisecond of the kernels' clocks.
     pub steps_per_ms: u64,
 }
 
@@ -27,7 +27,7 @@ impl Default for Plan {
     }
 }
 
-/// Decisions by a seed.
+/// Decisions drawn from a seed.
 #[derive(Debug)]
 pub(crate) struct Chance(Xoshiro256PlusPlus);
 
@@ -46,10 +46,10 @@ impl Chance {
 pub(crate) struct Way {
     pub from: u32,
     pub to: u32,
-    /// Nothing more comes.
+    /// True once the channel is dropped: no more puts come.
     pub closed: bool,
     puts: VecDeque<Waiting>,
-    /// A source could not be read when its turn came: what is put after it never becomes visible.
+    /// Fault of a source that could not be read when its turn came. Later puts never become visible.
     broken: Option<Faulted>,
 }
 
@@ -62,15 +62,15 @@ impl fmt::Debug for Way {
 struct Waiting {
     to: u64,
     bytes: Bytes,
-    /// Bytes that become visible together, at multiples of so many.
+    /// Grain in bytes: those of one aligned piece of this length become visible together.
     whole: u64,
-    /// Once its turn has come: when all of it is visible, and what is not yet, as a stack.
+    /// None until its turn; then the step at which all of it is visible, and a stack of the pieces that are not yet.
     begun: Option<(u64, Vec<std::ops::Range<u64>>)>,
 }
 
 enum Bytes {
     Here(Vec<u8>),
-    /// Read when they become visible.
+    /// A source that is read as it becomes visible.
     There(Box<dyn Source + Send>),
 }
 
@@ -107,7 +107,7 @@ impl Waiting {
         pieces
     }
 
-    /// Has some more of it become visible; whether that is all.
+    /// Makes more of it visible. Returns true if that was the rest.
     fn go_on(&mut self, now: u64, plan: &Plan, into: &Region, chance: &mut Chance) -> Result<bool, Faulted> {
         if self.begun.is_none() {
             let len = match &self.bytes {
@@ -133,7 +133,8 @@ impl Waiting {
             for piece in shown {
                 let to = into.bytes(self.to + piece.start..self.to + piece.end).expect("a put that was checked");
                 for (i, byte) in bytes[piece.start as usize..piece.end as usize].iter().enumerate() {
-                    // SAFETY: inside of the region; all references to its bytes are to atomics, and a simulation has one thread.
+                    // SAFETY: inside the region; all references to its bytes are to atomics, and a simulation has one
+                    // thread.
                     unsafe { AtomicU8::from_ptr(to.add(i)) }.store(*byte, Ordering::Relaxed);
                 }
             }
@@ -147,7 +148,7 @@ impl Way {
         Way { from, to, closed: false, puts: VecDeque::new(), broken: None }
     }
 
-    /// Takes a chain along that was checked.
+    /// Takes over a chain that was checked.
     pub(crate) fn push(&mut self, chain: &[Put<'_>], plan: &Plan) -> Result<(), Refused> {
         if let Some(fault) = self.broken {
             return Err(Refused::Faulted(fault));
@@ -160,7 +161,7 @@ impl Way {
         Ok(())
     }
 
-    /// Has some of it become visible.
+    /// Makes some of the puts visible.
     pub(crate) fn go_on(&mut self, now: u64, plan: &Plan, into: &Region, chance: &mut Chance) {
         while let Some(first) = self.puts.front_mut() {
             match first.go_on(now, plan, into, chance) {
@@ -174,12 +175,12 @@ impl Way {
         }
     }
 
-    /// What is not visible never becomes so.
+    /// Drops the puts that are not visible.
     pub(crate) fn lose(&mut self) {
         self.puts.clear();
     }
 
-    /// Those at its ends.
+    /// The nodes at its ends.
     pub(crate) fn nodes(&self) -> [u32; 2] {
         [self.from, self.to]
     }

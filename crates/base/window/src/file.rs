@@ -1,9 +1,9 @@
-//! A file, or memory without a name, that all nodes map: containers of one machine, say; or a device that is memory, which the
-//! machines of its nodes share.
+//! A window that all nodes map: a file or memory without a name, for containers of one machine, say; or a device that
+//! is memory, which several machines share.
 //!
-//! Whoever maps it can write all of it, so the file is one that only this user may write. That it is long enough is checked when
-//! it is opened; to make it shorter while it is in use ends the processes that use it by SIGBUS. Memory that is sealed cannot
-//! be made shorter.
+//! Every process that maps it can write all of it, so only this user may have the right to write the file. Its length
+//! is checked at opening. If it is shortened while it is in use, SIGBUS ends the processes that use it; sealed memory
+//! cannot be shortened.
 
 use crate::claims::Claims;
 use crate::device::{Bounds, Channel, Facts, Origin, Put, PutDevice, Refused, Region};
@@ -27,7 +27,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How often a file is looked for that comes and goes.
+/// Attempts to open or make a file that appears and disappears.
 const TRIES: usize = 16;
 
 /// A window in a file.
@@ -38,26 +38,28 @@ pub struct FileDevice {
     claims: Arc<Claims>,
     mapping: Arc<Mapping>,
     header: Region,
-    /// Whether the kernel knows threads by words that lie there.
+    /// True if the kernel supports futexes in the window's memory.
     has_futexes: bool,
 }
 
 impl FileDevice {
-    /// Opens the window at `path`, and makes it if nothing is there. Another process that does so at the same time gets the same
-    /// window. `ivshmem` and `ivshmem:DDDD:BB:DD.F` are the device of that kind, and the one with this PCI address.
+    /// Opens the window at `path`, and makes it if nothing is there. Another process that does so at the same time gets
+    /// the same window. `ivshmem` is the machine's ivshmem device, `ivshmem:DDDD:BB:DD.F` the one with this PCI
+    /// address.
     ///
     /// # Errors
-    /// * of the file: EINVAL where it is no window, has another size than its header says or than is asked for, or is no regular
-    ///   file; EPROTO for another version; EPERM where others may write it; ENOSPC and EFBIG where it cannot be made; and what
-    ///   open(2) says
-    /// * of the device: ENODEV, ENXIO, EIO and EACCES, as it is not there, has no memory, that does not answer, or is not this user's;
-    ///   EINVAL for another one, or where it begins with the data of somebody else; EBUSY where a driver has it
-    /// * of the node: EINVAL, EBUSY and ENOSPC, as the window is full, or the node that is asked for somebody else
+    /// * of the file: EINVAL: it is no window or no regular file, or its size is not that of its header or the one
+    ///   asked for; EPROTO: another version; EPERM: others may write it; ENOSPC or EFBIG: no room to make it; and the
+    ///   errors of open(2)
+    /// * of the device: ENODEV: there is none; ENXIO: it has no memory; EIO: its memory does not answer; EACCES: it is
+    ///   not this user's; EINVAL: it is a device of another kind, or holds other data; EBUSY: a driver has it
+    /// * of the node: EINVAL: there is no such node, or none was named where kernels differ; EBUSY: another has the
+    ///   node; ENOSPC: the window is full
     pub fn open(path: &Path, options: &Options) -> Result<FileDevice> {
         Self::open_as(path, options, Identity::own()?)
     }
 
-    /// As the node with this identity.
+    /// Opens the window as the node with this identity.
     pub(crate) fn open_as(path: &Path, options: &Options, identity: Identity) -> Result<FileDevice> {
         if let Some(address) = ivshmem::named(path) {
             return Self::attach(&ivshmem::open(Path::new(ivshmem::PCI_DEVICES), address)?, options, identity);
@@ -79,13 +81,13 @@ impl FileDevice {
 
     pub(crate) fn attach(file: &Found, options: &Options, identity: Identity) -> Result<FileDevice> {
         let is_file = file.medium == Medium::File;
-        // Only a file with a name appears with its header; what is a device, or sealed memory, may begin with zeros yet.
+        // Only a named file appears together with its header. Devices and sealed memory may still begin with zeros.
         let said = if is_file && !file.is_sealed { Some(file.header()?) } else { None };
         if let Some((layout, _)) = said {
             file.check_size(layout.size())?;
             options.check(layout, &file.name)?;
         }
-        // The mapping keeps its open file description, hence locks are taken by another one.
+        // The mapping keeps its open file description alive, hence locks are taken by another one.
         let mapping = Mapping::new(&file.fd, file.size).map_err(|e| file.cannot_be_mapped(e))?;
         if is_file && !file.is_sealed {
             file.check_size(file.size)?;
@@ -108,12 +110,12 @@ impl FileDevice {
         Ok(FileDevice { facts, own, claims, mapping, header, has_futexes })
     }
 
-    /// The header, which all nodes see.
+    /// The header, which all nodes can write.
     pub(crate) fn header(&self) -> &Region {
         &self.header
     }
 
-    /// Where the region of a node is mapped.
+    /// Address at which the region of a node is mapped.
     ///
     /// # Panics
     /// There is no such node.
@@ -122,11 +124,12 @@ impl FileDevice {
         self.mapping.at(layout.region(node), layout.region_len())
     }
 
-    /// The file, by an open file description of its own, and the offset at which the region of this node begins there: for
-    /// mappings beside those of the device.
+    /// The file, by an open file description of its own, and the offset of this node's region in it, for mappings
+    /// besides those of the device.
     ///
     /// # Errors
-    /// What open(2) says. ESRCH: this is a forked child. EOPNOTSUPP: pages of the device cannot be mapped.
+    /// ESRCH: this is a forked child; EOPNOTSUPP: single pages of the device cannot be mapped; and the errors of
+    /// open(2).
     pub fn file(&self) -> Result<(OwnedFd, u64)> {
         if let medium @ Medium::Dax { align } = self.facts.medium
             && !medium.maps_pages()
@@ -143,7 +146,7 @@ impl FileDevice {
     }
 }
 
-/// ENOENT: a link to nothing. A file that was made could not take its name.
+/// ENOENT: `path` is a link to nothing. A new file could not take its name.
 fn check_link(path: &Path) -> Result<()> {
     match path.read_link() {
         Ok(target) if !path.exists() => Err(Error::new(
@@ -158,7 +161,7 @@ fn check_link(path: &Path) -> Result<()> {
     }
 }
 
-/// [`nodes::join`], with the window's name before what it says.
+/// Calls [`nodes::join`], and prefixes its error with the window's name.
 pub(crate) fn join(
     header: &Region,
     layout: Layout,
@@ -200,7 +203,8 @@ impl PutDevice for FileDevice {
     }
 
     fn wakes(&self, node: u32) -> bool {
-        // A futex of shared memory is known by file and place, whoever maps them; another kernel knows nothing of it.
+        // A futex of shared memory is identified by file and offset in every mapping of one kernel; other kernels do
+        // not know it.
         let kernel = |node: u32| {
             Header::of(&self.header)
                 .table
@@ -212,7 +216,7 @@ impl PutDevice for FileDevice {
     }
 
     fn sleep(&self, offset: u64, seen: u32) {
-        // Whatever it says, who has slept looks again.
+        // The result is of no use: the caller looks again after each sleep.
         let _ = futex::wait(half(self.own.word(offset)), futex::Flags::empty(), seen, None);
     }
 
@@ -221,38 +225,39 @@ impl PutDevice for FileDevice {
     }
 }
 
-/// Whether a thread can sleep on this word: not where the kernel has no pages for it, as of memory of a PCI device.
+/// Returns true if a thread can sleep on this word. The kernel refuses where it has no pages, as in memory of PCI
+/// devices.
 fn has_futexes(word: &AtomicU64) -> bool {
     let other = !(word.load(Ordering::Relaxed) as u32);
-    // At once another value than the one slept on, and if it changes just now no time to sleep in.
+    // The value differs from the one slept on, so it returns at once; if it changes just now, the timeout is zero.
     let now = futex::Timespec { tv_sec: 0, tv_nsec: 0 };
     !matches!(futex::wait(half(word), futex::Flags::empty(), other, Some(&now)), Err(Errno::FAULT))
 }
 
-/// The lower half of a word: what a futex is.
+/// The lower half of a word, on which a futex is waited for.
 fn half(word: &AtomicU64) -> &AtomicU32 {
     let halves = std::ptr::from_ref(word).cast::<AtomicU32>();
-    // SAFETY: inside of the word, and aligned; what may be put there at any time are atomics only.
+    // SAFETY: inside the word, and aligned; only atomics are ever stored there.
     unsafe { &*halves.add(usize::from(cfg!(target_endian = "big"))) }
 }
 
 /// Puts by plain stores.
 struct Mapped {
-    /// Where the node's region is.
+    /// Address of the node's region.
     base: NonNull<u8>,
     bounds: Bounds,
     medium: Medium,
     _mapping: Arc<Mapping>,
 }
 
-// SAFETY: an address in a shared mapping that `_mapping` keeps, where this only stores.
+// SAFETY: the address is in a shared mapping that `_mapping` keeps; this type only stores there.
 unsafe impl Send for Mapped {}
 
 impl Channel for Mapped {
     fn put(&mut self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
         self.bounds.check(chain)?;
         for put in chain {
-            // What was put before is visible before this.
+            // Earlier puts become visible before this one.
             self.medium.drain();
             // SAFETY: the bounds have been checked.
             let to = unsafe { self.base.add(put.to as usize) };
@@ -264,18 +269,18 @@ impl Channel for Mapped {
                         unsafe { to.add(i).as_ref() }.store(*word, Ordering::Relaxed);
                     }
                 }
-                // SAFETY: as many bytes are inside, and no reference is to them but to atomics.
+                // SAFETY: as many bytes are inside, and the only references to them are to atomics.
                 Origin::Source(source) => unsafe { source.store_to(to.as_ptr()) }.map_err(Refused::Faulted)?,
             }
         }
-        // Nor does the last one wait until others fill the buffer that it is in.
+        // The last put, too, becomes visible without waiting for others to fill its write-combining buffer.
         self.medium.drain();
         Ok(())
     }
 
     fn wake(&mut self, offset: u64) {
         if self.bounds.check(&[Put { to: offset, from: Origin::Words(&[0]) }]).is_ok() {
-            // SAFETY: the bounds have been checked; the kernel takes the address, and nobody reads what is there.
+            // SAFETY: the bounds have been checked; the kernel takes the address only, and the word is not read.
             let word = unsafe { self.base.add(offset as usize).cast::<AtomicU64>().as_ref() };
             // At most one thread of the process sleeps there.
             let _ = futex::wake(half(word), futex::Flags::empty(), 1);

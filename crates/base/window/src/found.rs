@@ -1,4 +1,4 @@
-//! Files that are found, and whether they are what they have to be.
+//! Opened files and devices, and the checks that they can be a window.
 
 use crate::dax;
 use crate::error::{Error, Result};
@@ -8,33 +8,34 @@ use rustix::fs::{FileType, OFlags, SealFlags};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What a device that others might open, or that a terminal is, is not harmed by.
+/// Flags of open(2) under which a terminal, or a device that others may use, takes no harm.
 pub(crate) const HARMLESS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// What helps against a file that is no good window.
+/// Advice for a file that cannot be used as a window.
 const ANEW: &str = "to have a new window made, delete this one while no program uses it, or name another";
 
-/// A file of the window, or the device that it is, opened.
+/// The file or device of a window, opened.
 pub(crate) struct Found {
     pub fd: OwnedFd,
-    /// For sentences.
+    /// Name for messages.
     pub name: String,
-    /// Bytes, when it was opened.
+    /// Bytes at the time of opening.
     pub size: u64,
-    /// What it is.
+    /// Kind of memory.
     pub medium: Medium,
-    /// The driver that has the device, if one has.
+    /// The kernel driver bound to the device; None: no driver is.
     pub driver: Option<String>,
-    /// Memory without a name, sealed against being made shorter. It may be fresh, since only whoever has made it can name it.
+    /// True for memory without a name that is sealed against shrinking. It may be new and empty, as only its maker can
+    /// hand it out.
     pub is_sealed: bool,
 }
 
 impl Found {
-    /// Checks that `fd` is a regular file that nobody but this user may write, or sealed memory; or device-DAX, which whoever has the
-    /// right to open it may use.
+    /// Checks that `fd` is sealed memory, a regular file that only this user may write, or device-DAX. A device is open
+    /// to every user whose rights let it be opened.
     ///
     /// # Errors
-    /// EINVAL: it is something else; EPERM: somebody else could write it, or shorten it; ENXIO: a device without memory.
+    /// EINVAL: it is something else; EPERM: another user could write or shorten it; ENXIO: the device has no memory.
     pub(crate) fn check(fd: OwnedFd, path: &Path) -> Result<Found> {
         let name = format!("the window {}", path.display());
         let status = rustix::fs::fstat(&fd).map_err(|e| Error::of(&name, e))?;
@@ -52,7 +53,7 @@ impl Found {
         if status.st_uid != own {
             return denied(format!("is user {}'s, and this is user {own}", status.st_uid));
         }
-        // Files of tmpfs have seals too, and cannot get others; memfds have every right set.
+        // Files of tmpfs have seals too (F_SEAL_SEAL), and so never get this one. A memfd's mode is 0777.
         let is_sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !is_sealed {
             if status.st_nlink == 0 {
@@ -72,10 +73,10 @@ impl Found {
         Ok(Found { fd, name, size, medium: Medium::File, driver: None, is_sealed })
     }
 
-    /// What its header says, and its uuid.
+    /// The layout and uuid of its header.
     ///
     /// # Errors
-    /// EINVAL: it is no window, or one that says what cannot be; EPROTO: a window of another version.
+    /// EINVAL: it is no window, or its header cannot be a window's; EPROTO: the window has another version.
     pub(crate) fn header(&self) -> Result<(Layout, [u8; 16])> {
         let name = &self.name;
         let mut bytes = [0; 48];
@@ -85,7 +86,7 @@ impl Found {
         Layout::of_first_words(words, name).map_err(|e| Error::new(e.errno(), format!("{e}; {ANEW}")))
     }
 
-    /// What refused to map it, with what helps.
+    /// The error of a failed mapping, with advice.
     pub(crate) fn cannot_be_mapped(&self, error: Error) -> Error {
         let name = &self.name;
         match (self.medium, &self.driver) {
@@ -102,7 +103,7 @@ impl Found {
         }
     }
 
-    /// EINVAL: the file has not so many bytes; also when it has lost some since it was opened.
+    /// EINVAL: the file's size is not `expected`, now or when it was opened.
     pub(crate) fn check_size(&self, expected: u64) -> Result<()> {
         let now = rustix::fs::fstat(&self.fd).map_err(|e| Error::of(&self.name, e))?.st_size as u64;
         if now == expected && self.size == expected {

@@ -1,12 +1,14 @@
-//! The header of a window in a device, where no file system makes it appear complete, and where machines without a common kernel come
-//! at the same time; and in sealed memory without a name, which comes fresh from its owner.
+//! Making the header of a window in a device, where no file system makes it appear complete and machines without a
+//! common kernel start at the same time; and in sealed memory without a name, which its owner hands out empty.
 //!
-//! Processes of one kernel take turns by the lock of the table. Between kernels there is no lock, and no instruction that is atomic for
-//! sure, so the first is found by time (Fischer): who finds nothing writes down who it is, waits, and goes on only if that still stands
-//! there. It clears tables and doors, writes the header, its magic word last, and waits once more before it takes back its name. Who
-//! finds a name waits until it is gone; one that does not change for [`DEAD`] is of a maker that has died. Between its look and its
-//! writing a machine would have to stand still for [`SETTLED`] for two to make the window at once, and then all but the last to write
-//! down its name notice that before they are done.
+//! Processes of one kernel take turns by the lock of the table. Kernels share no lock, and no instruction is sure to be
+//! atomic between them, so timing decides which maker is first (Fischer's algorithm). A maker that finds no name stores
+//! its own, waits for [`SETTLED`], and goes on only if its name still stands. It clears tables and doors, writes the
+//! header with the magic word last, and waits once more before it removes its name.
+//!
+//! A machine that finds a name waits until it is gone; a name that does not change for [`DEAD`] is a dead maker's. Two
+//! machines make the window at once only if one stands still for [`SETTLED`] between its look and its store. Even then
+//! all but the last to store a name notice that before they are done.
 
 use crate::error::{Error, Result};
 use crate::found::Found;
@@ -19,22 +21,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Longer than a machine stands still between a look and the store behind it.
+/// Time that is longer than a machine stands still between a look and the store after it.
 const SETTLED: Duration = Duration::from_millis(250);
-/// A maker says more often that it lives.
+/// Time without a change of its name after which a maker is dead. A living one changes it more often.
 const DEAD: Duration = Duration::from_secs(2);
-/// How often it is looked whether a maker is done.
+/// Interval of the looks for a maker's end.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often a window is begun to be made, or waited for.
+/// Attempts to make a window or to wait for its maker.
 const TRIES: usize = 16;
-/// Bits of a maker's name that count what it has done.
+/// Bits of a maker's name that count its steps.
 const BEATS: u64 = 0xffff;
 
-/// What stands in the header, and the uuid; a header is made where there is none.
+/// The layout and uuid in the header; makes the header if there is none.
 ///
 /// # Errors
-/// EINVAL: what is there is no window, or one of another size than the device, or than is asked for; EPROTO: of another version; EIO:
-/// what is written there does not stay; EBUSY: others make it and do not get done.
+/// EINVAL: the memory is no window, or the window's size is not the device's or the one asked for; EPROTO: the window
+/// has another version; EIO: stores to the memory do not stay; EBUSY: other machines begin to make the window and do
+/// not finish.
 pub(crate) fn of(
     mapping: &Arc<Mapping>,
     device: &Found,
@@ -69,7 +72,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What a header says that is complete.
+    /// The layout and uuid of a complete header; None: there is none yet.
     fn read(&self) -> Result<Option<(Layout, [u8; 16])>> {
         let name = &self.device.name;
         if self.device.size < HEADER {
@@ -109,16 +112,16 @@ impl Place<'_> {
         self.device.size.min(MAX_SIZE)
     }
 
-    /// Stores behind everything before, and before everything behind.
+    /// Stores a word after all stores before, and before all accesses that follow.
     fn store(&self, word: &AtomicU64, value: u64) {
         self.device.medium.drain();
         word.store(value, Ordering::Release);
         self.device.medium.drain();
-        // Nor is anything looked at before others can see it.
+        // Later loads wait, too, until others can see the store.
         fence(Ordering::SeqCst);
     }
 
-    /// Waits while another machine makes the window; whether this one may begin.
+    /// Waits while another machine makes the window. Returns true if this one may begin.
     fn wait_for_maker(&self) -> bool {
         let region = self.mapping.region(0, HEADER);
         let header = Header::of(&region);
@@ -130,7 +133,7 @@ impl Place<'_> {
             if now != seen {
                 (seen, waited) = (now, Duration::ZERO);
             } else if waited >= DEAD {
-                // It had only to take back its name, if the header is complete.
+                // With a complete header, removal of the name was all that was left for the maker to do.
                 if header.magic.load(Ordering::Acquire) == MAGIC {
                     self.store(&header.maker, 0);
                     return false;
@@ -222,7 +225,7 @@ mod tests {
         Found { fd, name: "the window W".to_owned(), size: SIZE, medium, driver: None, is_sealed: false }
     }
 
-    /// As seen by a machine of its own: by locks that no other machine sees.
+    /// Opens the window like a machine of its own: with locks that no other machine sees.
     fn from_another_machine(memory: &File, options: &Options) -> Result<(Layout, [u8; 16])> {
         let device = device(memory, Medium::Ivshmem);
         let mapping = Mapping::new(&device.fd, SIZE)?;

@@ -1,5 +1,5 @@
-//! The ivshmem device of QEMU: memory of the host as BAR 2 of a PCI device, which a guest maps from sysfs without any driver. The
-//! window is that memory; doorbells of the device are not used.
+//! The ivshmem device of QEMU: memory of the host as BAR 2 of a PCI device, which a guest maps from sysfs without a
+//! driver. The window is that memory; the device's doorbells are not used.
 
 use crate::error::{Error, Result};
 use crate::found::Found;
@@ -9,28 +9,30 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where sysfs has a folder for each PCI device.
+/// Folder of sysfs with an entry for each PCI device.
 pub(crate) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 /// Vendor and device, as sysfs writes them.
 const IDS: [&str; 2] = ["0x1af4", "0x1110"];
-/// In the command register of a device: its memory answers.
+/// Bit of a PCI command register: the device's memory answers.
 const MEMORY_ENABLED: u8 = 2;
 
-/// What a name of a window says of an ivshmem device: its PCI address, or nothing. None: the window is another thing.
+/// The PCI address in the name of an ivshmem window, "" if it has none; None: the window is something else.
 pub(crate) fn named(path: &Path) -> Option<&str> {
     let rest = path.to_str()?.strip_prefix("ivshmem")?;
     if rest.is_empty() { Some("") } else { rest.strip_prefix(':') }
 }
 
-/// Opens the memory of the device with this address among `devices`, or of the only one, and enables it.
+/// Opens and enables the memory of the device with this address among `devices`, or of the only one if the address is
+/// empty.
 ///
 /// # Errors
-/// ENODEV: there is none; EINVAL: the address is none, or another device's, or there are several and none is said; ENXIO: it has no
-/// memory; EIO: its memory does not answer; EACCES: what only root may do is needed.
+/// ENODEV: there is none; EINVAL: the address is malformed or another device's, or it is empty and there are several;
+/// ENXIO: the device has no memory; EIO: its memory does not answer; EACCES: only root may enable or open it.
 pub(crate) fn open(devices: &Path, address: &str) -> Result<Found> {
     let folder = find(devices, address)?;
     let name = format!("the window ivshmem:{}", last(&folder));
-    // Writes to a BAR are gathered by the first, where there is such a kind of memory.
+    // The first file maps the BAR as write-combining, so stores to it are gathered. It exists if the BAR is
+    // prefetchable.
     let resource = ["resource2_wc", "resource2"].map(|file| folder.join(file)).into_iter().find(|file| file.exists());
     let Some(resource) = resource else {
         let remedy = "give it some (ivshmem-plain with memdev=)";
@@ -93,7 +95,7 @@ fn find(devices: &Path, address: &str) -> Result<PathBuf> {
     }
 }
 
-/// An address with its domain, 0 if none is said.
+/// The address with its domain, 0 by default; None: malformed.
 fn full(address: &str) -> Option<String> {
     let of = |text: &str, digits: usize| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let address = if address.matches(':').count() == 1 { format!("0000:{address}") } else { address.to_owned() };
@@ -104,7 +106,7 @@ fn full(address: &str) -> Option<String> {
     is_one.then(|| address.to_ascii_lowercase())
 }
 
-/// Has the device's memory answer. Without a driver nobody has asked for that yet.
+/// Makes the device's memory answer: without a driver nothing has enabled it yet.
 fn enable(folder: &Path, name: &str) -> Result<()> {
     let file = folder.join("enable");
     let answers = || fs::read(folder.join("config")).is_ok_and(|c| c.get(4).is_some_and(|c| c & MEMORY_ENABLED != 0));
@@ -134,14 +136,14 @@ pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder as sysfs has it for an ivshmem device with so much memory.
+    /// A folder like that of sysfs for an ivshmem device with `size` bytes of memory.
     pub(crate) fn device(devices: &Path, address: &str, size: u64) -> PathBuf {
         let folder = devices.join(address);
         fs::create_dir_all(&folder).unwrap();
         for (file, text) in [("vendor", "0x1af4\n"), ("device", "0x1110\n"), ("enable", "0\n")] {
             fs::write(folder.join(file), text).unwrap();
         }
-        // What enabling changes in a machine is there already.
+        // The device is enabled already, with the changes that enabling makes in a machine.
         fs::write(folder.join("config"), [0xf4, 0x1a, 0x10, 0x11, MEMORY_ENABLED, 0]).unwrap();
         fs::File::create(folder.join("resource2_wc")).unwrap().set_len(size).unwrap();
         folder
@@ -221,7 +223,7 @@ pub(crate) mod tests {
         mode(place.path(), 0o755);
         let nobody = |says: &str| {
             let refused = || {
-                // SAFETY: changes the rights of this thread, which are not those of the process by this bare call; others' are left.
+                // SAFETY: this bare call changes the rights of this thread only, not those of the process.
                 unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
                 refused(place.path(), "", libc::EACCES, says);
             };

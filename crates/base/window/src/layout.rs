@@ -1,5 +1,5 @@
-//! Where things are in a window: the header, then one region for each node, all of one length. In a region the table of
-//! processes and granules comes first, then the doors, then the memory that processes claim.
+//! Layout of a window: the header, then one region for each node, all of one length. A region begins with the table of
+//! processes and granules; the doors follow, then the memory that processes claim.
 
 use crate::device::Region;
 use crate::error::{Error, Result};
@@ -14,11 +14,11 @@ pub const MAX_NODES: u32 = 64;
 pub const GRANULE: u64 = 64 << 10;
 /// Bytes of a door cell: one line, in which one process of one node writes to one process.
 pub const CELL: u64 = 64;
-/// Bytes of a window at most: locks stand for bytes beyond.
+/// Bytes of a window at most. Offsets from here on are never memory: they name locks.
 pub const MAX_SIZE: u64 = 1 << 40;
 /// Bytes of the header.
 pub(crate) const HEADER: u64 = GRANULE;
-/// Where in the header what is told of the nodes' boards begins, where they have some (`peach2`): 128 bytes for each at most.
+/// Offset in the header of the entries for nodes with boards (`peach2`), each of at most 128 bytes.
 pub(crate) const BOARDS: u64 = 8 << 10;
 /// The first word of a window.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"VRVNWNDW");
@@ -39,7 +39,7 @@ pub(crate) struct Header {
     pub region_len: AtomicU64,
     /// Random.
     pub uuid: [AtomicU64; 2],
-    /// Who is making the window, where no file system makes it appear complete; else 0.
+    /// Name of the maker while it makes the window in a device, where no file system makes it appear complete; 0: none.
     pub maker: AtomicU64,
     _reserved: AtomicU64,
     /// The nodes.
@@ -50,9 +50,9 @@ pub(crate) struct Header {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Who the node is; zeros before anybody was.
+    /// Identity of the node; zeros: never taken.
     pub identity: [AtomicU64; 4],
-    /// Grows while a process of the node lives, added to by all of them.
+    /// Heartbeat of the node: each of its processes adds to it while it lives.
     pub beats: AtomicU64,
     _reserved: [AtomicU64; 3],
 }
@@ -61,18 +61,18 @@ impl Header {
     /// The header at the beginning of these words.
     pub(crate) fn of(window: &Region) -> &Header {
         let words = &window.words()[..size_of::<Header>() / 8];
-        // SAFETY: as many words, and a header is made of nothing but such words.
+        // SAFETY: the slice has as many words, and a header consists of nothing but such words.
         unsafe { &*words.as_ptr().cast() }
     }
 }
 
-/// The words that a window begins with, for its maker.
+/// The first words of a window, as its maker writes them.
 pub(crate) fn first_words(layout: Layout, uuid: [u8; 16]) -> [u64; 6] {
     let half = |at: usize| u64::from_ne_bytes(uuid[at..at + 8].try_into().expect("eight bytes"));
     [MAGIC, VERSION, layout.nodes.into(), layout.region_len, half(0), half(8)]
 }
 
-/// The places in a window with so many nodes and regions of such a length.
+/// The offsets in a window of `nodes` nodes with regions of `region_len` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     nodes: u32,
@@ -83,7 +83,7 @@ impl Layout {
     /// The layout of a window of `nodes` nodes in at most `size` bytes.
     ///
     /// # Errors
-    /// EINVAL: 0 nodes or more than [`MAX_NODES`]; more than [`MAX_SIZE`] bytes, or too few for a granule to be claimed.
+    /// EINVAL: 0 nodes or more than [`MAX_NODES`]; more than [`MAX_SIZE`] bytes, or too few for one granule to claim.
     pub fn new(nodes: u32, size: u64) -> Result<Layout> {
         check_nodes(nodes)?;
         let region_len = size.saturating_sub(HEADER) / u64::from(nodes) / GRANULE * GRANULE;
@@ -96,7 +96,7 @@ impl Layout {
         Ok(Layout { nodes, region_len })
     }
 
-    /// The layout of which a header speaks.
+    /// The layout that a header describes.
     ///
     /// # Errors
     /// EINVAL: numbers that no maker of a window writes.
@@ -115,10 +115,10 @@ impl Layout {
         Ok(layout)
     }
 
-    /// What the first words of a window called `name` say, and its uuid.
+    /// The layout and uuid in the first words of the window `name`.
     ///
     /// # Errors
-    /// EINVAL: they are no header, or say what cannot be; EPROTO: that of another version.
+    /// EINVAL: the words are no header, or their numbers cannot be a window's; EPROTO: the header has another version.
     pub(crate) fn of_first_words(words: [u64; 6], name: &str) -> Result<(Layout, [u8; 16])> {
         if words[0] != MAGIC {
             return Err(Error::invalid(format!("{name} is none: what it begins with is no header")));
@@ -140,7 +140,7 @@ impl Layout {
         Ok((layout, uuid))
     }
 
-    /// With one granule to claim.
+    /// The smallest layout: one granule can be claimed.
     fn least(nodes: u32) -> Layout {
         // The table fits into one granule.
         Layout { nodes, region_len: 2 * GRANULE + u64::from(PROCESSES) * Layout { nodes, region_len: 0 }.door_len() }
@@ -161,27 +161,27 @@ impl Layout {
         HEADER + u64::from(self.nodes) * self.region_len
     }
 
-    /// Where in the window the region of `node` begins.
+    /// Offset in the window of the region of `node`.
     pub(crate) fn region(self, node: u32) -> u64 {
         HEADER + u64::from(node) * self.region_len
     }
 
-    /// Granules of a region, those of table and doors too.
+    /// Granules of a region, including those of the table and the doors.
     fn all_granules(self) -> u32 {
         (self.region_len / GRANULE) as u32
     }
 
-    /// Offset in a region of the word in which the process with this number says when it was last alive.
+    /// Offset in a region of the word in which this process stores the time at which it was last alive.
     pub(crate) fn alive(process: u32) -> u64 {
         u64::from(process) * 8
     }
 
-    /// Offset in a region of the word that says whose a granule is.
+    /// Offset in a region of the word that names the owner of a granule.
     pub(crate) fn owner(granule: u32) -> u64 {
         u64::from(PROCESSES + granule) * 8
     }
 
-    /// Offset in a region at which the doors begin. Before it is the table, which only the node itself writes.
+    /// Offset in a region of the first door. The table lies before it; only the node itself writes there.
     pub fn doors(self) -> u64 {
         Self::owner(self.all_granules()).next_multiple_of(GRANULE)
     }
@@ -191,7 +191,7 @@ impl Layout {
         u64::from(self.nodes * PROCESSES) * CELL
     }
 
-    /// Offset in a region of the doors of a process, known from its number alone.
+    /// Offset in a region of the doors of a process. It follows from the process's number alone.
     pub fn door(self, process: u32) -> u64 {
         self.doors() + u64::from(process) * self.door_len()
     }

@@ -1,11 +1,12 @@
-//! Windows: memory that several nodes map, of which each owns a region, and where the others can put and never read.
+//! Windows: memory that several nodes map. Each node owns one region of it, into which the others can put but which
+//! they never read.
 //!
-//! A node is a machine, or a container of one; a process is a node and a number. [`PutDevice`] is what a window is to the link
-//! above; no method of it returns bytes of another node. Memory for what others put is claimed by granules, which the kernel takes
-//! back from the dead ([`Claims`]).
+//! A node is a machine or a container; a process is a node and a number. [`PutDevice`] is the link layer's interface to
+//! a window; no method of it returns bytes of another node. Memory for others to put into is claimed in granules, which
+//! the kernel takes back when the claimant dies ([`Claims`]).
 //!
 //! * [`FileDevice`]: a file that all nodes map, or a device that is memory: device-DAX, ivshmem.
-//! * [`WriteOnlyDevice`]: a folder of files that others than the owner can only write, by the kernel's rights.
+//! [`WriteOnlyDevice`]: a folder of files; by the kernel's rights all but the owner can only write them.
 //! * [`Peach2Device`]: a file into which nodes put by a model of PEACH2 boards.
 //! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.

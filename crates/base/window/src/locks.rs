@@ -1,5 +1,5 @@
-//! What the kernel tells the processes of one machine about each other: byte-range locks, which it takes back when a process
-//! dies, and a clock. The bytes that locks stand for lie beyond the end of every window.
+//! Facts that the kernel keeps for the processes of one machine: byte-range locks, which it releases when a process
+//! dies, and a clock. The bytes that are locked lie beyond the end of every window.
 
 use crate::error::{Error, Result};
 use crate::layout::{MAX_NODES, MAX_SIZE, PROCESSES};
@@ -7,19 +7,19 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// A kernel, as one holder of locks sees it: an open file description, or what takes its place in a simulation. Locks are of bytes
-/// and never wait. A second lock of the same holder takes the place of its first, where they overlap.
+/// A kernel, as one holder of locks sees it: an open file description, or its substitute in a simulation. Locks cover
+/// bytes; taking one never waits. A second lock of the same holder replaces its first where they overlap.
 pub(crate) trait Kernel: Send + Sync {
-    /// Takes a lock: shared or for this holder alone. False if somebody else's is in the way; then nothing has changed.
+    /// Takes a lock, shared or exclusive. Returns false, with nothing changed, if another holder's lock is in the way.
     fn try_lock(&self, bytes: Range<u64>, kind: Kind) -> Result<bool>;
 
-    /// Gives back what this holder has of these bytes.
+    /// Releases the locks of this holder on these bytes.
     fn unlock(&self, bytes: Range<u64>);
 
-    /// The part of these bytes of which somebody else has a lock of any kind; the first, if there are several.
+    /// The first part of these bytes on which another holder has a lock of any kind; None: nobody has.
     fn others(&self, bytes: Range<u64>) -> Result<Option<Range<u64>>>;
 
-    /// Milliseconds since this kernel started, also of those in which the machine slept.
+    /// Milliseconds since this kernel started, including the time for which the machine was suspended.
     fn now_ms(&self) -> u64;
 
     /// Waits; in a simulation, not at all.
@@ -28,10 +28,10 @@ pub(crate) trait Kernel: Send + Sync {
     /// A random number.
     fn random(&self) -> Result<u64>;
 
-    /// ESRCH in a forked child, whose parent's all of this is.
+    /// ESRCH: this is a forked child, and the locks are its parent's.
     fn check(&self) -> Result<()>;
 
-    /// The descriptor by which locks are taken, if there is one.
+    /// The descriptor by which locks are taken; None: not a real kernel's, or this is a forked child.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
@@ -51,7 +51,7 @@ pub(crate) fn node(node: u32) -> u64 {
     MAX_SIZE + 0x1_0000 + u64::from(node)
 }
 
-/// Held alone by whoever looks for memory of a node, so that two who look do not get in each other's way.
+/// Held alone during a search for memory of a node, so that two searches do not get in each other's way.
 pub(crate) fn claiming(node: u32) -> u64 {
     MAX_SIZE + 0x2_0000 + u64::from(node)
 }
@@ -77,7 +77,7 @@ pub(crate) fn owner(node: u32, granules: &Range<u32>) -> Range<u64> {
     granule_bytes(1 << 32, node, granules)
 }
 
-/// Shared by the processes that may put there.
+/// Shared by the processes that may put into these granules.
 pub(crate) fn users(node: u32, granules: &Range<u32>) -> Range<u64> {
     granule_bytes(2 << 32, node, granules)
 }
@@ -90,7 +90,7 @@ fn granule_bytes(from: u64, node: u32, granules: &Range<u32>) -> Range<u64> {
 /// Incarnations are below this, and not 0.
 pub(crate) const INCARNATIONS: u64 = 1 << 61;
 
-/// Held alone by the process that has this incarnation: it lives as long as that.
+/// Held alone by the process of this incarnation for as long as it lives.
 pub(crate) fn incarnation(incarnation: u64) -> u64 {
     (1 << 62) + incarnation % INCARNATIONS
 }
@@ -101,7 +101,7 @@ pub(crate) fn one(byte: u64) -> Range<u64> {
     byte..byte + 1
 }
 
-/// Takes a lock alone that others hold for moments; false when that takes longer than `patience`.
+/// Takes an exclusive lock that others hold for moments only. Returns false if that takes longer than `patience`.
 pub(crate) fn lock_soon(locks: &dyn Kernel, byte: u64, patience: Duration) -> Result<bool> {
     let (mut waited, mut next) = (Duration::ZERO, Duration::from_micros(50));
     loop {
@@ -124,7 +124,7 @@ pub(crate) struct Locked<'a> {
 }
 
 impl<'a> Locked<'a> {
-    /// Of a byte that is locked already.
+    /// The guard of a byte that is locked already.
     pub(crate) fn of(locks: &'a dyn Kernel, byte: u64) -> Self {
         Locked { locks, byte }
     }
@@ -136,7 +136,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// EBUSY: a lock could not be had in time.
+/// EBUSY: a lock was not free in time.
 pub(crate) fn stuck(what: &str) -> Error {
     Error::new(
         libc::EBUSY,

@@ -1,4 +1,5 @@
-//! Making windows: completely, with all their memory, under no name or another one, before anybody can see them.
+//! Making windows. A window is complete, with all its memory, before others can see it: it has no name or a temporary
+//! one.
 
 use crate::error::{Error, Result};
 use crate::layout::{self, Layout};
@@ -10,31 +11,31 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use vervain_config::{Peach2, WindowSpec};
 
-/// What is asked of a window when it is opened.
+/// Wishes for a window that is opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of all of it, at most; 256 MiB for one that is made and does not say.
+    /// Bytes of the whole window at most; None: 256 MiB for a new one, any for an existing one.
     pub size: Option<u64>,
-    /// How many nodes it has; 8 for one that is made and does not say.
+    /// Number of nodes; None: 8 for a new window, any for an existing one.
     pub nodes: Option<u32>,
-    /// The model of the boards by which nodes put there, if they have some.
+    /// Model of the boards through which nodes put; None: no boards.
     pub peach2: Option<Peach2>,
-    /// Which node this is. Without it, on one kernel, the node of the network namespace of the calling thread.
+    /// Number of this node; None: that of the calling thread's network namespace, if all nodes are of one kernel.
     pub node: Option<u32>,
 }
 
 impl Options {
-    /// What the environment asks for.
+    /// The wishes of the configuration.
     pub fn of(spec: &WindowSpec) -> Options {
         Options { size: spec.size, nodes: None, peach2: spec.peach2, node: spec.node }
     }
 
-    /// The layout of a window that is made so.
+    /// The layout of a new window.
     pub(crate) fn layout(&self) -> Result<Layout> {
         Layout::new(self.nodes.unwrap_or(8), self.size.unwrap_or(256 << 20))
     }
 
-    /// EINVAL where a window that is there is not what is asked for.
+    /// EINVAL: an existing window differs from these wishes.
     pub(crate) fn check(&self, there: Layout, name: &str) -> Result<()> {
         if let Some(nodes) = self.nodes.filter(|n| *n != there.nodes()) {
             return Err(Error::invalid(format!("{name} has {} nodes, not {nodes}", there.nodes())));
@@ -49,11 +50,11 @@ impl Options {
     }
 }
 
-/// A window without a name, in memory that cannot be made shorter; `/proc/self/fd/N` is its path. Whoever gets the descriptor can
-/// use it.
+/// A window without a name, in memory that cannot shrink; its path is `/proc/self/fd/N`. Any process that gets the
+/// descriptor can use it.
 ///
 /// # Errors
-/// What options can have wrong, and ENOMEM or ENOSPC for want of memory.
+/// EINVAL: the options are invalid; ENOMEM or ENOSPC: there is not enough memory.
 pub fn memfd(options: &Options) -> Result<OwnedFd> {
     let layout = options.layout()?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -72,14 +73,15 @@ pub(crate) fn first_words(layout: Layout) -> Result<[u64; 6]> {
     Ok(layout::first_words(layout, uuid))
 }
 
-/// Nothing is made there but in [`SHARED_MEMORY`]: an absent device would become a file, in the memory of the machine.
+/// Folder in which windows are made only in [`SHARED_MEMORY`]: an absent device would become a file in the machine's
+/// memory.
 const DEVICES: &str = "/dev";
 /// The file system below [`DEVICES`] in which windows are made.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// ENOENT: `folder` belongs to devices, so what is absent there is no window that is to be made.
+/// ENOENT: `folder` belongs to devices, so a window absent there is not to be made.
 pub(crate) fn check_place(folder: &Path, path: &Path) -> Result<()> {
-    // A folder that is absent has an error of its own.
+    // An absent folder fails later, with an error of its own.
     let Ok(real) = folder.canonicalize() else { return Ok(()) };
     if !real.starts_with(DEVICES) || real.starts_with(SHARED_MEMORY) {
         return Ok(());
@@ -99,7 +101,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Has a file of `len` bytes that begins with `words` appear at `path`, unless there is something; whether it has.
+/// Makes a file of `len` bytes that begins with `words` appear at `path`. Returns false if something is there already.
 pub(crate) fn file(path: &Path, len: u64, words: &[u64]) -> Result<bool> {
     let cannot = |e| Error::of(format_args!("the window {} cannot be made", path.display()), e);
     let folder = folder_of(path);
@@ -141,10 +143,10 @@ fn appear(from: &Path, path: &Path) -> rustix::io::Result<bool> {
     }
 }
 
-/// Gives an empty file all its memory, zeros but for its first words.
+/// Gives an empty file all its memory: zeros after its first words.
 fn fill(fd: &OwnedFd, len: u64, words: &[u64], path: &Path) -> Result<()> {
     let name = path.display();
-    // Going beyond this limit is a signal.
+    // A write beyond this limit would raise SIGXFSZ.
     // SAFETY: a struct of integers, which the call fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -156,7 +158,7 @@ fn fill(fd: &OwnedFd, len: u64, words: &[u64], path: &Path) -> Result<()> {
         ));
     }
     let room = |e| Error::of(format_args!("{name}: there is no room for a window of {len} bytes"), e);
-    // Else the file system would be full until the last piece fails. That of memfds says nothing.
+    // Without this check the file system would be full until the last piece fails. A memfd reports 0 blocks.
     if rustix::fs::fstatvfs(fd).is_ok_and(|fs| fs.f_blocks > 0 && fs.f_bavail.saturating_mul(fs.f_frsize) < len) {
         return Err(room(std::io::Error::from_raw_os_error(libc::ENOSPC)));
     }
@@ -169,9 +171,9 @@ fn fill(fd: &OwnedFd, len: u64, words: &[u64], path: &Path) -> Result<()> {
     }
 }
 
-/// Gives the first `len` bytes of a file their memory.
+/// Allocates the first `len` bytes of a file.
 pub(crate) fn allocate_all(fd: impl AsFd, len: u64) -> std::io::Result<()> {
-    // Piece by piece, as a signal has the kernel undo a whole call.
+    // In pieces, as a signal makes the kernel undo the whole call.
     const PIECE: u64 = 4 << 20;
     (0..len).step_by(PIECE as usize).try_for_each(|at| allocate(&fd, at, PIECE.min(len - at)))
 }

@@ -1,4 +1,4 @@
-//! Files mapped into this process, by bare system calls, so that a preload neither serves these mappings nor notes them.
+//! Mappings of files, made by bare system calls so that a preload neither serves nor records them.
 
 use crate::device::Region;
 use crate::error::{Error, Result};
@@ -25,8 +25,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes of a file.
     ///
-    /// The mapping keeps the open file description, and so do its copies in forked children; hence `fd` must not be one that
-    /// locks are taken by, for the kernel drops those when the last of all these is gone.
+    /// The mapping keeps the open file description alive, and so do its copies in forked children. Hence `fd` must not
+    /// be one by which locks are taken: the kernel releases those only when the last of all these is gone.
     pub(crate) fn new(fd: impl AsFd, len: u64) -> Result<Arc<Mapping>> {
         let len = usize::try_from(len).map_err(|_| Error::new(libc::ENOMEM, "the window is larger than memory"))?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
@@ -34,13 +34,14 @@ impl Mapping {
         let base = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, fd, 0) }
             .map_err(|e| Error::of(format_args!("the window's {len} bytes cannot be mapped (mmap)"), e))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null");
-        // Other processes' data has no place in this one's core dump; that a kernel cannot leave it out is no reason to fail.
+        // Other processes' data does not belong into this one's core dump; a kernel that cannot leave it out is no
+        // reason to fail.
         // SAFETY: the mapping is ours, and its contents stay.
         let _ = unsafe { madvise(base.as_ptr().cast::<c_void>(), len, Advice::LinuxDontDump) };
         Ok(Arc::new(Mapping { base, len }))
     }
 
-    /// Zeros of this process, which take memory where they are written.
+    /// Private zeros, which take memory where they are written.
     pub(crate) fn anonymous(len: u64) -> Result<Arc<Mapping>> {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: at a place of the kernel's choice.
@@ -53,17 +54,17 @@ impl Mapping {
     /// The address of `len` bytes from `offset`.
     ///
     /// # Panics
-    /// They are not inside.
+    /// Part of them is outside.
     pub(crate) fn at(&self, offset: u64, len: u64) -> NonNull<u8> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len as u64), "{len} bytes at {offset}");
         // SAFETY: inside of the mapping.
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// These bytes, a multiple of 8 at a multiple of 8, which stay mapped as long as the region is there.
+    /// The `len` bytes from `offset`, both multiples of 8; they stay mapped as long as the region lives.
     ///
     /// # Panics
-    /// They are not inside.
+    /// Part of them is outside.
     pub(crate) fn region(self: &Arc<Self>, offset: u64, len: u64) -> Region {
         let base = self.at(offset, len);
         // SAFETY: inside of a shared mapping, which `self` keeps; nothing else makes references to it.
@@ -73,7 +74,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has a part of it any more.
+        // SAFETY: the mapping is ours, and no part of it is in use any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -1,5 +1,4 @@
-//! What the memory of a window is made of, and what can be found out about it: how fast it is read, and whether a futex can lie
-//! there.
+//! The memory of a window: its kind, and its read speed.
 
 use crate::arch;
 use crate::device::Region;
@@ -8,47 +7,48 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// What holds the memory of a window.
+/// Kinds of memory that a window lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// A file, a folder of files, or memory of a process.
+    /// A file, a folder of files, or anonymous memory.
     File,
-    /// Device-DAX: a character device behind which memory lies that several machines can share (an NVDIMM of guests, CXL).
+    /// Device-DAX: a character device whose memory several machines can share (an NVDIMM of guests, CXL).
     Dax {
-        /// Bytes: each mapping of it begins and ends at multiples of this, a page or more.
+        /// Bytes of which each mapping's begin and end are multiples; a page or more.
         align: u64,
     },
     /// BAR 2 of an ivshmem device: memory of the host that its guests share.
     Ivshmem,
 }
 
-/// Reads below so many bytes in a second are those of memory that no cache keeps.
+/// Bytes per second below which reads may be those of uncached memory.
 pub(crate) const SLOW: u64 = 1_000_000_000;
-/// Bytes that are read to see how fast that is: fewer than the smallest cache.
+/// Bytes read in one pass: fewer than the smallest cache has.
 const SAMPLE: u64 = 16 << 10;
-/// How often; the fastest counts, since others interrupt.
+/// Passes of one measurement. The fastest counts, as others interrupt.
 const PASSES: usize = 8;
-/// How often a speed is measured that seems slow: a hypervisor, or another process, takes the CPU for longer than all passes.
+/// Measurements of a speed that seems slow: a hypervisor or another process can take the CPU for longer than all
+/// passes.
 const MEASUREMENTS: usize = 3;
-/// After so long no other pass is made.
+/// Duration of the passes after which no other is made.
 const LONG: Duration = Duration::from_millis(5);
 
 impl Medium {
-    /// Whether single pages of it can be mapped, as the heap of programs does.
+    /// Returns true if single pages can be mapped, as the heap of programs needs.
     pub fn maps_pages(self) -> bool {
         // SAFETY: asks for a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         !matches!(self, Medium::Dax { align } if align > page)
     }
 
-    /// Has all stores up to here become visible before those behind it. Where the memory's type is "write-combining" (a PCI BAR), stores
-    /// wait in buffers of the processor, which no ordinary order of stores concerns.
+    /// Makes all earlier stores visible before all later ones. In write-combining memory (a PCI BAR) stores wait in
+    /// buffers of the processor, to which the ordinary order of stores does not apply.
     #[inline]
     pub(crate) fn drain(self) {
         if self == Medium::Ivshmem {
             arch::drain_stores();
         } else {
-            // On x86-64 that takes no instruction.
+            // On x86-64 this takes no instruction.
             fence(Ordering::Release);
         }
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Medium {
     }
 }
 
-/// Bytes of a region that are read in a second by loads of words, where a cache could help.
+/// Bytes per second that loads of words read of a region, repeatedly, so that a cache would help.
 pub(crate) fn read_speed(region: &Region) -> u64 {
     let words = &region.words()[..(SAMPLE.min(region.size()) / 8) as usize];
     fastest(|| speed(words))
@@ -82,8 +82,8 @@ fn fastest(mut measure: impl FnMut() -> u64) -> u64 {
     best
 }
 
-/// Whether reads with this speed are those of memory that is not cached. Where everything is slow, in an emulated machine say, the
-/// memory is not to blame.
+/// Returns true if `speed` (bytes per second) is that of uncached memory. It is compared with private memory, as
+/// everything is slow in an emulated machine, say.
 pub(crate) fn is_uncached(speed: u64) -> bool {
     speed < SLOW && {
         let private: Vec<AtomicU64> = (0..SAMPLE / 8).map(AtomicU64::new).collect();
@@ -98,7 +98,7 @@ fn speed(words: &[AtomicU64]) -> u64 {
         black_box(words.iter().fold(0, |sum, word| sum ^ word.load(Ordering::Relaxed)));
         let took = start.elapsed();
         (best, all) = (best.min(took), all + took);
-        // The time of passes alone: what is done between them for the first time may have to come from a disk.
+        // The sum of the passes alone: code between them may have to be paged in.
         if all > LONG {
             break;
         }
@@ -106,7 +106,7 @@ fn speed(words: &[AtomicU64]) -> u64 {
     (size_of_val(words) as u128 * 1_000_000_000 / best.as_nanos().max(1)) as u64
 }
 
-/// Says once in a process that the memory of a window is slow, and what helps.
+/// Warns once in a process that the memory of a window is slow, with advice.
 pub(crate) fn warn_of_slow(name: &str, speed: u64) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! A window of plain memory for simulations: several nodes in one process and one thread, with a clock that the simulation
-//! moves, and with faults ([`Plan`]) that a seed decides.
+//! A window of plain memory for simulations: several nodes in one process and one thread, with a clock that the
+//! simulation advances and faults ([`Plan`]) that a seed decides.
 
 use crate::claims::Claims;
 use crate::device::{Bounds, Channel, Facts, Put, PutDevice, Refused, Region};
@@ -31,26 +31,26 @@ struct Inside {
     moving: Mutex<Moving>,
 }
 
-/// What moves with time.
+/// State that changes with time.
 #[derive(Debug)]
 struct Moving {
     now: u64,
     chance: Chance,
-    /// By number, those that are open or not empty.
+    /// Channels that are open or not empty, by number.
     ways: BTreeMap<u64, Way>,
     next_way: u64,
-    /// The step until which nothing moves from or to a node.
+    /// For each node, the step before which no put from or to it becomes visible.
     stalled: Vec<u64>,
     lost: Vec<bool>,
 }
 
-/// Zeros.
+/// A region of zeros.
 pub(crate) fn memory(len: u64) -> Region {
     Mapping::anonymous(len).expect("memory for a simulated window").region(0, len)
 }
 
 impl World {
-    /// A new window, of zeros. The same seed and the same calls give the same.
+    /// A new window, of zeros. The same seed and the same calls give the same run.
     pub fn new(layout: Layout, plan: Plan, seed: u64) -> World {
         let header = memory(HEADER);
         for (word, value) in header.words().iter().zip(first_words(layout, [7; 16])) {
@@ -108,7 +108,7 @@ impl World {
         self.0.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A step of time: some of what was put becomes visible.
+    /// Advances time by a step: some of the puts become visible.
     pub fn step(&self) {
         let mut moving = self.moving();
         moving.now += 1;
@@ -142,26 +142,26 @@ impl World {
         self.moving().now
     }
 
-    /// Whether something was put that is not visible.
+    /// Returns true if a put is not visible yet.
     pub fn is_moving(&self) -> bool {
         self.moving().ways.values().any(|way| !way.is_empty())
     }
 
-    /// For so many steps nothing that is put from or to this node becomes visible.
+    /// Keeps puts from and to this node invisible for `steps` steps.
     pub fn stall(&self, node: u32, steps: u64) {
         let mut moving = self.moving();
         moving.stalled[node as usize] = moving.now + steps;
     }
 
-    /// The node is gone: what is on its way from and to it is lost, and so is whatever is put from now on, until
-    /// [`World::find`]. Those who put are not told. Its processes are not ended by this ([`MemoryDevice::kill`]).
+    /// Removes the node: puts on their way from and to it are lost, and later ones too, until [`World::find`]. The
+    /// senders get no error. The node's processes live on ([`MemoryDevice::kill`]).
     pub fn lose(&self, node: u32) {
         let mut moving = self.moving();
         moving.lost[node as usize] = true;
         moving.ways.values_mut().filter(|way| way.nodes().contains(&node)).for_each(Way::lose);
     }
 
-    /// The node is there again, with its memory as it was.
+    /// Brings the node back, with its memory as it was.
     pub fn find(&self, node: u32) {
         self.moving().lost[node as usize] = false;
     }
@@ -183,8 +183,8 @@ impl fmt::Debug for MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// Ends the process as kill -9 does: the kernel takes its locks back, and whatever of it is dropped later changes nothing.
-    /// What it has put goes on.
+    /// Ends the process like kill -9: the kernel releases its locks, and later drops of its parts change nothing. Its
+    /// puts go on.
     pub fn kill(&self) {
         self.holder.kill();
     }
@@ -213,7 +213,7 @@ impl PutDevice for MemoryDevice {
     }
 }
 
-/// Puts that become visible by and by.
+/// A channel whose puts become visible bit by bit.
 struct Delayed {
     world: World,
     number: u64,

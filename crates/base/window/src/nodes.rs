@@ -1,5 +1,5 @@
-//! Who the nodes of a window are. A node is a network namespace of a kernel, so that a container is one and a guest is one; its
-//! number is its place in the table of the header. It is there while one of its processes lives.
+//! Identities of a window's nodes. A node is a network namespace of a kernel, so a container is one and a guest is one.
+//! Its number is its place in the table of the header. A node exists while one of its processes lives.
 
 use crate::error::{Error, Result};
 use crate::layout::{Entry, Header, Layout};
@@ -9,12 +9,12 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a process waits for the table of nodes, which others hold for moments.
+/// Time that a process waits for the lock of the table of nodes, which others hold for moments only.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Processes say by [`crate::Process::beat`] that they live some ten times in this time.
+/// Time without a heartbeat after which a node is dead. Processes call [`crate::Process::beat`] some ten times in it.
 const STILL: Duration = Duration::from_secs(1);
 
-/// Who a node is.
+/// The identity of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The kernel, by its boot id.
@@ -24,7 +24,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// That of the calling thread.
+    /// The identity of the calling thread's node.
     pub(crate) fn own() -> Result<Identity> {
         const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
         const NAMESPACE: &str = "/proc/thread-self/ns/net";
@@ -38,7 +38,7 @@ impl Identity {
         Ok(Identity { kernel, namespace: [meta.dev(), meta.ino()] })
     }
 
-    /// What the table says; None for a node that nobody has been.
+    /// The identity in an entry of the table; None: never taken.
     pub(crate) fn of_entry(entry: &Entry) -> Option<Identity> {
         let words = [0, 1, 2, 3].map(|i: usize| entry.identity[i].load(Ordering::Acquire));
         let kernel = u128::from(words[0]) << 64 | u128::from(words[1]);
@@ -59,19 +59,19 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Whether a node of another kernel has ever been in the window; locks tell nothing of its processes.
+/// Returns true if a node of another kernel has ever been in the window. Locks do not show its processes.
 pub(crate) fn has_other_kernels(header: &Header, layout: Layout, own: Identity) -> bool {
     header.table[..layout.nodes() as usize]
         .iter()
         .any(|entry| Identity::of_entry(entry).is_some_and(|other| other.kernel != own.kernel))
 }
 
-/// The number of the node with this identity: `wanted`, or what it has already, or a free one. From now on the holder of
-/// `locks` keeps the node alive.
+/// The number of the node with this identity: `wanted`, or else the one that it has already, or a free one. From now on
+/// the holder of `locks` keeps the node alive.
 ///
 /// # Errors
-/// EINVAL: there is no node `wanted`, or a kernel that tells nothing of its locks is there and nothing is wanted; EBUSY: it is
-/// another's, or the table stays locked; ENOSPC: all are others'.
+/// EINVAL: there is no node `wanted`, or none is wanted although a node of another kernel lives, whose locks cannot be
+/// seen; EBUSY: the node is another's, or the table stays locked; ENOSPC: all nodes are others'.
 pub(crate) fn join(
     header: &Header,
     layout: Layout,
@@ -107,7 +107,7 @@ pub(crate) fn join(
     Ok(node)
 }
 
-/// Who holds a node, if anybody does.
+/// The identity that holds a node; None: no living process does.
 fn holder(entry: &Entry, locks: &dyn Kernel, node: u32, own: Identity) -> Result<Option<Identity>> {
     let Some(said) = Identity::of_entry(entry) else { return Ok(None) };
     let is_held = if said.kernel == own.kernel {
@@ -118,7 +118,7 @@ fn holder(entry: &Entry, locks: &dyn Kernel, node: u32, own: Identity) -> Result
     Ok(is_held.then_some(said))
 }
 
-/// Whether a process of one of these nodes says that it lives.
+/// Returns true if the heartbeat of one of these nodes changes within [`STILL`].
 fn moves(entries: &[&Entry], locks: &dyn Kernel) -> bool {
     let beats = || entries.iter().map(|entry| entry.beats.load(Ordering::Acquire)).collect::<Vec<_>>();
     let before = beats();
@@ -135,7 +135,7 @@ fn search(header: &Header, layout: Layout, locks: &dyn Kernel, own: Identity) ->
         .filter(|(_, said)| said.is_some_and(|s| s.kernel != own.kernel))
         .map(|(e, _)| e)
         .collect();
-    // Nodes of another kernel are those of an earlier life of this machine, if they are silent.
+    // Silent nodes of another kernel are left from before this machine's last boot.
     if !foreign.is_empty() && moves(&foreign, locks) {
         let what = "machines with different kernels use the window, so each has to say which node it is (node=N)";
         return Err(Error::invalid(what));
@@ -150,7 +150,7 @@ fn search(header: &Header, layout: Layout, locks: &dyn Kernel, own: Identity) ->
         if is_own && is_held {
             return Ok(node);
         }
-        // One that was this node before is better than one that nobody was.
+        // A node that this identity had before is preferred to one that was never taken.
         if !is_held && (is_own || free.is_none()) {
             free = Some(node);
         }
@@ -191,7 +191,7 @@ mod tests {
             Header::of(&self.header)
         }
 
-        /// A new process; it is of its node until it is dropped.
+        /// A new process. It belongs to its node until it is dropped.
         fn join(&self, kernel: usize, namespace: u64, wanted: Option<u32>) -> Result<(u32, Arc<Simulated>)> {
             let process = Arc::new(Simulated::new(&self.kernels[kernel]));
             self.join_by(&process, identity(kernel, namespace), wanted).map(|node| (node, process))
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// A kernel in which node `beats` is alive: it says so whenever somebody waits.
+    /// A kernel that adds to the heartbeat of one node at each pause.
     struct Beating<'a>(Arc<Simulated>, &'a Fabric, usize);
 
     impl Kernel for Beating<'_> {

@@ -1,29 +1,29 @@
-//! What of a window is in use, for whoever looks at it.
+//! Usage of a window, for reports.
 
 use crate::claims::Claims;
 use crate::error::Result;
 use crate::layout::{GRANULE, PROCESSES};
 
-/// What of a window is in use.
+/// Usage of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Nodes that somebody is or has been, by number.
+    /// Nodes that are or were taken, by number.
     pub nodes: Vec<(u32, Processes)>,
-    /// Bytes of this node's region that processes can claim, and how many of them nobody has.
+    /// Bytes of this node's region that processes can claim, and how many of them are free.
     pub room: (u64, u64),
 }
 
 /// The processes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Processes {
-    /// So many live.
+    /// Number of living processes.
     Live(u32),
     /// The node has another kernel, whose locks are not seen here.
     Elsewhere,
 }
 
 impl Claims {
-    /// Looks at the locks that there are.
+    /// The usage that the locks show.
     ///
     /// # Errors
     /// ESRCH: this is a forked child.
@@ -59,7 +59,7 @@ mod tests {
         let processes = [&ours, &also_ours, &also_ours].map(|device| device.claims().process().unwrap());
         let claims = [&processes[1], &processes[0], &processes[2], &processes[0]].map(|p| p.claim(2).unwrap());
         let used = claims[3].bytes().start / GRANULE;
-        // Memory of the dead that somebody may still put to is nobody's to claim.
+        // Memory of the dead cannot be claimed while a peer may still put there.
         let guard = theirs.claims().use_of(0, used as u32..used as u32 + 1, processes[0].incarnation()).unwrap();
         drop(claims);
         let after = ours.claims().occupancy().unwrap();

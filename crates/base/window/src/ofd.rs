@@ -1,10 +1,11 @@
-//! Locks by an open file description (F_OFD_SETLK of fcntl(2)): the kernel takes them back when its last descriptor is closed.
+//! Locks by an open file description (F_OFD_SETLK of fcntl(2)). The kernel releases them when its last descriptor is
+//! closed.
 //!
-//! Three things keep a description, and so its locks, alive: descriptors, those that forked children inherit among them, and
-//! mappings made by it. So locks are taken by a description of their own, by which nothing is mapped; and a forked child closes
-//! its descriptor at once (pthread_atfork(3)). In it all of this fails with ESRCH and changes nothing, for the locks are the
-//! parent's. A child that is made by a bare clone(2) or vfork(2) runs no such handler: it holds the parent's locks until it calls
-//! exec, or ends. Who has handlers of its own calls [`in_forked_child`] there.
+//! Descriptors, those of forked children included, and mappings keep a description alive, and so its locks. Hence locks
+//! are taken by a description of their own, by which nothing is mapped, and a forked child closes its descriptor at
+//! once (pthread_atfork(3)). In the child every call fails with ESRCH and changes nothing, as the locks are the
+//! parent's. A child of a bare clone(2) or vfork(2) runs no such handler: it holds the parent's locks until it calls
+//! exec or ends. A program with fork handlers of its own calls [`in_forked_child`] in them.
 
 use crate::error::{Error, Result};
 use crate::locks::{Kernel, Kind};
@@ -17,36 +18,36 @@ use std::time::Duration;
 
 /// The descriptors that a forked child closes.
 static DESCRIPTORS: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
-/// A place that nobody has.
+/// A free place.
 const NONE: i32 = -1;
 /// A place whose owner lives in the parent.
 const FORKED: i32 = -2;
-/// Descriptors are put above those that programs use: some close or replace all up to a small number.
+/// Lowest number for descriptors: above those that programs use, as some close or replace all up to a small number.
 const HIGH: i32 = 700;
 
-/// Whether somebody sees to forked children.
+/// Done once a fork handler is registered, or the program has promised one.
 static INSTALLED: Once = Once::new();
 
-/// To be said before a window is opened where every fork of this process calls [`in_forked_child`] in the child: no handler is
-/// registered then, which takes a lock of the C library's that a thread in fork(3) may hold.
+/// Promises that every fork of this process calls [`in_forked_child`] in the child; to be called before a window is
+/// opened. Then no handler is registered: registration takes a lock of the C library that a thread in fork(3) may hold.
 pub fn forks_are_handled() {
     INSTALLED.call_once(|| {});
 }
 
-/// In a forked child: gives up the parent's locks, and with them what the parent has claimed. Claims and uses that are dropped from
-/// now on leave the window as it is.
+/// Gives up the parent's locks in a forked child, and with them the parent's claims. Claims and uses dropped later
+/// leave the window unchanged.
 pub fn in_forked_child() {
     after_fork_in_child();
 }
 
-/// An open file description, of the process that made this only.
+/// An open file description. Only the process that made this can use it.
 #[derive(Debug)]
 pub(crate) struct Ofd {
     place: &'static AtomicI32,
 }
 
 impl Ofd {
-    /// Takes a descriptor over: the only one of its description, which is open to be read and written.
+    /// Takes over a descriptor, the only one of its description, open for reading and writing.
     pub(crate) fn new(fd: OwnedFd) -> Result<Ofd> {
         INSTALLED.call_once(|| {
             // SAFETY: the handler only exchanges atomics and closes descriptors.
@@ -91,8 +92,8 @@ impl Kernel for Ofd {
     }
 
     fn unlock(&self, bytes: Range<u64>) {
-        // In a forked child there is nothing to give back; else it fails only for want of the kernel's memory, and then the
-        // bytes are held until the window is closed.
+        // In a forked child there is nothing to release. Otherwise it fails only if the kernel lacks memory, and then
+        // the bytes stay locked until the window is closed.
         let _ = self.call(libc::F_OFD_SETLK, libc::F_UNLCK, bytes);
     }
 
@@ -101,7 +102,7 @@ impl Kernel for Ofd {
         if i32::from(lock.l_type) == libc::F_UNLCK {
             return Ok(None);
         }
-        // A length of 0 is all up to the end of files.
+        // A length of 0 means up to the end of the file.
         let start = lock.l_start as u64;
         let end = if lock.l_len == 0 { u64::MAX } else { start + lock.l_len as u64 };
         Ok(Some(start.max(bytes.start)..end.min(bytes.end)))
@@ -147,7 +148,7 @@ fn refused(error: io::Error) -> Error {
     Error::of("the file system of the window has no locks of open file descriptions (F_OFD_SETLK)", error)
 }
 
-/// Past the C library, whose function a preload may keep from closing this.
+/// Calls the kernel directly: a preload may keep the C library's function from closing the descriptor.
 fn close(fd: RawFd) {
     // SAFETY: a descriptor that only this module has.
     unsafe { rustix::io::close(fd) };

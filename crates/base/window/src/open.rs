@@ -1,4 +1,4 @@
-//! Opening a window by its name, whatever stands behind it.
+//! Opening a window by its name.
 
 use crate::device::PutDevice;
 use crate::error::Result;
@@ -11,11 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens the window `path`: a folder, or a name with a slash at its end, is a [`WriteOnlyDevice`], everything else, `ivshmem` too, a
-/// [`FileDevice`]. What is not there is made.
+/// Opens the window `path`: a [`WriteOnlyDevice`] for a folder or a name with a slash at its end, a [`FileDevice`] for
+/// everything else, including `ivshmem`. Makes the window if nothing is there.
 ///
 /// # Errors
-/// As [`FileDevice::open`].
+/// Those of [`FileDevice::open`].
 pub fn open(path: &Path, options: &Options) -> Result<Arc<dyn PutDevice>> {
     if let Some(model) = options.peach2 {
         return Ok(Arc::new(Peach2Device::open(path, options, model)?));

@@ -1,4 +1,4 @@
-//! Reasons for warnings that come again with each peer. The first one of a process is a warning; the others are at info.
+//! Reasons for warnings that recur with each peer. The first of a process is a warning; later ones are at level info.
 
 use log::Level;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ mod tests {
         let (one, other) = (Reason::new(), Reason::new());
         assert_eq!([&one, &one, &one].map(Reason::level), [Level::Warn, Level::Info, Level::Info]);
         assert_eq!(other.level(), Level::Warn);
-        // As in a forked child.
+        // Stands for a forked child.
         one.0.store(std::process::id() + 1, Ordering::Relaxed);
         assert_eq!([&one, &one].map(Reason::level), [Level::Warn, Level::Info]);
     }

@@ -1,4 +1,5 @@
-//! The kernel of a simulation: locks with the meaning of those of open file descriptions, and a clock that the simulation moves.
+//! The kernel of a simulation: locks that act like those of open file descriptions, and a clock that the simulation
+//! advances.
 
 use crate::error::{Error, Result};
 use crate::locks::{Kernel, Kind};
@@ -17,7 +18,7 @@ pub(crate) struct Table {
     randoms: u64,
 }
 
-/// One holder of locks, which has them until it is dropped.
+/// One holder of locks. Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Simulated {
     table: Arc<Mutex<Table>>,
@@ -36,7 +37,7 @@ impl Simulated {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the holder as kill -9 does: its locks are free, and it can do nothing any more.
+    /// Ends the holder like kill -9: its locks are released, and its calls fail from now on.
     pub(crate) fn kill(&self) {
         let mut table = self.table();
         table.dead.insert(self.holder);
@@ -55,12 +56,12 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Table {
-    /// That of the kernel with this number, whose random numbers are none of another kernel's.
+    /// The table of the kernel with this number. No other kernel has the same random numbers.
     pub(crate) fn new(kernel: u32) -> Arc<Mutex<Table>> {
         Arc::new(Mutex::new(Table { randoms: u64::from(kernel) << 32, ..Table::default() }))
     }
 
-    /// What of the locks of others is in the way of one of these bytes.
+    /// The first range locked by others that conflicts with a lock of these bytes.
     fn blocker(&self, holder: u64, bytes: &Range<u64>, kind: Kind) -> Option<Range<u64>> {
         let blocks = |(by, range, of): &&(u64, Range<u64>, Kind)| {
             *by != holder && overlap(range, bytes) && (kind == Kind::Alone || *of == Kind::Alone)
@@ -68,7 +69,7 @@ impl Table {
         self.locks.iter().filter(blocks).map(|(_, range, _)| range.clone()).min_by_key(|range| range.start)
     }
 
-    /// Cuts these bytes out of what a holder has.
+    /// Removes these bytes from a holder's locks.
     fn unlock(&mut self, holder: u64, bytes: &Range<u64>) {
         let cut = |(by, range, kind): (u64, Range<u64>, Kind)| {
             let parts = if by != holder || !overlap(&range, bytes) {
@@ -111,7 +112,7 @@ impl Kernel for Arc<Simulated> {
     fn pause(&self, _time: Duration) {}
 
     fn random(&self) -> Result<u64> {
-        // Numbers that differ are enough.
+        // Different numbers are enough.
         let mut table = self.table();
         table.randoms += 1;
         Ok(table.randoms)
@@ -134,7 +135,7 @@ mod tests {
     use rustix::fs::OFlags;
     use std::os::fd::OwnedFd;
 
-    /// One of them, the bytes, and what is done.
+    /// A holder, bytes, and an operation.
     fn act() -> impl Strategy<Value = (usize, Range<u64>, u8)> {
         (0..3_usize, 0..12_u64, 1..6_u64, 0..3_u8).prop_map(|(who, at, len, what)| (who, at..at + len, what))
     }

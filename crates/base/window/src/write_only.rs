@@ -1,9 +1,10 @@
-//! A folder with a file for the region of each node, of which a process opens those of others, and its own node's a second
-//! time, to be written only: the kernel itself refuses every read of remote memory (EBADF of pread(2), EACCES of mmap(2)). That is
-//! the proof that nothing above reads what it may not; a system call for each put makes it several times as slow as a file.
+//! A window in a folder with one file for each node's region. A process opens the files of other nodes, and its own a
+//! second time, for writing only, so the kernel itself refuses every read of remote memory (EBADF of pread(2), EACCES
+//! of mmap(2)). It proves that no layer above reads what it may not; one system call for each put makes it several
+//! times as slow as a file.
 //!
-//! The header is a file too, which all map. Puts are pwrite(2), whose order is that of the kernel's copies. They are of whole words where
-//! the processor has no reason to copy byte by byte: see [`Scratch`].
+//! The header is a file too, which all nodes map. Puts are pwrite(2) and become visible in the order of the kernel's
+//! copies. Words stay whole where the processor has no reason to copy byte by byte: see [`Scratch`].
 
 use crate::claims::Claims;
 use crate::device::{Bounds, Channel, Facts, Origin, Put, PutDevice, Refused, Region};
@@ -35,7 +36,7 @@ pub struct WriteOnlyDevice {
     facts: Facts,
     own: Region,
     claims: Arc<Claims>,
-    /// The regions, to be written only.
+    /// The regions, open for writing only.
     regions: Vec<Arc<OwnedFd>>,
 }
 
@@ -43,7 +44,7 @@ impl WriteOnlyDevice {
     /// Opens the window in the folder `path`, and makes it if nothing is there.
     ///
     /// # Errors
-    /// As [`crate::FileDevice::open`].
+    /// Those of [`crate::FileDevice::open`].
     pub fn open(path: &Path, options: &Options) -> Result<WriteOnlyDevice> {
         let identity = Identity::own()?;
         if !path.join(HEADER_FILE).exists() {
@@ -82,7 +83,7 @@ fn open(folder: &Path, name: &str, way: OFlags) -> Result<Found> {
     Found::check(fd, &path)
 }
 
-/// Has a folder with all its files appear at `path`, unless there is something.
+/// Makes a folder with all its files appear at `path`, unless something is there.
 fn make_folder(path: &Path, options: &Options) -> Result<()> {
     let layout = options.layout()?;
     let cannot = |e| Error::of(format_args!("the window {} cannot be made", path.display()), e);
@@ -107,7 +108,7 @@ fn make_folder(path: &Path, options: &Options) -> Result<()> {
         Ok(()) => Ok(()),
         Err(e) => Err(cannot(e)),
     });
-    // Nothing is there any more when it has become the folder.
+    // After the rename nothing is left under this name.
     let _ = std::fs::remove_dir_all(&other);
     done
 }
@@ -139,23 +140,25 @@ struct WriteOnly {
     scratch: Scratch,
 }
 
-/// What two places are apart from each other in, as far as a processor looks before it copies.
+/// Bytes modulo which a processor compares source and destination before it copies.
 const PAGE: usize = 4096;
 
-/// So far before a page that is not present Intel's processors (FSRM) copy byte by byte.
+/// Distance in bytes from a page that is not present within which Intel's processors (FSRM) copy byte by byte.
 const EDGE: usize = 64;
 
-/// The bytes of one put, half a page from their destination, and [`EDGE`] from the end of what is present.
+/// Buffer for the bytes of one put: half a page from their destination modulo a page, and [`EDGE`] before the end of
+/// the memory that is present.
 ///
-/// The kernel copies by `rep movsb`, of which nobody promises more than whole bytes. Processors do more, unless the copy may run into
-/// itself, for which they compare the places in their pages only: an AMD EPYC (Zen 4) copies byte by byte to a place that is 1 to 15
-/// bytes behind its source there. A reader then finds 2 to 13 torn words in 100 puts of 64 bytes; at all other distances none in 30
-/// million. Words that are put one by one, by a system call or a piece of one each, are torn as often.
+/// The kernel copies by `rep movsb`, which is only specified to copy whole bytes. Processors copy more at once unless
+/// source and destination may overlap, and they compare only the offsets in the pages for that: an AMD EPYC (Zen 4)
+/// copies byte by byte if the destination is 1 to 15 bytes behind the source there. A reader then finds 2 to 13 torn
+/// words in 100 puts of 64 bytes; at all other distances none in 30 million. Words put one by one, by a system call or
+/// an iovec each, are torn as often.
 #[derive(Default)]
 struct Scratch(Vec<u8>);
 
 impl Scratch {
-    /// So many bytes for a put to `to`.
+    /// The `len` bytes for a put to `to`.
     fn bytes_for(&mut self, to: u64, len: usize) -> &mut [u8] {
         if self.0.len() < PAGE + len + EDGE {
             self.0.resize(PAGE + len + EDGE, 0);
@@ -175,12 +178,12 @@ impl Channel for WriteOnly {
                     let (places, _) = bytes.as_chunks_mut();
                     places.iter_mut().zip(words).for_each(|(place, word)| *place = word.to_ne_bytes());
                 }
-                // SAFETY: there are as many bytes.
+                // SAFETY: the buffer has as many bytes.
                 Origin::Source(source) => unsafe { source.store_to(bytes.as_mut_ptr()) }.map_err(Refused::Faulted)?,
             }
             let mut done = 0;
             while done < bytes.len() {
-                // What was put before is visible before this, which the kernel stores without a barrier.
+                // Earlier puts become visible before this one, which the kernel stores without a barrier.
                 fence(Ordering::Release);
                 let rest = &bytes[done..];
                 done += retry_on_intr(|| rustix::io::pwrite(&self.region, rest, put.to + done as u64))

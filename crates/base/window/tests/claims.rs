@@ -12,7 +12,7 @@ use vervain_window::{
 enum Act {
     /// A process claims so many granules.
     Claim(usize, u32),
-    /// So many for its heap, aligned.
+    /// Claims this many granules for its heap, aligned.
     ClaimHeap(usize, u32, u32),
     /// It gives back one of its claims.
     GiveBack(usize, usize),
@@ -147,7 +147,7 @@ fn play(acts: Vec<Act>, device: impl Fn(u32) -> Device) -> Result<(), TestCaseEr
             }
         }
     }
-    // What others had was never touched.
+    // Memory of others was never touched.
     for at in players[..PROCESSES - 1].iter().flat_map(|p| &p.claims).map(|claim| claim.bytes().start) {
         prop_assert_eq!(players[0].device.get().own().word(at).load(Ordering::Relaxed), last_of[&at]);
     }

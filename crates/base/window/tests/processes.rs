@@ -1,4 +1,5 @@
-//! Processes of a window: their nodes, numbers and memory, and what becomes of these when they are killed, stopped, or fork.
+//! Processes of a window: their nodes, numbers and memory, and the fate of these when processes are killed, stopped, or
+//! fork.
 
 #[allow(dead_code)] // each test file uses a part of it
 mod common;
@@ -23,7 +24,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// That of [`Agent::on`].
+/// The layout of the windows of [`Agent::on`].
 fn layout() -> Layout {
     Layout::new(2, 4 << 20).unwrap()
 }
@@ -32,7 +33,7 @@ fn all() -> u32 {
     layout().granules().len() as u32
 }
 
-/// Has an agent claim single granules until there are no more; which they are.
+/// Makes an agent claim single granules until there are no more. Returns them.
 fn claim_all(agent: &mut Agent) -> Vec<u64> {
     std::iter::from_fn(|| agent.ask("claim 1").ok().map(|granules| granules[0])).collect()
 }
@@ -137,7 +138,7 @@ fn memory_is_used_only_while_the_process_lives_that_said_it_was_its_own() {
     owner.kill();
     let (errno, sentence) = user.ask(&format!("use 0 {first} {end} {incarnation}")).unwrap_err();
     assert_eq!((errno, &*sentence), (libc::ESTALE, "the process of node 0 whose memory that was is dead"));
-    // What was locked for it is free.
+    // The granules locked for it are free.
     assert_eq!(heir.get("claim 2"), [first, end]);
     assert_eq!(user.ask(&format!("use 0 {first} {end} {incarnation}")).unwrap_err().0, libc::ESTALE);
     user.get(&format!("use 0 {first} {end} {heirs}"));
@@ -186,7 +187,7 @@ fn a_forked_child_keeps_nothing_of_its_parents() {
         assert_eq!(claim_all(&mut other).len() as u32, all() - 4);
         user.kill();
         assert_eq!(other.get("claim 4"), [first, end]);
-        // The node too is nobody's any more: another process becomes it, whoever that is.
+        // The node is free too: any process can take it.
         other.get("close");
         for child in children {
             // SAFETY: asks for existence.
@@ -213,7 +214,7 @@ fn a_forked_child_can_do_nothing_and_takes_nothing_away() {
     assert_eq!(other.get("claim 2"), [first, end]);
 }
 
-/// Whether network namespaces can be made.
+/// Returns true if network namespaces can be made.
 fn can_unshare(agent: &mut Agent) -> bool {
     let can = agent.ask("unshare").is_ok();
     if !can {
@@ -246,7 +247,7 @@ fn a_node_is_a_network_namespace_while_a_process_of_it_lives() {
     let names: Vec<&str> = sentence.split("network namespace ").skip(1).map(|s| s.split(' ').next().unwrap()).collect();
     assert!(sentence.contains(": node 1 of the window is network namespace "), "{sentence}");
     assert!(names.len() == 2 && names[0] != names[1], "both are named: {sentence}");
-    // A stopped process is there.
+    // A stopped process still exists.
     b.signal(libc::SIGSTOP);
     assert_eq!(nodes(&mut c, "node=1").unwrap_err().0, libc::EBUSY);
     b.kill();
@@ -255,7 +256,7 @@ fn a_node_is_a_network_namespace_while_a_process_of_it_lives() {
     assert_eq!(nodes(&mut Agent::new(), "node=1").unwrap_err().0, libc::EBUSY);
 }
 
-/// A lock of somebody who has nothing else to do with the window.
+/// A lock of a process that does not use the window otherwise.
 fn lock(path: &Path, byte: u64) -> File {
     let file = File::options().read(true).write(true).open(path).unwrap();
     // SAFETY: a struct of integers.
@@ -271,13 +272,13 @@ fn whoever_stands_still_in_a_change_of_the_table_is_not_waited_for_for_ever() {
     let (_folder, path) = folder();
     let mut there = Agent::on("file", &path, 0);
     there.get("process");
-    // The table of nodes, and what is held while memory of node 0 is looked for.
+    // The table of nodes, and the lock held during a search for memory of node 0.
     let table = lock(&path, MAX_SIZE);
     let _claiming = lock(&path, MAX_SIZE + 0x2_0000);
     let (errno, sentence) = Agent::new().ask(&format!("open file {} node=0", path.display())).unwrap_err();
     assert_eq!(errno, libc::EBUSY);
     assert!(sentence.contains("table of nodes has been locked for too long"), "{sentence}");
-    // Who is there already goes on.
+    // A process that has its number goes on.
     there.get("claim 1");
     drop(table);
     Agent::on("file", &path, 0).get("process");

@@ -38,7 +38,7 @@ const FULL: u64 = u64::MAX;
 const WORDS: u64 = 3;
 const PUTS: u64 = 12;
 
-/// What was seen in a run.
+/// Observations of a run.
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
 struct Seen {
     /// A word that was half there, a put that was partly there, and one of its words before another below it.
@@ -300,7 +300,7 @@ fn memory_rests_where_a_peer_has_another_kernel() {
         assert_eq!(next.claim(1).is_err(), rests, "nothing before its time");
         pass(1);
         let claim = next.claim(all).unwrap();
-        // What is given back rests too.
+        // Memory given back rests too.
         drop(claim);
         assert_eq!(next.claim(1).is_err(), rests);
         pass(REST_MS);
@@ -327,7 +327,7 @@ fn memory_of_a_dead_heap_rests_from_when_it_is_found() {
         let claim = heap.claim(all, 1).unwrap();
         let next = heir.claims().heap().unwrap();
         assert!(next.claim(1, 1).is_err());
-        // That processes live says nothing of it.
+        // Living processes do not show if a heap's owner lives.
         let process = heir.claims().process().unwrap();
         let pass = |ms| {
             pass(ms);

@@ -1,6 +1,6 @@
-//! How a QP reaches its peer. The rendezvous ([`local`]) joins processes of one user on one host; it finds them, maps
-//! their arenas and hears of their end. The RoCE carrier ([`roce`]) takes what memory does not reach as packets. What
-//! is done in an arena stands in `vervain-hca`; nothing here knows C structs.
+//! The links by which a QP reaches its peer. The rendezvous ([`local`]) joins processes of one user on one host: it
+//! finds them, maps their arenas and notices their end. The RoCE carrier ([`roce`]) sends packets to peers that memory
+//! does not reach. Work in an arena is done by `vervain-hca`; nothing here knows C structs.
 
 pub mod endpoint;
 pub mod gsi;
@@ -30,7 +30,7 @@ use vervain_hca::qp::table;
 use vervain_hca::{Context, Device, Error, Result};
 use window::Window;
 
-/// The RoCE carrier of the calling process, for whoever looks at what it counts.
+/// The RoCE carrier of the calling process, for readers of its counters.
 static ROCE: OwnerLock<Option<Arc<Roce>>> = OwnerLock::new(None);
 /// Carriers beyond RoCE.
 static MORE: OnceLock<fn() -> Result<More>> = OnceLock::new();
@@ -58,7 +58,7 @@ pub fn open(device: &Arc<Device>) -> Result<Arc<Context>> {
 /// The devices, as the environment configures them: with the GID that this node has in the window, if there is one.
 ///
 /// # Errors
-/// What is wrong with the environment, in a sentence.
+/// Invalid settings of the environment, in a sentence.
 pub fn devices() -> Result<Vec<Arc<Device>>> {
     let config = Config::of_process()?;
     if config.link == LinkChoice::Window && config.window.is_none() {
@@ -121,7 +121,7 @@ pub fn start_logging() {
         if log::set_boxed_logger(Box::new(Logger(logger))).is_ok() {
             log::set_max_level(most);
         }
-        // `vervain run` has told it once, for all processes of a job.
+        // `vervain run` has reported it once, for all processes of a job.
         if vervain_config::SYSFS.value().is_none() {
             for unknown in Unknown::of_process() {
                 log::warn!("{unknown}");

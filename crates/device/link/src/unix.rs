@@ -1,4 +1,5 @@
-//! Unix sockets whose messages carry their sender's user, vouched for by the kernel, and descriptors that forked children do not keep.
+//! Unix sockets whose messages carry their sender's user, vouched for by the kernel; and descriptors that forked
+//! children close.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -39,7 +40,7 @@ pub fn datagrams() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
 }
 
-/// A socket for datagrams that come to `name`, with the users of their senders; EADDRINUSE when another has that name.
+/// A socket for datagrams to `name`, with the users of their senders. EADDRINUSE: another socket has the name.
 pub fn named(name: &str) -> Result<Private, Errno> {
     let socket = Private::keep(datagrams()?);
     rustix::net::sockopt::set_socket_passcred(&socket, true)?;
@@ -61,7 +62,7 @@ pub fn send(
 ) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2), ScmCredentials(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    // The kernel fills in the real user id, but sockets belong to the effective one; it checks what we say.
+    // The kernel fills in the real user id, but sockets belong to the effective one. It checks an id that is given.
     let uid = rustix::process::geteuid();
     if uid != rustix::process::getuid() {
         let (pid, gid) = (rustix::process::getpid(), rustix::process::getegid());
@@ -82,15 +83,15 @@ pub fn send(
 pub struct Received {
     /// Its bytes.
     pub length: usize,
-    /// The sender's user, where the socket asks for it.
+    /// The sender's user; None: the socket does not ask for it.
     pub uid: Option<u32>,
-    /// The sender's process; 0 where this pid namespace does not show it.
+    /// The sender's process; 0 if this pid namespace does not show it.
     pub pid: i32,
     /// Descriptors that came with it.
     pub fds: Vec<OwnedFd>,
 }
 
-/// Descriptors in one message at most.
+/// Most descriptors in one message.
 const MOST_FDS: usize = 2;
 
 /// Room for control messages, aligned as they must be.

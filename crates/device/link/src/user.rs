@@ -1,34 +1,36 @@
-//! The user that this process is of, as the kernel tells it to others. Both links trust processes of this user only: of the one that it
-//! was of when it opened its devices, as with the file of a kernel's device.
+//! The user of this process, as the kernel shows it to others. Both links trust only processes of this user: the one at
+//! the time when the devices were opened, like the file of a kernel's device.
 
 use crate::local::socket::Socket;
 use rustix::net::SocketType;
 use vervain_hca::host::cancel::Uncancelled;
 
-/// Users in a namespace that has a number for each.
+/// Number of users in a namespace that has a number for each.
 const ALL: u64 = u32::MAX as u64;
 
-/// The effective user id by which this user's processes are known from others'. In a user namespace, all users that it has
-/// no number for look like one, the overflow user; who is that one itself cannot tell them apart, and gets a sentence.
+/// The effective user id, which distinguishes this user's processes from others'. The error is a sentence: in a user
+/// namespace all users without a number look like one, the overflow user, so that one cannot tell its own processes
+/// from others'.
 pub fn own() -> Result<u32, String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let overflow = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
     told_apart(rustix::process::geteuid().as_raw(), overflow, &read("/proc/self/uid_map"))
 }
 
-/// The user by whom processes know each other, and what it takes to know one that has become another user since (setuid(2)).
+/// The user by whom processes know each other, and the means to recognise one that has become another user since
+/// (setuid(2)).
 pub struct User {
     /// The effective user id at the time of opening.
     pub uid: u32,
-    /// Whether processes that look like this user are this user's.
+    /// True if processes that look like this user are this user's.
     is_told_apart: bool,
-    /// Shows `uid` as long as the process lives, whatever user it becomes: the kernel notes process and user at listen(2). Only root can
-    /// become another user.
+    /// Listener that shows `uid` as long as the process lives, whatever user it becomes: the kernel notes process and
+    /// user at listen(2). Only root can become another user, so others have none.
     opening: Option<Socket>,
 }
 
 impl User {
-    /// The user that this process is of now.
+    /// The present user of this process.
     pub fn of_process() -> User {
         let (uid, apart) = (rustix::process::geteuid(), own());
         if let Err(why) = &apart {
@@ -42,21 +44,22 @@ impl User {
         User { uid: uid.as_raw(), is_told_apart: apart.is_ok(), opening }
     }
 
-    /// The user id, by which names are made; None where this user's processes cannot be told from others'.
+    /// The user id, part of all names; None: this user's processes cannot be told from others'.
     pub fn number(&self) -> Option<u32> {
         self.is_told_apart.then_some(self.uid)
     }
 
-    /// Where others connect to see the user that opened. Whoever accepts there has nothing to say or to hear.
+    /// The listener to which others connect to see the user that opened. No messages are exchanged there.
     pub fn opening(&self) -> Option<&Socket> {
         self.opening.as_ref()
     }
 
-    /// Whether a process, as [`vervain_names::peer`] tells number and user of the end of a connection, is of this user.
+    /// Returns true if a process is of this user; number and user are those that [`vervain_names::peer`] returns for a
+    /// connection.
     ///
-    /// That is one whose user now is the one of this process when it opened. So is one that has opened as the same user, root, and is of
-    /// the same other user now as this process is. Neither alone is enough: a process that gave root's rights up must not
-    /// enter one that has them, and a process that never had them must not enter one that may keep what it read with them.
+    /// Its user now is this process's at the time of opening. Or both opened as root, and are the same other user now.
+    /// Neither alone is enough: a process that gave up root's rights must not enter one that has them, and a process
+    /// that never had them must not enter one that may keep what it read with them.
     pub fn is_of(&self, (pid, uid): (i32, u32)) -> bool {
         if uid == self.uid {
             return self.is_told_apart;
@@ -65,10 +68,10 @@ impl User {
         self.uid == 0 && own() == Ok(uid) && self.has_opened(pid)
     }
 
-    /// Whether process `pid` has opened as this user: it listens since under a name with its number. A listener that another process has
-    /// made bears that one's number, and one that was made by another user shows that user.
+    /// Returns true if process `pid` has opened as this user: it still listens under a name with its number. A name
+    /// with another process's number, or a listener of another user, does not count: the kernel shows both.
     fn has_opened(&self, pid: i32) -> bool {
-        // 0 is a process that this pid namespace does not show.
+        // 0: this pid namespace does not show the process.
         let Some(number) = u32::try_from(pid).ok().filter(|number| *number != 0) else { return false };
         let names = vervain_names::holders(SocketType::SEQPACKET, &vervain_names::openings(self.uid, number));
         let mut names = names.unwrap_or_default();
@@ -85,7 +88,7 @@ fn told_apart(uid: u32, overflow: u32, map: &str) -> Result<u32, String> {
     Ok(uid)
 }
 
-/// How many users a map has numbers for (`man 7 user_namespaces`).
+/// Number of users that a map has numbers for (`man 7 user_namespaces`).
 fn numbers_in(map: &str) -> u64 {
     map.lines().filter_map(|line| line.split_ascii_whitespace().nth(2)?.parse::<u64>().ok()).sum()
 }
@@ -97,10 +100,12 @@ mod tests {
 
     const OTHER: u32 = 1234;
 
-    /// Whether `user` takes the two ends of a connection for its own that a thread of another user makes, which listens at `also` besides.
+    /// Returns, for both ends of a connection made by a thread of another user, if `user` trusts them. The thread also
+    /// listens at `also`.
     fn as_other(user: &User, also: Option<&str>) -> [bool; 2] {
         let act = || {
-            // SAFETY: the system call itself, unlike libc's function, changes the user of this thread only, which ends here.
+            // SAFETY: unlike libc's function, the bare system call changes the user of this thread only, which ends
+            // here.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, OTHER, OTHER, OTHER) };
             assert_eq!(changed, 0, "{}", std::io::Error::last_os_error());
             let name = format!("vervain-test/user-{}", std::process::id());
@@ -127,7 +132,7 @@ mod tests {
         assert_eq!(as_other(&user, None), [false; 2], "one that never was root");
         let name = vervain_names::opening(0, pid, 7);
         assert_eq!(as_other(&user, Some(&name)), [false; 2], "the name alone");
-        // Its number is another process's.
+        // The name bears another process's number.
         let _root = Socket::listen(&vervain_names::opening(0, pid + 1, 7)).unwrap();
         assert_eq!(as_other(&user, None), [false; 2]);
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vervain_hca::{Data, Opcode, QpType, SendRequest, send_flags};
 use world::{World, alone};
 
-/// How often the progress thread has gone to sleep.
+/// Number of times that the progress thread has gone to sleep.
 fn sleeps() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let of = |name: &str| {
@@ -22,7 +22,7 @@ fn sleeps() -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// What was found until it was right.
+/// The items found, up to the first that is right.
 fn up_to_the_first<T>(found: impl Iterator<Item = T>, is_right: impl Fn(&T) -> bool) -> Vec<T> {
     let mut all = Vec::new();
     for one in found {

@@ -100,7 +100,7 @@ impl WorkRequest for One {
     }
 }
 
-/// As `ibv_post_send` does: the fast path if there is one.
+/// Posts like `ibv_post_send`: the fast path if there is one.
 fn post(qp: &Qp, opcode: Opcode, one: &One) -> Result<(), vervain_hca::Error> {
     let sges = [one.data];
     let request = SendRequest {

@@ -222,14 +222,14 @@ fn a_peer_that_is_destroyed_on_the_way_ends_in_retries_exceeded() {
     }
 }
 
-/// Where the receive CQ of `qp` lies in the arena.
+/// Offset of the receive CQ of `qp` in the arena.
 fn place_of_cq(qp: &Qp) -> u64 {
     let own = &qp.process().own;
     let lane = own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Relaxed);
     own.view.get::<Lane>(lane).unwrap().cq.load(Ordering::Relaxed)
 }
 
-// Who has completed something raises the event later, and may stand still before it does.
+// A thread that has completed something raises the event later, and may stand still before it does.
 #[test]
 fn memory_of_a_cq_becomes_nothing_but_a_cq() {
     let (context, a, b) = pair();

@@ -1,5 +1,5 @@
-//! Ports in two network namespaces with a veth pair between them: what is on the wire, seen by a packet socket, where the
-//! kernel cuts trains itself. Needs root and `ip`; says so and does nothing without them.
+//! Ports in two network namespaces with a veth pair between them: packets on the wire, seen by a packet socket, where
+//! the kernel cuts trains itself. Needs root and `ip`; without them the tests print that and pass.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use vervain_wire::icrc::{Flow, Untold};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a side does.
+/// Actions of a side.
 type Side = fn(&Wire);
 
 /// A side's end of the veth pair.
@@ -84,7 +84,7 @@ fn start(side: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::spawn(side)
 }
 
-/// Whether this thread now has a network namespace of its own.
+/// Returns true if this thread now has a network namespace of its own.
 fn leave_for_own_namespace() -> bool {
     // SAFETY: no memory is involved.
     let left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -94,8 +94,8 @@ fn leave_for_own_namespace() -> bool {
     left
 }
 
-/// Waits until the kernel has seen that both ends are up, which it looks at once a second when much goes on. What is sent before is
-/// dropped without a word.
+/// Waits until the kernel has noticed that both ends are up; under load it looks once a second. Earlier packets are
+/// silently dropped.
 fn wait_for_carrier(name: &str) {
     let deadline = Instant::now() + LIMIT;
     loop {

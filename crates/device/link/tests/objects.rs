@@ -14,7 +14,7 @@ use vervain_hca::{
 };
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-/// How long anything may take on a busy machine.
+/// Most time that anything takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 struct Side {

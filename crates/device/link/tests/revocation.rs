@@ -13,7 +13,7 @@ use vervain_hca::{
 const LEN: usize = 160 << 10;
 /// The tests need the CPUs for themselves: an owner and a writer that really run at once.
 static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-/// How long they may take to meet often enough where others want the CPUs too.
+/// Most time for the two to meet often enough while others want the CPUs too.
 const PATIENCE: Duration = Duration::from_secs(60);
 const REMOTE: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE;
 
@@ -39,7 +39,7 @@ impl Memory {
     fn fill(&self, value: u64) {
         self.samples().for_each(|w| w.store(value, Ordering::Relaxed));
     }
-    /// Whether it has kept `value`, looked at from the end where late writes land.
+    /// Returns true if it still has `value`, checked from the end, where late writes land.
     fn is(&self, value: u64) -> bool {
         self.samples().rev().all(|w| w.load(Ordering::Relaxed) == value)
     }
@@ -107,7 +107,7 @@ fn wait(cq: &Cq) -> Completion {
     }
 }
 
-/// What the two threads tell each other.
+/// State shared by the two threads.
 #[derive(Default)]
 struct Shared {
     /// The key to write with now, and where.
@@ -125,7 +125,7 @@ impl Shared {
         (self.written.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
 
-    /// Whether the two have met often enough for the test to have a meaning.
+    /// Returns true if the two have met often enough for the test to have a meaning.
     fn has_shown(&self, cycles: u64) -> bool {
         let (written, refused) = self.met();
         cycles > 300 && written > 50 && refused > 20
@@ -160,8 +160,8 @@ fn write_on(context: &Arc<Context>, a: &Side, b: &Side, from: &Memory, ma: &Mr, 
     }
 }
 
-/// Runs `cycle` against a writer for `seconds`, or longer until it has met the writer often enough. It gets the cycle's number and what is shared with the writer, and has to
-/// leave the memory writable.
+/// Runs `cycle` against a writer for `seconds`, or longer until it has met the writer often enough. `cycle` gets the
+/// number of the cycle and the data shared with the writer, and has to leave the memory writable.
 fn against_a_writer(seconds: f64, cycle: impl Fn(&Arc<Context>, &Arc<Pd>, &Side, &Shared, &Memory, u64)) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let context = vervain_link::open(&devices().unwrap()[0]).unwrap();

@@ -116,7 +116,8 @@ impl Trap {
     }
 }
 
-/// The thread has taken a datagram from the socket, and stands still while it puts it into its receive. A request is behind it.
+/// A request behind a datagram: the thread that has received the datagram stands still while it stores it into its
+/// receive.
 #[test]
 fn a_request_behind_which_a_thread_stands_still_is_not_unanswered() {
     alone("a_request_behind_which_a_thread_stands_still_is_not_unanswered", || {

@@ -1,37 +1,37 @@
-//! A block: what a process keeps for one peer in its own memory of the window, where that peer puts. Words that the
-//! peer tells, the slots of the low-latency ring, and the bytes of longer messages.
+//! A block: memory of the window that a process keeps for one peer, which puts there. It has words that the peer puts,
+//! the slots of the low-latency ring, and the bytes of longer messages.
 
 /// Bytes of a word: each is put whole.
 pub const WORD: u64 = 8;
 /// Slots of the low-latency ring.
 pub const SLOTS: u64 = 64;
-/// Bytes of a slot: its tag, the headers, the message as far as it fits.
+/// Bytes of a slot: its tag, the headers, and the message as far as it fits.
 pub const SLOT: u64 = 128;
-/// Where in a slot a short message begins: with 8 bytes of it a slot is one cache line.
+/// Offset in a slot at which a short message begins: with 8 bytes of message a slot is one cache line.
 pub const INLINE_AT: u64 = 56;
-/// The longest message that stands in its slot.
+/// Bytes of the longest message that fits into its slot.
 pub const INLINE: u64 = SLOT - INLINE_AT;
-/// The most bytes of payload of a packet: `mtu` of the transport over this link.
+/// Most bytes of payload of a packet: the transport's `mtu` over this link.
 pub const MTU: u32 = 16 << 10;
 
-/// Word of a block: the peer has taken so many slots of this process's ring at the peer.
+/// Word of a block: number of slots of this process's ring at the peer that the peer has taken.
 pub const TAKEN: u64 = 0;
-/// Word of a block: how often the peer has said that it goes to sleep, and is to be woken when something is put there.
+/// Word of a block: number of times that the peer has announced its sleep. It wants to be woken by the next put.
 pub const ASLEEP: u64 = 8;
-/// Word of a block: which of these announcements of the owner the peer has answered by waking it.
+/// Word of a block: the last of the owner's announcements of sleep that the peer has answered by waking it.
 pub const WOKEN: u64 = 16;
-/// Word of a block: how often the peer has taken back all that it had granted the owner.
+/// Word of a block: number of times that the peer has revoked all grants to the owner.
 pub const TAKEN_BACK: u64 = 24;
-/// Word of a block: up to which of those of the owner the peer has followed; nothing more comes by what was granted
-/// before.
+/// Word of a block: the last of the owner's revocations that the peer has followed. No more puts come by earlier
+/// grants.
 pub const GIVEN_BACK: u64 = 32;
-/// Word of a block: another count, while the peer lives ([`super::heartbeat`]).
+/// Word of a block: heartbeat, which changes while the peer lives ([`super::heartbeat`]).
 pub const BEAT: u64 = 40;
-/// Where the slots begin.
+/// Offset of the slots.
 pub const SLOTS_AT: u64 = 256;
-/// Where the bytes begin.
+/// Offset of the bytes of longer messages.
 pub const BYTES_AT: u64 = SLOTS_AT + SLOTS * SLOT;
-/// How many they are.
+/// Number of those bytes.
 pub const BYTES: u64 = LEN - BYTES_AT;
 /// Bytes of a block.
 pub const LEN: u64 = 32 << 10;
@@ -40,7 +40,7 @@ pub const LONG_BYTES: u64 = 1 << 20;
 
 const _: () = assert!(BYTES >= MTU as u64 && BYTES_AT.is_multiple_of(64) && LONG_BYTES >= 4 * MTU as u64);
 
-/// Where slot `number` of a ring begins in its block.
+/// Offset in its block of slot `number` of a ring.
 #[inline]
 pub fn slot_at(number: u64) -> u64 {
     SLOTS_AT + number % SLOTS * SLOT

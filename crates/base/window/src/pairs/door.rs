@@ -1,12 +1,12 @@
-//! Doors: the cells of a process's own memory by which peers make themselves known, one for each process that there can be. A cell has
-//! one writer. It holds the writer's *state* towards the owner, put anew when that changes or nothing has come of it, so that none
-//! is lost: what counts is always the last.
+//! Doors: cells in a process's own memory, one for each process that there can be, through which peers announce
+//! themselves. A cell has one writer. It holds the writer's *state* towards the owner. The writer puts the state again
+//! when it changes or has had no effect, so none is lost: the last one counts.
 
 /// Words of a cell: a cache line.
 pub const WORDS: usize = 8;
-/// What a cell of this protocol says; raised with the layout.
+/// Version of the cell's layout.
 const VERSION: u64 = 3;
-/// Beside it.
+/// Flags in the word of the version.
 const IS_UP: u64 = 1 << 32;
 const ASKS: u64 = 1 << 33;
 
@@ -15,27 +15,27 @@ const ASKS: u64 = 1 << 33;
 pub struct End {
     /// The process's incarnation: random, not zero.
     pub incarnation: u64,
-    /// The number of the pair, which the process gives to no other one. Zero where it has none.
+    /// Number of the pair, which the process gives to no other; 0: no pair.
     pub pair: u64,
 }
 
-/// What a process says of itself to a peer.
+/// The state of a process towards a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The writer.
     pub from: End,
-    /// The end that the owner has of this pair; zeros while the writer knows of none. A pair never has another one later.
+    /// The owner's end of this pair; zeros: unknown to the writer. Once known, a pair's other end never changes.
     pub to: End,
-    /// The block that the writer has for that end: its place in the writer's region.
+    /// Offset in the writer's region of its block for that end; None: it has none.
     pub block: Option<u64>,
-    /// Whether the writer knows the block that the other end has for it.
+    /// True if the writer knows the other end's block.
     pub is_up: bool,
-    /// Whether the writer wants to be told the owner's state.
+    /// True if the writer asks for the owner's state.
     pub asks: bool,
 }
 
 impl State {
-    /// As it is put: `count` is another one each time, and not zero.
+    /// The words as they are put. Each put has a new `count`, not 0.
     pub fn encode(self, count: u64) -> [u64; WORDS] {
         let flags = if self.is_up { IS_UP } else { 0 } | if self.asks { ASKS } else { 0 };
         let (from, to, block) = (self.from, self.to, self.block.unwrap_or(u64::MAX));
@@ -46,8 +46,9 @@ impl State {
         words
     }
 
-    /// What was read, and its count; None for what was read in the midst of a put, or is none of this protocol's. Of two processes with
-    /// one number, puts of the former may still be on their way when the latter tells, so that no order says what is whole.
+    /// The count and the state in a cell; None: it was read during a put, or is none of this version. Puts of an ended
+    /// process may still be on their way when the next one of its number puts, so the words' order does not tell
+    /// whether they are of one put.
     pub fn decode(words: &[u64; WORDS]) -> Option<(u64, State)> {
         let &[count, what, incarnation, pair, meant, meant_pair, block, last] = words;
         if what & !(IS_UP | ASKS) != VERSION || incarnation == 0 || last != check(&words[..WORDS - 1]) {
@@ -64,7 +65,7 @@ impl State {
     }
 }
 
-/// A word that follows from others, and is another one for what has become of two of them.
+/// A check word of others. It differs for a mix of the words of two puts.
 pub(super) fn check(words: &[u64]) -> u64 {
     words.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, word| {
         let mixed = (hash ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,26 +1,27 @@
-//! The ends of a payload that a device put where it belongs, if that puts no single bytes: those before the first multiple of its grain
-//! and behind the last, which go with the message that stands for the payload. Its receiver stores them.
+//! The ends of a payload that a device puts directly into its destination, if the device puts no single bytes: those
+//! before the first multiple of its grain and those behind the last. They travel with the message that stands for the
+//! payload, and its receiver stores them.
 
 use crate::device::Region;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Words that ends are sent in.
+/// Words in which ends are sent.
 pub const WORDS: usize = 2;
-/// Bytes of the head and of the tail at most.
+/// Most bytes of the head and of the tail.
 const HEAD: u64 = 7;
 const TAIL: u64 = 8;
 
-/// Both ends.
+/// Both ends of a payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ends {
     head: u64,
     tail: u64,
-    /// Bytes of each.
+    /// Bytes of head and tail.
     lens: (u8, u8),
 }
 
-/// How many bytes of `len` at `at` are the ends for a device of that grain: at most 7 and 8. Where there are any, the tail is up to an
-/// aligned word, which has to be seen last, and whole.
+/// Number of bytes in the head and the tail of `len` bytes at `at`, for a device of this grain: at most 7 and 8. Unless
+/// both are 0, the tail ends with all bytes of the last aligned word, which has to become visible last, and whole.
 pub fn lens(at: u64, len: u64, grain: u64) -> (u64, u64) {
     if (at | len).is_multiple_of(grain) {
         return (0, 0);
@@ -31,10 +32,10 @@ pub fn lens(at: u64, len: u64, grain: u64) -> (u64, u64) {
 }
 
 impl Ends {
-    /// These bytes.
+    /// Ends of these bytes.
     ///
     /// # Panics
-    /// They are more than ends have.
+    /// There are more bytes than ends have.
     pub fn new(head: &[u8], tail: &[u8]) -> Ends {
         let word = |bytes: &[u8]| {
             let mut word = [0; 8];
@@ -45,14 +46,14 @@ impl Ends {
         Ends { head: word(head), tail: word(tail), lens: (head.len() as u8, tail.len() as u8) }
     }
 
-    /// As they are sent.
+    /// The words as they are sent.
     pub fn encode(&self) -> [u64; WORDS] {
-        // A head leaves its last byte free, where both lengths have room.
+        // A head leaves its last byte free, which has room for both lengths.
         let lens = u64::from(self.lens.0) | u64::from(self.lens.1) << 4;
         [self.head | lens << 56, self.tail]
     }
 
-    /// What was sent with a payload of `len` bytes; none where it cannot be.
+    /// The ends sent with a payload of `len` bytes; empty if the words are invalid.
     pub fn decode(words: [u64; WORDS], len: u64) -> Ends {
         let (head, tail) = (words[0] >> 56 & 15, words[0] >> 60);
         if head > HEAD || tail > TAIL || head + tail > len {
@@ -61,21 +62,22 @@ impl Ends {
         Ends { head: words[0] & ((1 << 56) - 1), tail: words[1], lens: (head as u8, tail as u8) }
     }
 
-    /// Whether there are none.
+    /// Returns true if both ends are empty.
     pub fn is_empty(&self) -> bool {
         self.lens == (0, 0)
     }
 
-    /// Stores them where the payload of `len` bytes lies in a region: the last byte, or the word that it ends, last.
+    /// Stores them into the payload of `len` bytes at `at` of a region; the last byte, or the word that it ends, comes
+    /// last.
     pub fn store(&self, region: &Region, at: u64, len: u64) {
         let (head, tail) = (u64::from(self.lens.0), u64::from(self.lens.1));
         let from = at + len - tail;
         let Some(bytes) = region.bytes(at..at + len) else { return };
         let store = |word: u64, at: u64, n: u64| {
             for (i, byte) in word.to_le_bytes().into_iter().take(n as usize).enumerate() {
-                // SAFETY: inside of the payload, which is in the region; all references to it are to atomics.
+                // SAFETY: inside the payload, which is in the region; all references to it are to atomics.
                 let place = unsafe { AtomicU8::from_ptr(bytes.add(at as usize + i)) };
-                // In order, for who looks at the last, and behind the payload itself.
+                // In order, for readers that look at the last byte, and behind the payload itself.
                 place.store(byte, Ordering::Release);
             }
         };

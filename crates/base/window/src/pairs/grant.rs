@@ -1,8 +1,8 @@
-//! Grants: memory of the own region that a peer may put to without a message each time. Who would write asks once for each key; the owner
-//! grants the whole region of the key, or not. All that a process was granted by a peer is taken back together: the owner counts that
-//! in the peer's block ([`block::TAKEN_BACK`]), and the peer, when nothing of its own is under way there any more, puts the same number
-//! into the owner's ([`block::GIVEN_BACK`]). A grant names the count in whose time it was given, and ends with it: the peer looks
-//! at a word of its own memory before each put.
+//! Grants: memory of the own region into which a peer may put without a message each time. A writer asks once for each
+//! key; the owner grants the key's whole region, or refuses. All grants to a peer are revoked together: the owner
+//! counts revocations in the peer's block ([`block::TAKEN_BACK`]), and the peer puts the same number into the owner's
+//! ([`block::GIVEN_BACK`]) once none of its puts there is under way. A grant names the count under which it was given,
+//! and ends with it: the peer looks at a word of its own memory before each put.
 
 use super::block;
 use super::ring::HEADERS;
@@ -25,21 +25,21 @@ pub struct Grant {
     pub qpn: u32,
     /// The key.
     pub rkey: u32,
-    /// How often the owner had taken back what it had granted ([`block::TAKEN_BACK`]).
+    /// Number of revocations by the owner when it gave the grant ([`block::TAKEN_BACK`]).
     pub count: u32,
-    /// Where the memory begins in the owner's region.
+    /// Offset of the memory in the owner's region.
     pub at: u64,
-    /// Bytes.
+    /// Length of the memory in bytes.
     pub len: u64,
-    /// How its first byte is addressed under the key.
+    /// Address of its first byte under the key.
     pub iova: u64,
     /// The incarnation that has claimed the memory.
     pub owner: u64,
 }
 
-/// Words of what is sent.
+/// Words of a message.
 type Words = [u64; 5];
-/// Where the upper half of an owner's incarnation lies.
+/// Offset in the headers of the upper half of an owner's incarnation.
 const OWNER_AT: usize = HEADERS - 4;
 const _: () = assert!(size_of::<Words>() == OWNER_AT);
 const _: () = assert!(size_of::<Words>() <= HEADERS && block::GIVEN_BACK < block::SLOTS_AT);
@@ -65,12 +65,12 @@ fn halves(low: u32, high: u32) -> u64 {
 }
 
 impl Want {
-    /// As it is sent, as [`super::slot::Kind::WantGrant`].
+    /// Headers of a message of kind [`super::slot::Kind::WantGrant`].
     pub fn encode(self) -> [u8; HEADERS] {
         encode([halves(self.qpn, self.from), self.rkey.into(), 0, 0, 0])
     }
 
-    /// What was sent.
+    /// The request in such headers.
     pub fn decode(headers: &[u8; HEADERS]) -> Want {
         let [qpns, rkey, ..] = decode(headers);
         Want { qpn: qpns as u32, from: (qpns >> 32) as u32, rkey: rkey as u32 }
@@ -78,7 +78,8 @@ impl Want {
 }
 
 impl Grant {
-    /// As it is sent, as [`super::slot::Kind::Grant`]; of one that is [`super::slot::Kind::NoGrant`] the QP and the key count.
+    /// Headers of a message of kind [`super::slot::Kind::Grant`]; of a [`super::slot::Kind::NoGrant`] only the QP and
+    /// the key count.
     pub fn encode(self) -> [u8; HEADERS] {
         let count = halves(self.count, self.owner as u32);
         let mut headers = encode([halves(self.qpn, self.rkey), count, self.at, self.len, self.iova]);
@@ -86,7 +87,7 @@ impl Grant {
         headers
     }
 
-    /// What was sent. None of it is held against anything.
+    /// The grant in such headers. None of its fields is checked.
     pub fn decode(headers: &[u8; HEADERS]) -> Grant {
         let [qpn_rkey, count, at, len, iova] = decode(headers);
         let owner = u32::from_le_bytes(headers[OWNER_AT..].try_into().unwrap_or_default());
@@ -94,7 +95,7 @@ impl Grant {
         Grant { qpn: qpn_rkey as u32, rkey: (qpn_rkey >> 32) as u32, count: count as u32, at, len, iova, owner }
     }
 
-    /// Where in the owner's region bytes `[addr, addr + len)` of the key lie; None where they are not all granted.
+    /// Offset in the owner's region of bytes `[addr, addr + len)` of the key; None: not all of them are granted.
     #[inline]
     pub fn place(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.iova).filter(|offset| *offset <= self.len && len <= self.len - offset)?;

@@ -1,10 +1,10 @@
-//! Whether a peer on another kernel lives, whose locks are not seen here. Every [`BEAT_NS`] each side puts a new count
+//! Heartbeat of a peer on another kernel, whose locks cannot be seen here. Every [`BEAT_NS`] each side puts a new count
 //! into the other's block ([`super::block::BEAT`]), and looks at the one in its own. Looks are counted, not time: a
-//! process that stood still finds old counts for that reason alone, but has not looked meanwhile.
+//! process that stood still finds old counts for that reason alone, but it has not looked meanwhile.
 
 /// Nanoseconds between two beats of a process.
 pub const BEAT_NS: u64 = 100_000_000;
-/// Looks without a new count, until a peer is silent.
+/// Looks without a new count after which a peer is silent.
 pub const SILENT: u32 = 10;
 
 /// The beats of this process to a peer, and the peer's.
@@ -12,7 +12,7 @@ pub const SILENT: u32 = 10;
 pub struct Heartbeat {
     sent: u32,
     received: u32,
-    /// Looks in a row that have found nothing new.
+    /// Consecutive looks that have found no new count.
     missed: u32,
 }
 
@@ -23,7 +23,7 @@ impl Heartbeat {
         self.sent
     }
 
-    /// A look at the count that the peer has put: whether it is silent.
+    /// Looks at the count that the peer has put. Returns true if the peer is silent.
     pub fn look(&mut self, told: u32) -> bool {
         let is_new = told != self.received;
         self.received = told;

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Most blocks and rings of one peer number that rest at once. A peer that comes and goes more often waits; one that
-/// only claims to gets no more.
+/// only pretends to gets no more.
 const RESTING_BLOCKS: usize = 8;
 const RESTING_RINGS: usize = 2;
 
-/// The region is full: each of many peers asks again until it is answered.
+/// Reason of the warning of a full region, as each of many peers asks again until it is answered.
 static FULL: Reason = Reason::new();
 
-/// What this process has claimed for its peers.
+/// Memory that this process has claimed for its peers.
 pub struct Memory {
     device: Arc<dyn PutDevice>,
     process: Arc<Process>,
@@ -27,12 +27,12 @@ pub struct Memory {
     claims: Vec<Claim>,
     free: Vec<u64>,
     long_rings: HashMap<PeerId, Claim>,
-    /// Blocks that are free from then on.
+    /// Blocks that are free from a given time on.
     resting: Vec<Resting<u64>>,
     resting_rings: Vec<Resting<Claim>>,
 }
 
-/// Nanoseconds since some beginning.
+/// Nanoseconds since an arbitrary moment.
 pub type Clock = Box<dyn Fn() -> u64 + Send>;
 
 struct Resting<T> {
@@ -48,14 +48,14 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// Nothing yet.
+    /// An empty account: nothing is claimed yet.
     pub fn new(device: Arc<dyn PutDevice>, process: Arc<Process>, clock: Clock) -> Self {
         let (claims, free, resting) = (Vec::new(), Vec::new(), Vec::new());
         Memory { device, process, clock, claims, free, long_rings: HashMap::new(), resting, resting_rings: Vec::new() }
     }
 
-    /// A block for `peer`, of zeros: its place in the region of this node. None where there is no room, or the peers of
-    /// this number have had too many.
+    /// Takes a block of zeros for `peer`. Returns its offset in this node's region; None: there is no room, or too many
+    /// blocks of this peer number rest.
     pub fn take(&mut self, peer: PeerId) -> Option<u64> {
         self.wake_up();
         if self.resting.iter().filter(|block| block.peer == peer).count() >= RESTING_BLOCKS {
@@ -71,13 +71,13 @@ impl Memory {
             self.claims.push(claim);
         }
         let block = self.free.pop()?;
-        // Nothing has come yet.
+        // Clears it, so that no message seems to have come.
         let words = (block / 8) as usize..((block + block::LEN) / 8) as usize;
         self.device.own().words()[words].iter().for_each(|word| word.store(0, Ordering::Relaxed));
         Some(block)
     }
 
-    /// Where the ring for long messages of a peer is; None where there is no room.
+    /// Offset of the ring for long messages of a peer, claimed at the first call; None: there is no room.
     pub fn long_ring(&mut self, peer: PeerId) -> Option<u64> {
         if !self.long_rings.contains_key(&peer) {
             self.wake_up();
@@ -91,11 +91,11 @@ impl Memory {
         self.long_rings.get(&peer).map(|claim| claim.bytes().start)
     }
 
-    /// A pair with the process of this incarnation is over, and nobody looks at its block any more: when nothing can be
-    /// put there, that is free again, and so is the ring. Zero where nobody was told of the block.
+    /// Gives back the block and the ring of an ended pair with the process of this incarnation, which nobody reads any
+    /// more. They are free once nothing can be put there. `incarnation` 0: the block was never announced.
     pub fn give_back(&mut self, block: u64, peer: PeerId, incarnation: u64) {
         let is_dead = || self.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false));
-        // A dead peer puts nothing any more. A put of another one may be under way.
+        // A dead peer puts nothing any more; a put of a living one may be under way.
         let is_free = incarnation == 0 || self.device.facts().coherent && is_dead();
         let until = if is_free { 0 } else { (self.clock)() + REST_MS * 1_000_000 };
         self.resting.push(Resting { peer, until, what: block });
@@ -103,7 +103,7 @@ impl Memory {
         self.resting_rings.extend(ring.map(|what| Resting { peer, until, what }));
     }
 
-    /// What has rested long enough is free.
+    /// Frees memory that has rested long enough.
     fn wake_up(&mut self) {
         let now = (self.clock)();
         let rested = self.resting.extract_if(.., |block| block.until <= now).map(|block| block.what);
@@ -111,7 +111,7 @@ impl Memory {
         self.resting_rings.retain(|ring| ring.until > now);
     }
 
-    /// Granules that this process has claimed for its peers, those that rest too.
+    /// Granules that this process has claimed for its peers, including those that rest.
     pub fn granules(&self) -> usize {
         let rings = self.long_rings.values().chain(self.resting_rings.iter().map(|ring| &ring.what));
         self.claims.iter().chain(rings).map(|claim| claim.granules().len()).sum()

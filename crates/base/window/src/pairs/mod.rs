@@ -1,12 +1,12 @@
-//! Pairs: what two processes of a window put into each other's memory, so that messages go from one to the other in
-//! order and none is lost. It knows no QP, no clock and no thread.
+//! Pairs: messages between two processes of a window, put into each other's memory so that they arrive in order and
+//! none is lost. This module knows no QP, no clock and no thread.
 //!
 //! * [`door`], [`rendezvous`], [`memory`]: how processes find each other, and notice that one has been replaced;
-//! * [`grant`]: which memory a peer may write without asking, and how that is taken back;
+//! * [`grant`]: memory that a peer may write without asking, and its revocation;
 //! * [`block`], [`slot`], [`byte_ring`], [`ring`], [`ends`]: the memory that a process has for one peer, and the
 //!   messages in it;
-//! * [`waking`]: how one that sleeps is woken;
-//! * [`heartbeat`]: whether a process on another kernel lives.
+//! * [`waking`]: waking a process that sleeps;
+//! * [`heartbeat`]: signs of life of a process on another kernel.
 
 pub mod block;
 pub mod byte_ring;

@@ -1,15 +1,15 @@
-//! A payload of any length for a device that puts multiples of some bytes only: zeros behind it.
+//! A payload padded with zeros, for a device that puts only multiples of some bytes.
 
 use crate::device::{Faulted, Source};
 
-/// A source with some zeros behind it.
+/// A source with zeros behind it.
 pub(super) struct Padded<'a> {
     source: &'a dyn Source,
     len: usize,
 }
 
 impl<'a> Padded<'a> {
-    /// Up to the next multiple of `grain`.
+    /// Pads to the next multiple of `grain`.
     pub(super) fn new(source: &'a dyn Source, grain: usize) -> Padded<'a> {
         Padded { source, len: source.len().next_multiple_of(grain) }
     }
@@ -28,7 +28,7 @@ unsafe impl Source for Padded<'_> {
 
     unsafe fn store_part_to(&self, from: usize, len: usize, to: *mut u8) -> Result<(), Faulted> {
         let there = len.min(self.source.len().saturating_sub(from));
-        // SAFETY: the caller has room for `len` bytes, of which as many are of the source as it has there.
+        // SAFETY: the caller has room for `len` bytes, of which `there` are the source's.
         unsafe {
             to.add(there).write_bytes(0, len - there);
             if there == self.source.len() {

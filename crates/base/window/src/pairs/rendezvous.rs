@@ -1,7 +1,7 @@
-//! How the processes of a window find each other: by their doors ([`super::door`]). A process that requests a pair puts
-//! its state into the peer's door, again and again until the peer has answered. The peer makes a block for that end of
-//! a pair and no other, and announces it; then the first one does the same. A side that knows the block which the other
-//! has for it can send: the pair is up.
+//! Meeting of a window's processes, by their doors ([`super::door`]). A process that requests a pair puts its state
+//! into the peer's door, again and again until the peer has answered. The peer makes a block for that end of a pair and
+//! no other, and announces it; then the first one does the same. A side can send once it knows the other's block for
+//! it: the pair is up.
 //!
 //! A process that reuses a number has another incarnation: pairs with the one before are over. So is a pair of which
 //! one side announces a different end. No block serves two pairs before it has rested.
@@ -30,70 +30,70 @@ pub struct PeerId {
 }
 
 impl PeerId {
-    /// Which of all the cells of a door is this process's.
+    /// Offset of this process's cell in each door.
     pub(super) fn cell(self) -> u64 {
         u64::from(self.node * PROCESSES + self.process) * CELL
     }
 }
 
-/// The first and the longest time between two states to a peer that does not answer, in nanoseconds.
+/// First and longest interval between states to a peer that does not answer, in nanoseconds.
 const FIRST_NS: u64 = 200_000;
 const LONGEST_NS: u64 = 100_000_000;
-/// Pairs that are looked at at once for whether their processes live.
+/// Pairs whose processes are checked for life in one call.
 const LOOKS: usize = 4;
 
-/// What has changed.
+/// Changes of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// There is a pair: the blocks are known.
+    /// A pair is up: both blocks are known.
     Up {
         /// The peer.
         peer: PeerId,
-        /// Which process of this number that is.
+        /// Incarnation of the peer's process.
         incarnation: u64,
-        /// The block that it has for this process, in its region.
+        /// The peer's block for this process, in the peer's region.
         theirs: u64,
-        /// The block that this process has for it.
+        /// This process's block for the peer.
         own: u64,
     },
-    /// A pair is over: the process has ended, or it has another pair, or another process has its number. When nobody
-    /// looks at the block any more it is to be given back ([`Memory::give_back`]).
+    /// A pair is over: the process has ended, or it has another pair, or another process has its number. The block is
+    /// to be given back when nobody reads it any more ([`Memory::give_back`]).
     Down {
-        /// The peer of it.
+        /// The peer.
         peer: PeerId,
-        /// Which process that is or was.
+        /// Incarnation of the peer's process.
         incarnation: u64,
-        /// The block that this process had for it.
+        /// This process's block for it.
         own: u64,
     },
     /// A peer has no room for a block.
     NoRoom(PeerId),
 }
 
-/// What is known of the processes of one number.
+/// Knowledge about the processes of one number.
 #[derive(Default, Debug)]
 struct Peer {
-    /// The count and the incarnation of its last state.
+    /// Count and incarnation of the last state received.
     last: Option<(u64, u64)>,
     pair: Option<Pair>,
 }
 
-/// A pair, or what is to become one.
+/// A pair, or a request for one.
 #[derive(Debug)]
 struct Pair {
     number: u64,
-    /// The block for it.
+    /// The own block for it.
     own: u64,
-    /// Its other end, once that is known. Another one gets another block; and, once it is up, another pair.
+    /// The other end, once known. A different end gets a different block, and a different pair if this one is up.
     with: Option<End>,
-    /// The block of the other end. Once that is known it is up.
+    /// The other end's block. The pair is up once it is known.
     theirs: Option<u64>,
-    /// Whether the other end knows its block too.
+    /// True if the other end knows its block too.
     is_answered: bool,
-    /// Whether this side has requested it.
+    /// True if this side has requested it.
     is_requested: bool,
     has_no_room: bool,
-    /// When the state is put again, and how long after that.
+    /// Time of the next put of the state, and the interval after it, in nanoseconds.
     next: u64,
     pause: u64,
 }
@@ -108,14 +108,14 @@ impl Pair {
         self.is_requested && !(self.theirs.is_some() && self.is_answered)
     }
 
-    /// Whether the other end, as far as it is known, is the one of this state.
+    /// Returns true if the other end, as far as it is known, is that of this state.
     fn is_with(&self, state: &State) -> bool {
         let is_same = |with| with == state.from && (self.theirs.is_none() || self.theirs == state.block);
         self.with.is_none_or(is_same)
     }
 }
 
-/// Puts the states of this process into its peers' doors.
+/// The sender of this process's states to its peers' doors.
 struct Announcer {
     device: Arc<dyn PutDevice>,
     me: PeerId,
@@ -125,17 +125,17 @@ struct Announcer {
     channels: HashMap<u32, Box<dyn Channel>>,
 }
 
-/// A word that every process changes after it has put a state into a door of this one.
+/// A word that every peer changes after it has put a state into a door of this process.
 #[derive(Clone, Debug)]
 pub struct Bell {
     region: Region,
     at: u64,
-    /// What was there at the last look at the doors.
+    /// Its value at the last look at the doors.
     seen: Arc<AtomicU64>,
 }
 
 impl Bell {
-    /// Whether a state may have come since the last look.
+    /// Returns true if a state may have come since the last look.
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.rung() != self.seen.load(Ordering::Relaxed)
@@ -146,20 +146,20 @@ impl Bell {
         self.region.word(self.at).load(Ordering::Acquire)
     }
 
-    /// In the cell that a process would have for itself.
+    /// Offset of the bell: in the cell that a process would have for itself.
     fn place(layout: Layout, of: PeerId) -> u64 {
         layout.door(of.process) + of.cell()
     }
 }
 
-/// The doors of a process, and what it knows of its peers by them.
+/// The doors of a process, and its knowledge of its peers.
 pub struct Rendezvous {
     announcer: Announcer,
     bell: Bell,
-    /// Pairs so far.
+    /// Number of pairs begun so far.
     pairs: u64,
     peers: BTreeMap<PeerId, Peer>,
-    /// The last peer that was looked at for being dead.
+    /// The last peer that was checked for life.
     looked_at: PeerId,
 }
 
@@ -170,9 +170,9 @@ impl fmt::Debug for Rendezvous {
 }
 
 impl Rendezvous {
-    /// For process `me`, whose `incarnation`, not zero, no process had before. States for earlier ones are wiped out: a
-    /// peer that means this one puts its own again. Each peer is told of the new incarnation, so that none goes on with
-    /// the one before.
+    /// The doors of process `me`. Its `incarnation` is not zero and was never another process's. States for earlier
+    /// ones are cleared; a peer that means this process puts its own again. The new incarnation is announced to each
+    /// peer, so that none goes on with the previous one.
     pub fn new(device: Arc<dyn PutDevice>, me: PeerId, incarnation: u64) -> Self {
         let layout = device.facts().layout;
         let (begin, words) = (layout.door(me.process) / 8, layout.door_len() / 8);
@@ -187,16 +187,16 @@ impl Rendezvous {
         Rendezvous { announcer, bell, pairs: 0, peers: BTreeMap::new(), looked_at: me }
     }
 
-    /// The bell, which can be looked at without the doors.
+    /// A handle on the bell, which can be read without the doors.
     pub fn bell(&self) -> Bell {
         self.bell.clone()
     }
 
-    /// Requests a pair with `peer`, if there is none; false where there is no room for a block.
+    /// Requests a pair with `peer` unless there is one. Returns false if there is no room for a block.
     pub fn request_pair(&mut self, now: u64, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> bool {
         let mut lives = None;
         if peer != self.announcer.me {
-            // Another process may have the number by now.
+            // The number may belong to another process by now.
             self.receive(peer, memory, event);
             lives = self.drop_if_dead(peer, memory, event);
         }
@@ -206,7 +206,7 @@ impl Rendezvous {
         let (me, incarnation) = (self.announcer.me, self.announcer.incarnation);
         let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return false };
         if peer == me {
-            // One block is all that a process needs for itself.
+            // A process needs only one block for itself.
             if pair.theirs.is_none() {
                 let own = pair.own;
                 (pair.theirs, pair.is_answered) = (Some(own), true);
@@ -219,7 +219,7 @@ impl Rendezvous {
         }
         pair.is_requested = true;
         if pair.with.is_some() && !pair.is_due() && lives != Some(true) {
-            // The peer may be gone: another process with its number answers.
+            // The peer may be gone: another process with its number would answer.
             pair.is_answered = false;
         }
         (pair.next, pair.pause) = (now, FIRST_NS);
@@ -231,7 +231,7 @@ impl Rendezvous {
         self.peers.get(&peer)?.pair.as_ref()
     }
 
-    /// A new pair; false where there is no room.
+    /// Begins a new pair. Returns false if there is no room for its block.
     fn begin(&mut self, peer: PeerId, is_requested: bool, memory: &mut Memory) -> bool {
         let Some(own) = memory.take(peer) else { return false };
         self.pairs += 1;
@@ -239,13 +239,13 @@ impl Rendezvous {
         true
     }
 
-    /// Where the word is by which the process `of` is woken: in the cell of its bell. Each put there is of a new value.
+    /// Offset of the word by which process `of` is woken, in the cell of its bell. Each put there has a new value.
     pub fn waking_word(layout: Layout, of: PeerId) -> u64 {
         Bell::place(layout, of) + 8
     }
 
-    /// Ends pairs with dead peers, of a few that are looked at in each call: the kernel goes through the locks of all
-    /// processes to say whether one lives, which takes the longer the more pairs there are between them.
+    /// Ends pairs with dead peers. Each call checks only a few peers: the kernel searches the locks of all processes to
+    /// answer, which takes the longer the more pairs there are between them.
     pub fn drop_dead_pairs(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         let has_other = |(peer, known): (&PeerId, &Peer)| {
             let is_other = *peer != self.announcer.me && known.pair.as_ref().is_some_and(|pair| pair.with.is_some());
@@ -259,7 +259,7 @@ impl Rendezvous {
         }
     }
 
-    /// Ends the pair with a peer that is known to be dead; whether the peer lives, where that is known.
+    /// Ends the pair with a peer that is known to be dead. Returns true if the peer lives; None: unknown.
     fn drop_if_dead(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) -> Option<bool> {
         let with = self.pair(peer)?.with?;
         let lives = self.announcer.device.claims().is_alive(peer.node, with.incarnation).ok()?;
@@ -271,7 +271,7 @@ impl Rendezvous {
 
     /// Reads all doors; `event` is called for each change.
     pub fn look(&mut self, memory: &mut Memory, event: &mut impl FnMut(Event)) {
-        // Before the doors: a later ring is found later.
+        // Read before the doors, so that a later ring is found later.
         self.bell.seen.store(self.bell.rung(), Ordering::Relaxed);
         let me = self.announcer.me;
         for peer in all(self.announcer.layout()).filter(|peer| *peer != me) {
@@ -310,7 +310,7 @@ impl Rendezvous {
         }
         let is_known = self.pair(peer).is_some_and(|pair| pair.with.is_some());
         if !is_known && self.announcer.device.claims().is_alive(peer.node, incarnation) == Ok(Some(false)) {
-            // The state is not of a living process. A block for that one would be free again while the real writer can
+            // The state is not a living process's. A block for that one would be free again while the real writer can
             // put there.
             return;
         }
@@ -332,7 +332,7 @@ impl Rendezvous {
         }
     }
 
-    /// The peer has no pair with this process.
+    /// Handles a state by which the peer has no pair with this process.
     fn take_in_none(&mut self, peer: PeerId, state: State, event: &mut impl FnMut(Event)) {
         let incarnation = self.announcer.incarnation;
         let Some(pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.as_mut()) else { return };
@@ -341,30 +341,30 @@ impl Rendezvous {
                 event(Event::NoRoom(peer));
             }
         } else if pair.is_due() {
-            // It has just come, and cannot have seen the states before.
+            // The peer has just started, and cannot have seen the earlier states.
             pair.pause = FIRST_NS;
             self.announce(peer, true);
         }
     }
 
-    /// The pair that has the block `own` cannot be used: it is over, and the peer is told.
+    /// Ends the pair that has the block `own`, which cannot be used, and announces that to the peer.
     pub fn end_pair(&mut self, peer: PeerId, own: u64, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         if self.pair(peer).is_some_and(|pair| pair.own == own) {
             self.over(peer, memory, event);
         }
     }
 
-    /// What there is with a peer is over.
+    /// Ends the pair with a peer.
     fn over(&mut self, peer: PeerId, memory: &mut Memory, event: &mut impl FnMut(Event)) {
         let Some(mut pair) = self.peers.get_mut(&peer).and_then(|known| known.pair.take()) else { return };
         let incarnation = pair.with.take().map_or(0, |with| with.incarnation);
         if pair.theirs.is_some() {
             event(Event::Down { peer, incarnation, own: pair.own });
-            // If a dead process has put that, the living one is to know.
+            // The state may be a dead process's; the living one must learn that the pair is over.
             return self.announce(peer, false);
         }
         memory.give_back(pair.own, peer, incarnation);
-        // A request that was not met stands.
+        // A request that was not met stays.
         if pair.is_requested
             && let Some(own) = memory.take(peer)
         {
@@ -373,7 +373,8 @@ impl Rendezvous {
         }
     }
 
-    /// Puts the states again that were not answered. When the next is due.
+    /// Puts the unanswered states again that are due. Returns the time at which the next is due, in nanoseconds; None:
+    /// none is.
     pub fn announce_again(&mut self, now: u64) -> Option<u64> {
         let (mut due, mut next) = (Vec::new(), None);
         for (peer, known) in &mut self.peers {
@@ -412,12 +413,12 @@ impl Announcer {
         self.device.facts().layout
     }
 
-    /// The state without a pair.
+    /// The state of a process without a pair.
     fn nothing(&self) -> State {
         State { from: End { incarnation: self.incarnation, pair: 0 }, ..State::default() }
     }
 
-    /// The state of `from`; None where there is none.
+    /// The count and state of `from`; None: there is none.
     fn read(&self, from: PeerId) -> Option<(u64, State)> {
         let layout = self.layout();
         let at = layout.door(self.me.process) + from.cell();
@@ -438,7 +439,8 @@ impl Announcer {
         self.count += 1;
         let words = state.encode(self.count);
         let layout = self.layout();
-        // Each half is new each time, and no other process's, as words of several may come in halves.
+        // Each half is new each time, and unlike any other process's, as words of several processes may arrive in
+        // halves.
         let ring = [door::check(&[self.incarnation, self.count])];
         let chain = [
             Put { to: layout.door(peer.process) + self.me.cell(), from: Origin::Words(&words) },
@@ -447,7 +449,7 @@ impl Announcer {
         let wakes = self.device.wakes(peer.node).then(|| Waking::new(layout, peer, self.me, Occasion::Door));
         let count = self.count;
         if let Ok(channel) = self.channel(peer.node) {
-            // A peer that is not reached does not answer.
+            // A peer that is not reached does not answer, so the state is put again.
             let _ = channel.put(&chain);
             if let Some(waking) = wakes {
                 waking.wake(channel.as_mut(), count);

@@ -1,5 +1,5 @@
-//! The rings of a pair: messages in order from one process to another, each a put of what it says and, behind that, of
-//! the word of its slot. The receiver looks at one word; it takes a message without having to send anything.
+//! The rings of a pair: messages in order from one process to another. Each is a put of its contents and, behind them,
+//! of its slot's tag. The receiver looks at one word, and takes a message without having to send anything.
 
 use super::block::{self, ASLEEP, TAKEN, WOKEN};
 use super::byte_ring::ByteRing;
@@ -10,46 +10,45 @@ use super::waking::{Barrier, Waking};
 use crate::device::{Channel, Origin, Put, Refused, Region, Source, Traits};
 use std::sync::atomic::Ordering;
 
-/// No payload.
+/// An empty payload.
 pub const NO_BYTES: &[u8] = &[];
-/// Bytes of the headers of a message, at most.
+/// Most bytes of a message's headers.
 pub const HEADERS: usize = (block::INLINE_AT - block::WORD) as usize - 4;
-/// Words between the tag and what may be payload: the headers, and what the message is.
+/// Words between the tag and the payload: the headers, and the message's meaning.
 const WORDS: usize = (HEADERS + 4) / 8;
-/// Payload from so many bytes on makes a sender ask for a high-bandwidth ring.
+/// Bytes of payload from which on a sender asks for a high-bandwidth ring.
 const LONG: u64 = 4096;
-/// A receiver tells its sender what it has taken after so many slots, or bytes that are not in slots.
+/// Slots, and bytes outside of slots, after which a receiver puts its count of messages taken to the sender.
 const TELL_SLOTS: u64 = block::SLOTS / 4;
 const TELL_BYTES: u64 = block::BYTES / 4;
 
-/// Bytes of an acknowledgement that goes with a message: as much of the headers of one as differs from those of the
-/// message.
+/// Bytes of an acknowledgement that goes with a message: those of its own headers that differ from the message's.
 pub const ACKNOWLEDGEMENT: usize = 12;
-/// An acknowledgement that goes with a message. Its first word names operation and QP: a later one of the same stands
-/// for it.
+/// An acknowledgement that goes with a message. Its first four bytes name operation and QP; a later one with the same
+/// four replaces it.
 pub type Acknowledgement = [u8; ACKNOWLEDGEMENT];
 
-/// Why a message was not sent.
+/// Reasons why a message was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsent {
-    /// There is no room until the peer has taken some.
+    /// No room until the peer has taken messages.
     Full,
-    /// The source is not there.
+    /// The source cannot be read.
     Memory,
-    /// The peer has told what cannot be, or the device refuses what was asked for with its numbers: nothing goes there
-    /// any more.
+    /// The peer has put numbers that cannot be, or the device refuses a put made of them. The ring cannot be used any
+    /// more.
     Broken,
 }
 
-/// Classes of messages, by their right to the last slots: each goes on while those before it cannot. The number is that
-/// of slots left to others.
+/// Classes of messages, by their right to the last slots: each still finds room when those before it do not. The value
+/// is the number of slots left to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Requests.
     Request = 12,
-    /// What answers requests.
+    /// Responses.
     Answer = 4,
-    /// What pairs say to each other.
+    /// Messages of the pair itself.
     Control = 0,
 }
 
@@ -57,14 +56,14 @@ pub enum Class {
 pub struct Outgoing {
     channel: Box<dyn Channel>,
     traits: Traits,
-    /// What is put now may become visible later.
+    /// True while puts may become visible late.
     is_later: bool,
-    /// An acknowledgement that is to go, and the headers that it has as a message.
+    /// An acknowledgement to be sent, and its headers as a message of its own.
     held: Option<(Acknowledgement, [u8; HEADERS])>,
-    /// Bytes behind the headers of the next message that it may have.
+    /// Bytes free for an acknowledgement behind the next message's headers.
     spare: usize,
     region: Region,
-    /// The block that the peer has for this process, in its region; and the one that this process has for it.
+    /// Offset of the peer's block for this process, in the peer's region; and of this process's block for the peer.
     to: u64,
     own: u64,
     sent: u64,
@@ -72,18 +71,19 @@ pub struct Outgoing {
     short: ByteRing,
     long: Option<ByteRing>,
     wants_long: bool,
-    /// How the peer is woken, if it can be, and the last of its announcements that was answered so.
+    /// The way to wake the peer, if there is one, and the last of its announcements answered so.
     waking: Option<(Waking, Barrier)>,
     woken: u32,
-    /// Announcements of this process to the peer.
+    /// Announcements of sleep by this process to the peer.
     announced: u32,
-    /// For each slot that is not taken: in which ring its payload is, and up to where that is free then.
+    /// For each slot that is not taken: the ring of its payload, and the mark up to which that ring is free once it is
+    /// taken.
     marks: [(Place, u64); block::SLOTS as usize],
 }
 
 impl Outgoing {
-    /// To the block `to` of the peer at the end of `channel`, which tells what it has taken in the block `own` of
-    /// `region`.
+    /// A ring to the block `to` of the peer at the end of `channel`. The peer puts its count of messages taken into the
+    /// block `own` of `region`.
     pub fn new(mut channel: Box<dyn Channel>, to: u64, region: Region, own: u64) -> Self {
         channel.prepare(to, block::SLOTS_AT..block::slot_at(block::SLOTS - 1) + block::SLOT, block::SLOT);
         let traits = channel.traits();
@@ -112,13 +112,12 @@ impl Outgoing {
         }
     }
 
-    /// Peer and process wake each other from now on.
+    /// Lets peer and process wake each other from now on.
     pub fn wakes(&mut self, waking: Waking, barrier: Barrier) {
         self.waking = Some((waking, barrier));
     }
 
-    /// Has `f` put what may become visible later: before something else does that `f` has not put, or at
-    /// [`Outgoing::flush`].
+    /// Calls `f`, whose puts may become visible late: before any put outside of `f` does, or at [`Outgoing::flush`].
     #[inline]
     pub fn later<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.is_later, true);
@@ -127,30 +126,31 @@ impl Outgoing {
         done
     }
 
-    /// Whether something was put that is not visible, or is to be put.
+    /// Returns true if a put is not visible yet, or an acknowledgement is held.
     #[inline]
     pub fn owes(&self) -> bool {
         self.held.is_some() || self.channel.owes()
     }
 
-    /// Has all become visible that was put. What has no room stays.
+    /// Makes all puts visible. A held acknowledgement without room stays.
     pub fn flush(&mut self) {
         let _ = self.later(Self::send_held);
         self.channel.flush();
         self.wake_if_asleep();
     }
 
-    /// Whether puts take so long that acknowledgements had better go with what is sent next.
+    /// Returns true if puts take so long that acknowledgements should go with the next message.
     #[inline]
     pub fn holds_acknowledgements(&self) -> bool {
         self.traits.is_slow
     }
 
-    /// Keeps an acknowledgement for the next message that has room for it behind its headers; before any other, and at
-    /// a flush, it is sent as one with `headers`. Whether it stands for one that was kept before, which is not sent.
+    /// Holds an acknowledgement for the next message with room behind its headers. It is sent as a message with
+    /// `headers` before any other message, and at a flush. Returns true if it replaces one that was held, which is then
+    /// not sent.
     ///
     /// # Errors
-    /// As [`Unsent`] says of one of somebody else that was kept.
+    /// [`Unsent`] of another acknowledgement that was held.
     #[inline]
     pub fn hold(&mut self, acknowledgement: Acknowledgement, headers: &[u8; HEADERS]) -> Result<bool, Unsent> {
         let stands_for = self.held.is_some_and(|(held, _)| held[..4] == acknowledgement[..4]);
@@ -161,7 +161,7 @@ impl Outgoing {
         Ok(stands_for)
     }
 
-    /// The headers of the next message are so long.
+    /// Notes the length of the next message's headers.
     #[inline]
     pub fn headers_end(&mut self, len: impl FnOnce() -> usize) {
         if self.held.is_some() {
@@ -169,7 +169,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends the acknowledgement that is kept, as a message.
+    /// Sends the held acknowledgement as a message.
     #[cold]
     fn send_held(&mut self) -> Result<(), Unsent> {
         let Some((_, headers)) = self.held else { return Ok(()) };
@@ -187,7 +187,7 @@ impl Outgoing {
         sent
     }
 
-    /// What is kept goes before a message of this kind, if it does not go with it.
+    /// Sends the held acknowledgement before a message of this kind, unless it can go with it.
     #[inline]
     fn settle(&mut self, kind: Kind) -> Result<(), Unsent> {
         if self.held.is_none() { Ok(()) } else { self.settle_held(kind) }
@@ -205,7 +205,7 @@ impl Outgoing {
         if self.is_later { self.channel.put_later(chain) } else { self.channel.put(chain) }
     }
 
-    /// Wakes the peer if it has announced that it sleeps. Called behind everything that it is to see.
+    /// Wakes the peer if it has announced its sleep. Called after all puts that the peer is to see.
     #[inline]
     pub fn wake_if_asleep(&mut self) {
         let Some((waking, barrier)) = self.waking else { return };
@@ -223,13 +223,13 @@ impl Outgoing {
     fn wake(&mut self, waking: Waking, asleep: u32) {
         self.woken = asleep;
         let answer = [u64::from(asleep)];
-        // Where that is refused, so is all else.
+        // A device that refuses this put refuses all others too.
         let _ = self.channel.put(&[Put { to: self.to + WOKEN, from: Origin::Words(&answer) }]);
         waking.wake(self.channel.as_mut(), asleep.into());
     }
 
-    /// Announces to the peer that this process goes to sleep, unless an announcement is there already; whether it has
-    /// put one. The caller passes a barrier, looks once more, and then sleeps.
+    /// Announces to the peer that this process goes to sleep. Returns false if an announcement is there already, or its
+    /// put is refused. The caller then passes a barrier, looks once more, and sleeps.
     pub fn announce_sleep(&mut self) -> bool {
         if !self.lacks_announcement() {
             return false;
@@ -239,18 +239,18 @@ impl Outgoing {
         self.channel.put(&[Put { to: self.to + ASLEEP, from: Origin::Words(&count) }]).is_ok()
     }
 
-    /// Whether the peer could wake this process and would not, for it knows of no sleep.
+    /// Returns true if the peer could wake this process but knows of no sleep.
     pub fn lacks_announcement(&self) -> bool {
         self.waking.is_some() && self.region.word(self.own + WOKEN).load(Ordering::Acquire) as u32 == self.announced
     }
 
-    /// Looks at what the peer has taken: whether that is more than before.
+    /// Looks at the peer's count of messages taken. Returns true if it has grown.
     ///
     /// # Errors
-    /// [`Unsent::Broken`] where the peer says what cannot be.
+    /// [`Unsent::Broken`]: the peer's count cannot be.
     #[inline]
     pub fn look(&mut self) -> Result<bool, Unsent> {
-        // As with tags, half a word tells it.
+        // Half a word is enough, like a tag's.
         let told = self.region.word(self.own + TAKEN).load(Ordering::Acquire) as u32;
         let more = told.wrapping_sub(self.taken as u32);
         if more == 0 {
@@ -277,18 +277,19 @@ impl Outgoing {
         self.sent
     }
 
-    /// How many of them the peer has taken, as it had told at the last [`Outgoing::look`].
+    /// Number of them that the peer has taken, known at the last [`Outgoing::look`].
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Whether a message of this class would find a slot.
+    /// Returns true if a message of this class would find a slot.
     #[inline]
     pub fn has_room(&self, class: Class) -> bool {
         self.sent - self.taken < block::SLOTS - class as u64
     }
 
-    /// The peer has a high-bandwidth ring at `at`; whether that is the one that is used, the first that it has told of.
+    /// Notes the peer's high-bandwidth ring at `at`. Returns true if it is the first, which is used; later ones are
+    /// ignored.
     pub fn got_long(&mut self, at: u64) -> bool {
         let is_first = self.long.is_none();
         self.long.get_or_insert_with(|| ByteRing::new(at, block::LONG_BYTES));
@@ -298,16 +299,16 @@ impl Outgoing {
     /// Sends a packet.
     ///
     /// # Errors
-    /// As [`Unsent`] says.
+    /// Those of [`Unsent`].
     #[inline]
     pub fn packet(&mut self, class: Class, headers: &[u8; HEADERS], payload: &dyn Source) -> Result<(), Unsent> {
         self.packet_as(Kind::Packet, class, headers, payload)
     }
 
-    /// [`Outgoing::packet`], of a kind that is one.
+    /// [`Outgoing::packet`] of a kind that is a packet.
     ///
     /// # Errors
-    /// As [`Unsent`] says.
+    /// Those of [`Unsent`].
     #[inline]
     pub fn packet_as(
         &mut self,
@@ -330,12 +331,12 @@ impl Outgoing {
         self.send(kind, headers, payload)
     }
 
-    /// Sends a packet with `len` bytes of payload that were put where they belong, which is `at` in the peer's region.
-    /// They may be more than a packet has otherwise. Where the device puts no single bytes, `ends` has those before and
-    /// behind what it puts.
+    /// Sends a packet whose `len` bytes of payload were put to their destination, `at` in the peer's region. It may
+    /// have more of them than other packets. If the device puts no single bytes, `ends` has those before and behind the
+    /// ones that it puts.
     ///
     /// # Errors
-    /// As [`Unsent`] says.
+    /// Those of [`Unsent`].
     pub fn push_landed_packet(
         &mut self,
         class: Class,
@@ -355,10 +356,10 @@ impl Outgoing {
         self.put_slot(headers, meaning, [at, len, head, tail], None, 0)
     }
 
-    /// Sends a message, of whatever kind.
+    /// Sends a message of any kind.
     ///
     /// # Errors
-    /// As [`Unsent`] says.
+    /// Those of [`Unsent`].
     #[inline]
     pub fn send(&mut self, kind: Kind, headers: &[u8; HEADERS], payload: &dyn Source) -> Result<(), Unsent> {
         self.settle(kind)?;
@@ -370,7 +371,7 @@ impl Outgoing {
         let is_inline = len <= block::INLINE && (len == 0 || !self.channel.wants_own_place(payload));
         let (place, at, mark) = if is_inline { (Place::Slot, slot + block::INLINE_AT, 0) } else { self.place(len)? };
         let meaning = Meaning { kind, place, len: len as u16, acknowledges: false };
-        // Behind a payload nothing is that it could overwrite.
+        // Padding overwrites nothing: no other data follows a payload directly.
         if len.is_multiple_of(self.traits.grain) {
             let payload = Some(payload).filter(|_| len != 0);
             return self.put_slot(headers, meaning, [at, 0, 0, 0], payload, mark);
@@ -379,8 +380,8 @@ impl Outgoing {
         self.put_slot(headers, meaning, [at, 0, 0, 0], Some(&padded), mark)
     }
 
-    /// Puts one slot: payload, header words, place, then the tag. `named` has the place, and of a landed payload the
-    /// length and the ends.
+    /// Puts one slot: payload, header words, place, then the tag. `named` has the place, and for a landed payload its
+    /// length and ends.
     #[inline]
     fn put_slot(
         &mut self,
@@ -434,13 +435,13 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Where payload that is longer than a slot goes.
+    /// Hands out a place for payload that is longer than a slot.
     fn place(&mut self, len: u64) -> Result<(Place, u64, u64), Unsent> {
         for again in [false, true] {
             if again && !self.look()? {
                 break;
             }
-            // Nobody needs room in the block for long ones once there is the other ring.
+            // With the other ring, nothing else needs the bytes of the block.
             let found = match &mut self.long {
                 Some(ring) => ring.hand_out(len).map(|(at, mark)| (Place::LongRing, at, mark)),
                 None => self.short.hand_out(len).map(|(at, mark)| (Place::Block, at, mark)),
@@ -452,7 +453,7 @@ impl Outgoing {
         Err(Unsent::Full)
     }
 
-    /// Tells the peer that so many of its slots were taken.
+    /// Puts the count of slots taken into the peer's block.
     #[inline]
     pub fn tell_taken(&mut self, taken: u64) {
         self.tell(TAKEN, taken);
@@ -461,48 +462,48 @@ impl Outgoing {
     /// Puts a word of the peer's block.
     #[inline]
     pub fn tell(&mut self, word: u64, value: u64) {
-        // Where that is refused, so is all else.
+        // A device that refuses this put refuses all others too.
         let _ = self.put(&[Put { to: self.to + word, from: Origin::Words(&[value]) }]);
     }
 
-    /// A word of the own block, as the peer has put it; the lower half, which is put whole.
+    /// A word that the peer has put into the own block: the lower half, which is put whole.
     #[inline]
     pub fn told(&self, word: u64) -> u32 {
         self.region.word(self.own + word).load(Ordering::Acquire) as u32
     }
 }
 
-/// A message that has come, in memory that the peer may change at any time.
+/// A received message, in memory that the peer may change at any time.
 #[derive(Debug, Clone, Copy)]
 pub struct Message {
-    /// What it is.
+    /// Kind of the message.
     pub kind: Kind,
     /// A copy of its headers.
     pub headers: [u8; HEADERS],
-    /// Where its payload begins in the own region.
+    /// Offset of its payload in the own region.
     pub payload: u64,
-    /// Bytes of the payload, which all lie there.
+    /// Bytes of the payload, all inside the own region.
     pub len: u64,
-    /// Of a payload that was put where it belongs, the bytes that were not.
+    /// Bytes of a landed payload that the device did not put.
     pub ends: Ends,
     place: Place,
     acknowledges: bool,
 }
 
 impl Message {
-    /// The acknowledgement that came with it, of which its sender says that it is to be taken in before.
+    /// The acknowledgement that came with it, to be handled before it.
     #[inline]
     pub fn acknowledgement(&self) -> Option<Acknowledgement> {
         if self.acknowledges { self.headers.last_chunk().copied() } else { None }
     }
 
-    /// Whether the payload was put where it belongs.
+    /// Returns true if the payload was put to its destination.
     pub fn has_landed(&self) -> bool {
         self.place == Place::Landed
     }
 }
 
-/// What a peer has put is no message.
+/// The peer has put a slot that is no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoMessage;
 
@@ -511,19 +512,19 @@ pub struct Incoming {
     own: u64,
     taken: u64,
     told: u64,
-    /// Bytes taken outside of slots since it was told.
+    /// Bytes taken outside of slots since the last count to the peer.
     bytes: u64,
-    /// Where the high-bandwidth ring of the peer is.
+    /// Offset of the peer's high-bandwidth ring.
     long: Option<u64>,
 }
 
 impl Incoming {
-    /// Messages that are put into the block `own`.
+    /// The receiver of messages in the block `own`.
     pub fn new(own: u64) -> Self {
         Incoming { own, taken: 0, told: 0, bytes: 0, long: None }
     }
 
-    /// The word that changes when the next message is there.
+    /// Offset of the word that changes when the next message is there.
     #[inline]
     fn next_at(&self) -> u64 {
         self.own + block::slot_at(self.taken)
@@ -532,7 +533,7 @@ impl Incoming {
     /// The next message, if it is there. It stays the next one until [`Incoming::took`].
     ///
     /// # Errors
-    /// What is there is none.
+    /// The slot's contents are no message.
     #[inline(always)]
     pub fn next(&self, region: &Region) -> Result<Option<Message>, NoMessage> {
         let at = self.next_at();
@@ -545,13 +546,13 @@ impl Incoming {
         }
     }
 
-    /// Whether a look at this end would find a message, or have something to tell.
+    /// Returns true if a look at this end would find a message, or bytes taken that the peer does not know of.
     #[inline]
     pub fn has_news(&self, region: &Region) -> bool {
         self.bytes > 0 || region.word(self.next_at()).load(Ordering::Acquire) as u32 == slot::tag(self.taken)
     }
 
-    // Inlined, as what it returns is long.
+    // Inlined, as the result is long.
     #[inline(always)]
     fn read(&self, region: &Region, at: u64) -> Result<Message, NoMessage> {
         let slot = region.words_at::<{ (block::SLOT / block::WORD) as usize }>(at);
@@ -567,7 +568,7 @@ impl Incoming {
         let (payload, len, most, begin, end) = match place {
             Place::Slot => (at + block::INLINE_AT, len, most, at, at + block::SLOT),
             Place::Block => (named(0), len, most, self.own + block::BYTES_AT, self.own + block::LEN),
-            // The caller, which has told the sender where it belongs, checks whether it is there.
+            // The caller named the destination to the sender, and checks it.
             Place::Landed => (named(0), named(1), u64::MAX, 0, region.size()),
             Place::LongRing => {
                 let begin = self.long.ok_or(NoMessage)?;
@@ -579,7 +580,8 @@ impl Incoming {
         if fits { Ok(Message { kind, headers, payload, len, ends, place, acknowledges }) } else { Err(NoMessage) }
     }
 
-    /// The message was taken: its memory is the peer's again. How many were taken, if the peer is to be told now.
+    /// Gives the message's memory back to the peer. Returns the count of messages taken if it is to be put to the peer
+    /// now.
     #[inline]
     pub fn took(&mut self, message: &Message) -> Option<u64> {
         self.taken += 1;
@@ -589,8 +591,8 @@ impl Incoming {
         (self.taken - self.told >= TELL_SLOTS || self.bytes >= TELL_BYTES).then(|| self.tell())
     }
 
-    /// How many were taken, if the peer does not know, and it lacks more than slots for that; or `any` it does not
-    /// know.
+    /// The count of messages taken if the peer lacks room outside of slots for want of it; with `any`, if it does not
+    /// know it.
     #[inline]
     pub fn untold(&mut self, any: bool) -> Option<u64> {
         (self.bytes > 0 || any && self.taken != self.told).then(|| self.tell())
@@ -601,7 +603,7 @@ impl Incoming {
         self.taken
     }
 
-    /// There is a high-bandwidth ring for the peer now.
+    /// Sets the offset of a new high-bandwidth ring for the peer.
     pub fn has_long(&mut self, at: u64) {
         self.long = Some(at);
     }

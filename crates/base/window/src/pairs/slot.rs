@@ -1,43 +1,44 @@
-//! What a slot says of its message besides the headers: the tag, which is put behind everything else and so says that the message is
-//! there, and a word that says what the message is.
+//! Description of a message in its slot, apart from the headers: a word with kind, place and length, and the tag, which
+//! is put behind everything else and so announces the message.
 
-/// What a message is.
+/// Kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A packet of the transport: its headers as on the wire, and its payload.
     Packet = 1,
     /// The sender of long messages asks for a high-bandwidth ring.
     WantLongRing = 2,
-    /// Where that ring is.
+    /// Answer: the ring's offset.
     LongRing = 3,
     /// The sender has joined a multicast group.
     Join = 4,
     /// The sender has left a multicast group.
     Leave = 5,
-    /// The sender would write memory of the receiver directly ([`super::grant`]).
+    /// The sender asks to write memory of the receiver directly ([`super::grant`]).
     WantGrant = 6,
-    /// It may.
+    /// Answer: it may.
     Grant = 7,
-    /// It may not.
+    /// Answer: it may not.
     NoGrant = 8,
-    /// The headers of the first packet of a long message that comes next, whose sender waits to be told where it belongs; and a word each,
-    /// its length and a number.
+    /// Headers of the first packet of a long message that comes next, and a word each for its length and a number. The
+    /// sender waits for the answer with the message's destination.
     WantLanding = 9,
-    /// That is there ([`super::grant::Grant`], whose key is the PSN of the first packet, and whose `iova` repeats the number).
+    /// Answer: the destination ([`super::grant::Grant`]; its key is the PSN of the first packet, its `iova` repeats the
+    /// number).
     Landing = 10,
-    /// It is nowhere that the sender can put to.
+    /// Answer: the sender cannot put to the destination.
     NoLanding = 11,
-    /// [`Kind::Packet`], a READ request, and where its answer belongs, a word each: the place, the length, how often its sender had taken
-    /// back what it had granted, and the incarnation that has claimed the memory.
+    /// [`Kind::Packet`] with a READ request and, a word each, the destination of the answer: its place, its length, the
+    /// count of revocations of its sender's grants, and the incarnation that has claimed the memory.
     ReadPacket = 12,
-    /// The owner of a QP asks how many PSNs the Writes would have taken that its peer has put ([`super::grant::Want`], whose key counts
-    /// the questions).
+    /// The owner of a QP asks how many PSNs the Writes would have taken that its peer has put directly
+    /// ([`super::grant::Want`], whose key counts the questions).
     WantPsns = 13,
-    /// So many ([`super::grant::Grant`], whose key is that of the question, and whose length they are).
+    /// Answer: their number, as length of a [`super::grant::Grant`] with the question's key.
     Psns = 14,
 }
 
-/// Where the payload of a message is.
+/// Places of a message's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the slot.
@@ -46,28 +47,28 @@ pub enum Place {
     Block = 1,
     /// In the high-bandwidth ring.
     LongRing = 2,
-    /// Where it belongs.
+    /// At its destination.
     Landed = 3,
 }
 
-/// What a message is, in four bytes.
+/// Kind, place and length of a message, encoded in four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// What it is.
+    /// Kind of the message.
     pub kind: Kind,
-    /// Where its payload is.
+    /// Place of its payload.
     pub place: Place,
-    /// Bytes of payload; 0 where it has landed.
+    /// Bytes of payload; 0 if it has landed.
     pub len: u16,
     /// The last bytes of the headers are an acknowledgement that goes with it ([`super::ring::Acknowledgement`]).
     pub acknowledges: bool,
 }
 
-/// What a kind has besides where it acknowledges.
+/// Bit added to the kind of a message that acknowledges.
 const ACKNOWLEDGES: u8 = 0x80;
 
 impl Meaning {
-    /// As it is put.
+    /// The four bytes as they are put.
     #[inline]
     pub fn encode(self) -> [u8; 4] {
         let [low, high] = self.len.to_le_bytes();
@@ -75,7 +76,7 @@ impl Meaning {
         [self.kind as u8 | acknowledges, self.place as u8, low, high]
     }
 
-    /// None for what no sender puts.
+    /// The meaning of four bytes; None: no sender puts these.
     #[inline]
     pub fn decode([kind, place, low, high]: [u8; 4]) -> Option<Meaning> {
         let acknowledges = kind & ACKNOWLEDGES != 0;
@@ -109,8 +110,8 @@ impl Meaning {
     }
 }
 
-/// The tag of the slot after `before` others of its ring: never that of an earlier lap. The other half of its word is not looked at,
-/// so that a device may put the halves one by one.
+/// The tag of the slot that follows `before` others of its ring. An earlier lap never has the same. The other half of
+/// the tag's word is ignored, so a device may put the halves one by one.
 #[inline]
 pub fn tag(before: u64) -> u32 {
     (before as u32).wrapping_add(1)

@@ -1,22 +1,22 @@
-//! How a process that sleeps is woken by its peers, where the device can ([`crate::PutDevice::wakes`]). One thread of a process sleeps
-//! until its *waking word* changes. Before, it announces that to each peer by a count that it puts into its block there, and looks once
-//! more; a peer that has put something and then finds an announcement that it has not answered answers: it tells the count, puts
-//! another waking word and wakes. So while nobody sleeps, a sender pays a look at a word of its own memory, and each announcement
-//! is good for one waking.
+//! Waking a process that sleeps, on devices that can ([`crate::PutDevice::wakes`]). One thread of a process sleeps
+//! until its *waking word* changes. Before that it announces its sleep by a count that it puts into its block at each
+//! peer, and looks once more. A peer that has put something and then finds an announcement that it has not answered
+//! does three things: it puts the count back as its answer, puts a new waking word, and wakes. So a sender pays only a
+//! look at a word of its own memory while nobody sleeps, and each announcement is good for one waking.
 //!
-//! That neither misses the other takes a barrier on either side, between its put and its look.
+//! A barrier on either side, between its put and its look, ensures that neither misses the other.
 
 use super::rendezvous::{PeerId, Rendezvous};
 use crate::device::{Channel, Origin, Put};
 use crate::layout::{CELL, Layout};
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-/// For what somebody is woken: those who wake for different ones need not agree about counts.
+/// Reasons for waking. Wakers for different reasons need not agree about counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occasion {
     /// A message of a pair.
     Pair = 0,
-    /// A state put into a door; by the sleeper's own process, something else that it is to look at.
+    /// A state put into a door; from the sleeper's own process, any other event that it is to look at.
     Door = 1,
 }
 
@@ -24,23 +24,24 @@ pub enum Occasion {
 #[derive(Clone, Copy, Debug)]
 pub struct Waking {
     at: u64,
-    /// What no other waker's words have there.
+    /// Bits that no other waker's words have.
     mark: u64,
 }
 
 impl Waking {
-    /// For waking `peer` by `me`.
+    /// A way for `me` to wake `peer`.
     pub fn new(layout: Layout, peer: PeerId, me: PeerId, occasion: Occasion) -> Waking {
         let mark = (me.cell() / CELL) << 20 | (occasion as u64) << 19;
         Waking { at: Rendezvous::waking_word(layout, peer), mark }
     }
 
-    /// The waking word, of which the lower half counts: another `count` each time makes another word, unless some 2^19 were between.
+    /// The waking word; its lower half counts. Another `count` makes another word, unless a multiple of 2^19 lies
+    /// between them.
     pub fn word(&self, count: u64) -> u64 {
         self.mark | count & ((1 << 19) - 1)
     }
 
-    /// Wakes.
+    /// Puts the word of `count`, and wakes the peer.
     pub fn wake(&self, channel: &mut dyn Channel, count: u64) {
         if channel.put(&[Put { to: self.at, from: Origin::Words(&[self.word(count)]) }]).is_ok() {
             channel.wake(self.at);
@@ -48,12 +49,12 @@ impl Waking {
     }
 }
 
-/// What a sender does between its put and its look for an announcement.
+/// Barriers between a sender's put and its look for an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barrier {
     /// A full barrier.
     Full,
-    /// Nothing but for the compiler: who announces makes the CPUs of all others pass a barrier (`man 2 membarrier`).
+    /// A barrier for the compiler only: the announcer makes the CPUs of all others pass a barrier (membarrier(2)).
     Compiler,
 }
 

@@ -1,6 +1,6 @@
-//! The boards of all nodes: how long their channels and links are busy, in the header of the window, where every
-//! process of the model sees them; and the time at which a transfer has landed. Times are those of CLOCK_MONOTONIC, so
-//! all nodes are of one kernel.
+//! The boards of all nodes. The header of the window has the times until which their channels and links are busy, so
+//! that every process of the model sees them, and thus the time at which a transfer lands. Times are of
+//! CLOCK_MONOTONIC, so all nodes are of one kernel.
 
 use super::descriptor::CHANNELS;
 use super::topology::{Link, PORTS};
@@ -11,32 +11,32 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_config::Peach2;
 
-/// A transfer with descriptors in the memory of the board, from the call to the last byte in the other node's memory:
-/// PEACH2's.
+/// PEACH2's time of a transfer with descriptors in the board's memory, from the call to the last byte in the other
+/// node's memory.
 pub(super) const INTERNAL_NS: u64 = 2000;
 /// The same with descriptors in the memory of the host.
 pub(super) const HOST_NS: u64 = 2200;
 /// Bytes per microsecond, to and from memory of the processor.
 pub(super) const CPU_RATE: u64 = 3500;
-/// Where one of both is memory of a GPU.
+/// Bytes per microsecond if source or destination is memory of a GPU.
 pub(super) const GPU_RATE: u64 = 2800;
-/// What the processor takes to copy out of memory of a GPU: to begin with, and bytes per microsecond. The paper prints
-/// neither; these are of the order of what copies through the PCI window of a GPU took then.
+/// The processor's time to begin a copy out of memory of a GPU, and its rate in bytes per microsecond. The paper prints
+/// neither; both are of the order that copies through the PCI window of a GPU took then.
 const GPU_READ_NS: u64 = 700;
 const GPU_READ_RATE: u64 = 400;
-/// No board is busy for longer than that: a time beyond is not believed.
+/// Longest time that a board is busy. A time further away is ignored.
 const LONGEST_NS: u64 = 1_000_000_000;
-/// Who waits for longer offers its CPU: who does not get it back in time would have had to share it anyway.
+/// Waits longer than this yield the CPU. A thread that does not get it back in time would have had to share it anyway.
 const YIELD_NS: u64 = 20_000;
-/// How long the rate of the processor's counter is measured, once.
+/// Time for which the rate of the processor's counter is measured, once.
 const CALIBRATION_NS: u64 = 200_000;
 
-/// What is told of one board. Until when a channel, or a link, is busy.
+/// One board's entry in the header: the times until which its channels and links are busy.
 #[repr(C)]
 struct Board {
     channels: [AtomicU64; CHANNELS],
     links: [AtomicU64; PORTS],
-    /// Whether the programs of the node have their heap in memory of a GPU.
+    /// 1 if the node's programs have their heap in memory of a GPU, else 0.
     gpu_heap: AtomicU64,
 }
 
@@ -47,20 +47,20 @@ pub(super) struct Boards {
     model: Peach2,
 }
 
-/// What a transfer is.
+/// A transfer by a board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
-    /// The node whose board it is of.
+    /// The node of the board.
     pub from: u32,
     pub bytes: u64,
-    /// All of its descriptors are in the memory of the board.
+    /// True if all of its descriptors are in the memory of the board.
     pub is_internal: bool,
-    /// Memory of a GPU is read or written.
+    /// True if memory of a GPU is read or written.
     pub is_gpu: bool,
 }
 
 impl Transfer {
-    /// How long the bytes move.
+    /// Nanoseconds for which the bytes move.
     pub(super) fn moves_ns(&self) -> u64 {
         self.bytes * 1000 / if self.is_gpu { GPU_RATE } else { CPU_RATE }
     }
@@ -73,14 +73,14 @@ impl Boards {
 
     fn board(&self, node: u32) -> &Board {
         let at = BOARDS + u64::from(node) * size_of::<Board>() as u64;
-        // The last word of it is inside too.
+        // The entry's last word is inside, too, or this panics.
         let first = self.header.word(at);
         let _ = self.header.word(at + size_of::<Board>() as u64 - 8);
-        // SAFETY: a board is made of nothing but such words, which are all inside of the region.
+        // SAFETY: an entry consists of nothing but such words, which are all inside the region.
         unsafe { &*std::ptr::from_ref(first).cast() }
     }
 
-    /// Says whether the programs of a node have their heap in memory of a GPU.
+    /// Sets whether the node's programs have their heap in memory of a GPU.
     pub(super) fn set_gpu_heap(&self, node: u32, is_gpu: bool) {
         self.board(node).gpu_heap.store(is_gpu.into(), Ordering::Release);
     }
@@ -89,7 +89,7 @@ impl Boards {
         self.board(node).gpu_heap.load(Ordering::Acquire) != 0
     }
 
-    /// When a transfer that begins at `now`, or when a channel and the links of its route are free, has landed.
+    /// Time at which a transfer lands that begins at `now`, or once a channel and the links of its route are free.
     pub(super) fn land(&self, links: &[Link], now: u64, transfer: Transfer) -> u64 {
         let (wire, base) = (transfer.moves_ns(), if transfer.is_internal { INTERNAL_NS } else { HOST_NS });
         let channels = &self.board(transfer.from).channels;
@@ -108,12 +108,12 @@ impl Boards {
     }
 }
 
-/// Until when something is busy, unless that cannot be.
+/// The time until which a channel or link is busy; 0 if it cannot be.
 fn believed(now: u64, until: u64) -> u64 {
     if until > now + LONGEST_NS { 0 } else { until }
 }
 
-/// Has something be busy for `ns`, from `from` on at the earliest: from when on.
+/// Makes a channel or link busy for `ns`, from `from` on at the earliest. Returns the begin.
 fn take(now: u64, word: &AtomicU64, from: u64, ns: u64) -> u64 {
     let mut known = word.load(Ordering::Relaxed);
     loop {
@@ -125,7 +125,7 @@ fn take(now: u64, word: &AtomicU64, from: u64, ns: u64) -> u64 {
     }
 }
 
-/// How long the processor copies so many bytes out of memory of a GPU.
+/// Nanoseconds that the processor takes to copy `bytes` out of memory of a GPU.
 pub(super) fn gpu_read_ns(bytes: u64) -> u64 {
     GPU_READ_NS + bytes * 1000 / GPU_READ_RATE
 }
@@ -138,7 +138,7 @@ pub(super) fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Waits until `until`, without a sleep, from which a thread comes back too late.
+/// Waits until `until` without a sleep, from which a thread would return too late.
 pub(super) fn wait_until(until: u64) {
     loop {
         match until.saturating_sub(now_ns()) {
@@ -149,8 +149,7 @@ pub(super) fn wait_until(until: u64) {
     }
 }
 
-/// Spins for so many nanoseconds, by the processor's counter: to ask the clock takes up to a tenth of what is waited
-/// for.
+/// Spins for `ns` nanoseconds by the processor's counter: each read of the clock takes up to a tenth of such a wait.
 fn spin(ns: u64) {
     static TICKS_OF_MS: OnceLock<u64> = OnceLock::new();
     let begin = ticks();
@@ -160,7 +159,7 @@ fn spin(ns: u64) {
         while now_ns() < end {}
         (ticks() - first) * 1_000_000 / CALIBRATION_NS
     });
-    // Without the processor's hint, which takes as long as a message of the program's own.
+    // Without the processor's spin hint, which takes as long as a whole message.
     while ticks().wrapping_sub(begin) < ns * ms / 1_000_000 {}
 }
 
@@ -180,7 +179,7 @@ mod tests {
         Boards::new(memory(HEADER), Peach2 { links, hop_ns: 100, ..Peach2::default() })
     }
 
-    /// When a transfer to a node of eight that begins at `now` has landed, after that.
+    /// Nanoseconds from `now` to the landing of a transfer to a node of eight.
     fn land(boards: &Boards, now: u64, transfer: Transfer, to: u32) -> u64 {
         let links = route(boards.model.links, 8, transfer.from, to);
         boards.land(&links, now, transfer) - now
@@ -204,10 +203,10 @@ mod tests {
         let boards = boards(Links::Rings);
         let small = [(); 9].map(|()| land(&boards, T, SMALL, 1));
         assert_eq!(small, [2000, 2000, 2000, 2000, 4000, 4000, 4000, 4000, 6000]);
-        // What has landed is busy no more.
+        // Finished transfers keep nothing busy.
         let long = [(); 3].map(|()| land(&boards, 2 * T, LONG, 1));
         assert_eq!(long, [1_002_200, 2_002_200, 3_002_200]);
-        // Another way is free; a way that passes the busy link is not.
+        // Another route is free; one that passes the busy link is not.
         assert_eq!(land(&boards, 2 * T, LONG, 3), 1_002_200);
         assert_eq!(land(&boards, 2 * T, Transfer { from: 3, ..LONG }, 1), 4_002_200 + 100);
     }

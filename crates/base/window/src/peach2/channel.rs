@@ -1,5 +1,5 @@
-//! The way into a node's region by the board: a chain of puts is described, staged before where the board could not read it, and
-//! carried out in the time that the board takes.
+//! The channel into a node's region by the board: a chain of puts is described by descriptors, copied into staging
+//! memory first where the board could not read it, and carried out in the time that the board takes.
 
 use super::board::{Transfer, gpu_read_ns, now_ns, wait_until};
 use super::descriptor::{ALIGN, CONGRUENT, Descriptor};
@@ -12,44 +12,45 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Shorter sources are copied by the processor: that takes it less than a descriptor does.
+/// Bytes below which the processor copies a source: it takes less time than a descriptor.
 const ZERO_COPY: usize = 256;
-/// Chains that are left for later at most.
+/// Most chains that are left for later.
 const LATER: usize = 32;
-/// Of copies of so many bytes all but the last line is made before.
+/// Bytes from which on a copy is split: all but its last line is made early.
 const SPLIT: u64 = 512;
 /// Bytes of a word.
 const WORD: u64 = 8;
 /// Bytes of a line.
 const LINE: u64 = 64;
-/// How long before its end the copies of a transfer begin, but for the last, if it is short. In a long one the bytes move all the time.
+/// Time before its end at which a transfer's copies begin, apart from the last if that is short. The bytes of a long
+/// transfer move all the time.
 const LEAD_NS: u64 = 150;
 
-/// Puts by a board.
+/// A channel that puts by a board.
 pub(super) struct BoardChannel {
     device: Arc<Inside>,
     node: u32,
-    /// Where the node's region is.
+    /// Address of the node's region.
     base: NonNull<u8>,
     bounds: Bounds,
-    /// The links on the way.
+    /// Links between the boards.
     route: Vec<Link>,
     image: Option<Image>,
     chain: Described,
-    /// Chains that were left for later.
+    /// Number of chains left for later.
     later: usize,
 }
 
-// SAFETY: an address in a shared mapping that `device` keeps, where this only stores.
+// SAFETY: the address is in a shared mapping that `device` keeps; this type only stores there.
 unsafe impl Send for BoardChannel {}
 
-/// The own node's image of a block of the peer: every byte of it is put from one place.
+/// The own node's image of a block of the peer: each byte of the block has one place in it from which it is put.
 struct Image {
     at: u64,
     block: u64,
-    /// Where in the block slots are; it ends behind them.
+    /// Offsets of the slots in the block, which ends behind them.
     slots: Range<u64>,
-    /// The descriptors of the slots lie in the memory of the board.
+    /// The slots' descriptors in the memory of the board; None: they are in the host's.
     prepared: Option<Prepared>,
 }
 
@@ -66,34 +67,34 @@ impl Image {
     }
 }
 
-/// What is to be carried out.
+/// Transfers to be carried out.
 #[derive(Default)]
 struct Described {
     descriptors: Vec<Descriptor>,
     copies: Vec<Copy>,
-    /// When it was asked for, in nanoseconds; 0 where that does not count.
+    /// Time at which they were asked for, in nanoseconds; 0: times are not modelled.
     begin: u64,
-    /// What the processor takes besides, before the board can begin.
+    /// Nanoseconds that the processor takes before the board can begin.
     ns: u64,
-    /// Memory of a GPU is read.
+    /// True if memory of a GPU is read.
     is_gpu: bool,
 }
 
-/// Bytes that a descriptor moves, or several.
+/// A copy of the bytes of one or several descriptors.
 #[derive(Debug, Clone, Copy)]
 struct Copy {
     to: u64,
     len: u64,
-    /// Whether the program has them. How that is read the source knows, which reads what is there now.
+    /// True if the bytes are the program's. They are read by their source, at the time of the copy.
     is_program: bool,
-    /// Where they begin in the source, or else in the own region.
+    /// Offset of the bytes in the source, or else in the own region.
     at: u64,
-    /// The last of the descriptors.
+    /// Index of the last of the descriptors.
     descriptor: usize,
 }
 
 impl Copy {
-    /// All of a long one but its last line, and that.
+    /// Splits a long copy into all but its last line, and that line; a short one stays whole.
     fn split(&self) -> (Option<Copy>, Copy) {
         if self.len < SPLIT {
             return (None, *self);
@@ -104,9 +105,10 @@ impl Copy {
 }
 
 impl Described {
-    /// A block. It is carried out with one of those from descriptor `first` on, if they are side by side.
+    /// Adds a block. It is merged with the last descriptor, if that is `first` or a later one and lies directly behind
+    /// it.
     fn add(&mut self, from: u64, to: u64, len: u64, first: usize) {
-        // Words of a slot are said behind what they stand before.
+        // The words of a slot are described after the payload that they stand before.
         let is_beside = |last: &&mut Descriptor| last.count == 1 && from + len == last.from && to + len == last.to;
         match self.descriptors.get_mut(first..).and_then(<[_]>::last_mut).filter(is_beside) {
             Some(last) => *last = Descriptor::plain(from, to, len + last.block),
@@ -115,7 +117,7 @@ impl Described {
         self.copies.push(Copy { to, len, is_program: false, at: from, descriptor: self.descriptors.len() - 1 });
     }
 
-    /// What the program has at these places, for one destination.
+    /// Adds the program's bytes at these places, for one destination.
     fn add_program(&mut self, pieces: &[(u64, u64)], to: u64) {
         let (first, mut at) = (self.descriptors.len(), to);
         for (from, len) in pieces {
@@ -127,7 +129,7 @@ impl Described {
         self.copies.push(Copy { to, len: at - to, is_program: true, at: 0, descriptor: self.descriptors.len() - 1 });
     }
 
-    /// Undoes what was added behind so many copies.
+    /// Removes all copies behind the first `copies`, with their descriptors.
     fn truncate(&mut self, copies: usize) {
         self.copies.truncate(copies);
         self.descriptors.truncate(self.copies.last().map_or(0, |copy| copy.descriptor + 1));
@@ -140,7 +142,7 @@ impl Described {
     }
 }
 
-/// The area in use, and how much of it.
+/// The staging area in use, and its bytes used.
 #[derive(Default)]
 struct Staged<'a> {
     area: Option<Area<'a>>,
@@ -148,7 +150,7 @@ struct Staged<'a> {
 }
 
 impl<'a> Staged<'a> {
-    /// A place in it that is congruent with `to`, and has `len` bytes: at most [`AREA`] without one line.
+    /// A place of `len` bytes in the area that is congruent with `to`; `len` is at most [`AREA`] less one line.
     fn place(&mut self, device: &'a Inside, to: u64, len: u64) -> u64 {
         let begin = self.area.get_or_insert_with(|| device.staging.area()).begin();
         let free = begin + self.used;
@@ -170,7 +172,7 @@ impl BoardChannel {
         in_image.unwrap_or_else(|| staged.place(device, to, len))
     }
 
-    /// Describes words, which the board reads from a copy.
+    /// Describes words, which the board reads from a copy in staging memory.
     fn words<'a>(&mut self, device: &'a Inside, (to, words): (u64, &[u64]), first: usize, staged: &mut Staged<'a>) {
         let place = self.place(device, to, size_of_val(words) as u64, staged);
         for (i, word) in words.iter().enumerate() {
@@ -179,8 +181,8 @@ impl BoardChannel {
         self.chain.add(place, to, size_of_val(words) as u64, first);
     }
 
-    /// Describes memory of the program, and copies it first where the board cannot read it, or that takes less time; whether the board
-    /// reads it where it is.
+    /// Describes memory of the program. It is copied first if the board cannot read it, or if that takes less time.
+    /// Returns true if the board reads it in place.
     fn source<'a>(
         &mut self,
         device: &'a Inside,
@@ -213,7 +215,8 @@ impl BoardChannel {
         Ok(false)
     }
 
-    /// Copies a source, in parts if it is long, each of which but the last is carried out at once.
+    /// Copies a source into staging memory. A long one is copied in parts, of which all but the last are carried out at
+    /// once.
     fn copied<'a>(
         &mut self,
         device: &'a Inside,
@@ -234,14 +237,14 @@ impl BoardChannel {
                 }
                 let room = (AREA - CONGRUENT - staged.used) as usize;
                 if len > room {
-                    // No part ends within the last word, which is seen whole.
+                    // No part ends within the last line, so that the last word is seen whole.
                     len = room.min(len - LINE as usize) & !(CONGRUENT as usize - 1);
                 }
             }
             let part = to + from as u64;
             let place = self.place(device, part, len as u64, staged);
             let at = device.own.bytes(place..place + len as u64).ok_or(Refused::Outside)?;
-            // SAFETY: as many bytes of memory that is claimed for this; no reference is to them but to atomics.
+            // SAFETY: as many bytes of memory claimed for this; the only references to them are to atomics.
             unsafe { source.store_part_to(from, len, at) }.map_err(Refused::Faulted)?;
             self.chain.add(place, part, len as u64, usize::MAX);
             from += len;
@@ -249,7 +252,7 @@ impl BoardChannel {
         Ok(())
     }
 
-    /// Has the board carry out what was described; `program` is what it reads where the program has it.
+    /// Carries out the described transfers; `program` is the source that the board reads in place.
     fn carry_out(&mut self, device: &Inside, program: Option<&dyn Source>) -> Result<(), Refused> {
         let mut chain = std::mem::take(&mut self.chain);
         let done = self.carry_out_chain(device, &chain, program);
@@ -272,7 +275,7 @@ impl BoardChannel {
         if !device.model.without.chaining {
             return self.transfer(device, chain, all, program);
         }
-        // Each begins when that before it has landed.
+        // Each begins when its predecessor has landed.
         all.into_iter().try_for_each(|n| self.transfer(device, chain, n..n + 1, program))
     }
 
@@ -284,7 +287,7 @@ impl BoardChannel {
         range: Range<usize>,
         program: Option<&dyn Source>,
     ) -> Result<(), Refused> {
-        // A transfer begins with the call that asks for it, or when what it is to read has been copied.
+        // A transfer begins at the call that asks for it, or when its source has been copied.
         let is_first = range.start == 0 && chain.begin != 0;
         let begin = if !is_first && device.model.timing { now_ns() } else { chain.begin };
         let descriptors = &chain.descriptors[range.clone()];
@@ -305,7 +308,7 @@ impl BoardChannel {
         let is_gpu = chain.is_gpu || descriptors.iter().any(|d| device.is_gpu(self.node, d.to));
         let transfer = Transfer { from: device.facts.node, bytes, is_internal, is_gpu };
         let due = device.boards.land(&self.route, begin + chain.ns + count * u64::from(make), transfer);
-        // The last of it is copied when the time has come, and the rest while the board moves it.
+        // The last part is copied at the end of that time, the rest while the board moves it.
         let last = copies.next_back().map(Copy::split);
         let Some((early, last)) = last else { return Ok(()) };
         wait_until(due.saturating_sub(transfer.moves_ns().max(LEAD_NS)));
@@ -316,7 +319,7 @@ impl BoardChannel {
     }
 
     fn copy(&self, device: &Inside, copy: &Copy, program: Option<&dyn Source>) -> Result<(), Refused> {
-        // What was put before is visible before this; on x86-64 that takes no instruction.
+        // Earlier puts become visible before this; on x86-64 that takes no instruction.
         fence(Ordering::Release);
         if !self.bounds.contains(copy.to, copy.len) {
             return Err(Refused::Outside);
@@ -326,7 +329,7 @@ impl BoardChannel {
         let from = copy.at;
         if copy.is_program {
             let source = program.ok_or(Refused::NotMine)?;
-            // SAFETY: as many bytes are inside, and no reference is to them but to atomics.
+            // SAFETY: as many bytes are inside, and the only references to them are to atomics.
             return unsafe {
                 match from {
                     0 if copy.len == source.len() as u64 => source.store_to(at.as_ptr()),
@@ -336,14 +339,16 @@ impl BoardChannel {
             .map_err(Refused::Faulted);
         }
         let from = device.own.bytes(from..from + copy.len).ok_or(Refused::Outside)?;
-        // Programs poll the last word, or what of one there is: it is seen whole, and behind all others.
+        // Programs poll the last word, or the part of one that there is, so it becomes visible whole and behind all
+        // others.
         let last = match (at.addr().get() as u64 + copy.len) % WORD {
             0 => WORD,
             part => part,
         };
         let body = copy.len.saturating_sub(last) as usize;
-        // SAFETY: both are inside of regions, whose bytes are accessed as atomics and by raw pointers only; places and lengths are multiples
-        // of four, and so is where the last word begins, which ends at a multiple of eight if it is one.
+        // SAFETY: both are inside regions, whose bytes are accessed only as atomics and by raw pointers. Places and
+        // lengths are multiples of four, and so is the begin of the last word; a whole word ends at a multiple of
+        // eight.
         unsafe {
             std::ptr::copy(from, at.as_ptr(), body);
             let (from, at) = (from.add(body), at.add(body));
@@ -371,7 +376,7 @@ impl BoardChannel {
             match put.from {
                 _ if put.from.len() == 0 => {}
                 Origin::Words(words) => {
-                    // The last of a chain is seen after all others, so it is a descriptor of its own.
+                    // The last put of a chain becomes visible after all others, so it has a descriptor of its own.
                     let first = if n + 1 == chain.len() { usize::MAX } else { first };
                     self.words(&device, (put.to, words), first, &mut staged);
                 }
@@ -381,7 +386,7 @@ impl BoardChannel {
                         Ok(false) => {}
                         Err(refused) => {
                             device.count(Count::Refusals, u64::from(refused == Refused::Misaligned));
-                            // What was left for later stays.
+                            // Chains left for later stay.
                             self.chain.truncate(before);
                             return Err(refused);
                         }
@@ -391,7 +396,7 @@ impl BoardChannel {
         }
         self.later += 1;
         let is_later = may_be_later && device.model.timing && self.later < LATER;
-        // An area is another's next, and the program's memory the program's.
+        // Neither a staging area nor the program's memory may be read after the call: others use them next.
         if is_later && staged.area.is_none() && program.is_none() { Ok(()) } else { self.carry_out(&device, program) }
     }
 }
@@ -408,7 +413,7 @@ impl Channel for BoardChannel {
     fn flush(&mut self) {
         if self.owes() {
             let device = Arc::clone(&self.device);
-            // What was described so is staged, and refused only where the window is no more what it was.
+            // Chains left for later are staged, so this fails only if the window is not what it was.
             let _ = self.carry_out(&device, None);
         }
     }

@@ -1,24 +1,24 @@
-//! What a DMA channel of the board carries out, and what it refuses.
+//! Descriptors of a board's DMA channels, and the checks by which the board refuses them.
 
 use crate::device::Refused;
 use crate::layout::{GRANULE, Layout};
 
-/// Bytes that a descriptor moves at least, and of which its places and lengths are multiples.
+/// Fewest bytes that a descriptor moves; its places and lengths are multiples of this.
 pub(super) const ALIGN: u64 = 4;
-/// Source and destination are equal modulo this.
+/// Modulus in bytes by which source and destination must be equal.
 pub(super) const CONGRUENT: u64 = 16;
-/// Descriptors that a board keeps in its own memory.
+/// Descriptors that a board can keep in its own memory.
 pub(super) const INTERNAL: u32 = 1024;
 /// DMA channels of a board.
 pub(super) const CHANNELS: usize = 4;
 
-/// `count` blocks of `block` bytes of the own region that begin `stride` bytes apart, put behind each other into another region (a
-/// block-stride transfer; one block is a plain one).
+/// A transfer of `count` blocks of `block` bytes: they begin `stride` bytes apart in the own region, and are put behind
+/// each other into another region. With one block it is a plain transfer, else a block-stride one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Descriptor {
     /// Offset of the first block in the own region.
     pub from: u64,
-    /// Offset in the other.
+    /// Offset of the destination in the other region.
     pub to: u64,
     pub block: u64,
     pub stride: u64,
@@ -26,7 +26,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// One block.
+    /// A transfer of one block.
     pub(super) fn plain(from: u64, to: u64, len: u64) -> Descriptor {
         Descriptor { from, to, block: len, stride: len, count: 1 }
     }
@@ -36,7 +36,7 @@ impl Descriptor {
         self.block.saturating_mul(self.count)
     }
 
-    /// Makes one of this and a block that is to follow it, if the board has a descriptor for both; whether it has.
+    /// Adds a block that is to follow. Returns false, unchanged, if the board has no descriptor for both.
     pub(super) fn join(&mut self, from: u64, to: u64, len: u64) -> bool {
         let follows = to == self.to.wrapping_add(self.len());
         if self.count == 1 && follows && from == self.from.wrapping_add(self.block) {
@@ -48,7 +48,7 @@ impl Descriptor {
             return false;
         }
         let stride = from.wrapping_sub(self.from + (self.count - 1) * self.stride);
-        // The board goes forward only, and what a stride is may be said by the second block.
+        // The board only goes forward; the second block sets the stride.
         if stride > u64::from(u32::MAX) || stride < self.block || self.count > 1 && stride != self.stride {
             return false;
         }
@@ -57,15 +57,15 @@ impl Descriptor {
         true
     }
 
-    /// Whether the board takes it; `is_claimed` says of a granule of the own region whether it is somebody's.
+    /// Checks that the board takes it; `is_claimed` returns true for a granule of the own region that is in use.
     ///
     /// # Errors
-    /// What it breaks.
+    /// The limit that it breaks.
     pub(super) fn check(&self, layout: Layout, is_claimed: impl Fn(u32) -> bool) -> Result<(), Refused> {
         if !(self.from | self.to | self.block | self.stride).is_multiple_of(ALIGN) {
             return Err(Refused::Misaligned);
         }
-        // With blocks that are not so far apart as they are long, modulo the same, that would hold for the first only.
+        // If stride and block length differed modulo this, only the first block would be congruent.
         if !(self.from ^ self.to).is_multiple_of(CONGRUENT)
             || self.count > 1 && !(self.stride ^ self.block).is_multiple_of(CONGRUENT)
         {

@@ -1,9 +1,9 @@
-//! A model of PEACH2, a board that joins PCIe domains and only writes: by DMA, from memory of its own node that it can
-//! read, at places and with lengths that its descriptors allow. The memory is a file, as that of [`FileDevice`]; the
-//! bytes are moved by the thread that puts, after the time that the board would have taken, if that is asked for.
+//! A model of PEACH2, a board that joins PCIe domains and only writes: by DMA, out of memory of its own node that it
+//! can read, at places and with lengths that its descriptors allow. The memory is a file, like [`FileDevice`]'s. The
+//! thread that puts moves the bytes, after the time that the board would have taken if that is asked for.
 //!
-//! What breaks a limit the board refuses. The channel breaks none: what the board could not read it copies first, in
-//! the memory of the sender, and counts.
+//! The board refuses transfers that break a limit. The channel breaks none: it copies bytes that the board could not
+//! read, in the sender's memory, and counts them.
 
 mod board;
 mod channel;
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vervain_config::Peach2;
 
-/// Sources that lie elsewhere, before it is asked less often where the program's memory is.
+/// Misses after which the program's memory map is asked less often.
 const FEW: u32 = 64;
 
 /// A window whose nodes put by boards.
@@ -46,9 +46,9 @@ struct Inside {
     boards: Boards,
     staging: Staging,
     program: OnceLock<Box<dyn Program>>,
-    /// The address at which the own region would begin, if the program had all of it; 0 while that is not known.
+    /// Address at which the own region would begin if the program had mapped all of it; 0: unknown.
     program_base: AtomicUsize,
-    /// How often the program's memory was asked for and not found.
+    /// Requests to the program's memory map that found nothing.
     misses: AtomicU32,
 }
 
@@ -58,19 +58,18 @@ impl fmt::Debug for Inside {
     }
 }
 
-/// Whether the board can read a source for a destination.
+/// Ways in which the board can, or cannot, read a source for a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readable {
-    /// It can, where it is.
+    /// It can read it in place.
     Here,
-    /// It could, if it lay otherwise.
+    /// It could if the source lay otherwise.
     BreaksLimit,
-    /// It is not in the window.
+    /// The source is not in the window.
     Elsewhere,
 }
 
-/// Descriptors in the memory of the own board that are kept until this is dropped; the kernel gives them back for the
-/// dead.
+/// Descriptors in the memory of the own board, kept until this is dropped. The kernel frees them when the process dies.
 #[derive(Debug)]
 struct Prepared {
     claims: Arc<Claims>,
@@ -87,8 +86,8 @@ impl Peach2Device {
     /// Opens the window at `path`, and makes it if nothing is there.
     ///
     /// # Errors
-    /// As [`FileDevice::open`]. ENOMEM: a region has no room for what the board reads. EINVAL: there are nodes of
-    /// another kernel.
+    /// Those of [`FileDevice::open`]. ENOMEM: a region has no room for staging memory. EINVAL: times are modelled, and
+    /// nodes of another kernel are there.
     pub fn open(path: &Path, options: &Options, model: Peach2) -> Result<Peach2Device> {
         let memory = FileDevice::open(path, options)?;
         let facts = Facts { whole: ALIGN as u32, ..memory.facts().clone() };
@@ -120,7 +119,7 @@ impl Inside {
         self.own.word(Layout::owner(granule)).load(Ordering::Acquire) as u8 != 0
     }
 
-    /// Where memory of the program lies in the own region.
+    /// Offset in the own region of memory of the program; None: it is not there, or unknown.
     fn place(&self, address: *const u8, len: usize) -> Option<u64> {
         let base = self.program_base.load(Ordering::Relaxed);
         if base == 0 {
@@ -128,7 +127,7 @@ impl Inside {
             let program = self.program.get().filter(|_| misses < FEW || misses.is_multiple_of(FEW));
             let found = program.and_then(|program| program.place(address, len));
             match found {
-                // All of it is mapped at places that are as far from each other as there.
+                // All of the program's memory there is mapped at the same distances as in the region.
                 Some(at) => self.program_base.store(address.addr().wrapping_sub(at as usize), Ordering::Relaxed),
                 None => self.misses.store(misses.wrapping_add(1), Ordering::Relaxed),
             }
@@ -138,7 +137,7 @@ impl Inside {
         (at < region && len <= region - at).then_some(at as u64)
     }
 
-    /// Whether the board can read a source for `to`; then the place and the length of each of its pieces.
+    /// Finds out if the board can read a source for `to`. If so, `pieces` has place and length of each piece.
     fn readable(&self, source: &dyn Source, to: u64, pieces: &mut Vec<(u64, u64)>) -> Readable {
         let (mut at, mut readable) = (to, Readable::Here);
         let known = source.pieces(&mut |address, len| {
@@ -159,12 +158,12 @@ impl Inside {
         if known && !pieces.is_empty() { readable } else { Readable::Elsewhere }
     }
 
-    /// Whether what is put there is memory of a GPU.
+    /// Returns true if the destination is memory of a GPU.
     fn is_gpu(&self, node: u32, offset: u64) -> bool {
         self.boards.has_gpu_heap(node) && self.staging.is_for_heaps(offset)
     }
 
-    /// Descriptors for so many slots, in the memory of the own board; None where it has no room for them.
+    /// Keeps descriptors for `slots` slots in the own board's memory; None: no room.
     fn prepare(&self, slots: u64) -> Option<Prepared> {
         if self.model.without.internal {
             return None;
@@ -210,7 +209,7 @@ impl PutDevice for Peach2Device {
     }
 
     fn set_program(&self, program: Box<dyn Program>) {
-        // Who was told first stays.
+        // The first one stays.
         let _ = self.0.program.set(program);
     }
 }

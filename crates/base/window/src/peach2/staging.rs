@@ -1,5 +1,5 @@
-//! Memory of the own region out of which the board reads what the program has elsewhere: an image of the block of each peer, so that
-//! every slot has one place that it is put from, and areas for everything else.
+//! Staging memory in the own region, from which the board reads bytes that lie elsewhere in the program: an image of
+//! each peer's block, so that every slot is always put from one place, and areas for everything else.
 
 use crate::claims::{Claim, Claims, HeapOwner};
 use crate::error::Result;
@@ -7,16 +7,16 @@ use crate::layout::GRANULE;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Areas: as many threads put at once.
+/// Number of areas: as many threads can put at once.
 const AREAS: usize = super::descriptor::CHANNELS;
 /// Bytes of an area.
 pub(super) const AREA: u64 = 4 * GRANULE;
 
-/// The staging memory of a process. It is claimed when it is first used.
+/// The staging memory of a process. It is claimed at its first use.
 #[derive(Debug)]
 pub(super) struct Staging {
     owner: HeapOwner,
-    /// Offsets of a region at which the memory of programs lies.
+    /// Offsets in a region at which memory of programs lies.
     heaps: Range<u64>,
     areas: [Mutex<Option<Claim>>; AREAS],
     images: Mutex<Images>,
@@ -28,21 +28,21 @@ struct Images {
     free: Vec<u64>,
 }
 
-/// An area, as long as one puts from it.
+/// An area, locked by the thread that puts from it.
 pub(super) struct Area<'a>(MutexGuard<'a, Option<Claim>>);
 
 impl Area<'_> {
-    /// Where in the own region it begins.
+    /// Offset of the area in the own region.
     pub(super) fn begin(&self) -> u64 {
         self.0.as_ref().map_or(0, |claim| claim.bytes().start)
     }
 }
 
 impl Staging {
-    /// Nothing yet.
+    /// Staging memory of which nothing is claimed yet.
     ///
     /// # Errors
-    /// As [`Claims::heap`].
+    /// Those of [`Claims::heap`].
     pub(super) fn new(claims: &Arc<Claims>) -> Result<Staging> {
         let owner = claims.heap()?;
         let granules = owner.granules();
@@ -50,15 +50,15 @@ impl Staging {
         Ok(Staging { owner, heaps, areas: Default::default(), images: Mutex::default() })
     }
 
-    /// Whether an offset is one of those that the memory of programs has.
+    /// Returns true if memory of programs can lie at an offset.
     pub(super) fn is_for_heaps(&self, offset: u64) -> bool {
         self.heaps.contains(&offset)
     }
 
-    /// Claims the first area, if that has not been done.
+    /// Claims the first area, unless that is done.
     ///
     /// # Errors
-    /// As [`HeapOwner::claim`].
+    /// Those of [`HeapOwner::claim`].
     pub(super) fn begin(&self) -> Result<()> {
         let mut first = self.areas[0].lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none() {
@@ -67,7 +67,7 @@ impl Staging {
         Ok(())
     }
 
-    /// An area that nobody uses, or else the first, when that is free. [`Staging::begin`] has been called.
+    /// A free area, or else the first once it is free. [`Staging::begin`] must have been called.
     pub(super) fn area(&self) -> Area<'_> {
         for area in &self.areas {
             let mut area = match area.try_lock() {
@@ -85,7 +85,7 @@ impl Staging {
         Area(self.areas[0].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Room for an image of `len` bytes, a granule at most and always as many; None where the region has no room for it.
+    /// Offset of an image of `len` bytes, at most a granule and the same in all calls; None: the region has no room.
     pub(super) fn image(&self, len: u64) -> Option<u64> {
         let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
         if images.free.is_empty() {
@@ -96,7 +96,7 @@ impl Staging {
         images.free.pop()
     }
 
-    /// An image is not used any more.
+    /// Frees an image.
     pub(super) fn give_back(&self, image: u64) {
         self.images.lock().unwrap_or_else(PoisonError::into_inner).free.push(image);
     }

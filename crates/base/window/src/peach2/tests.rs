@@ -91,7 +91,7 @@ impl Pair {
         Pair { _file: file, path, near, far, target, counts: Arc::default() }
     }
 
-    /// Gives the program of the first node a heap: its memory.
+    /// Gives the program of the first node a heap, and returns its memory.
     fn with_heap(&self) -> &'static mut [u8] {
         let claim = Box::leak(Box::new(self.near.claims().heap().unwrap().claim(4, 1).unwrap()));
         let at = self.near.own().bytes(claim.bytes()).unwrap();
@@ -154,13 +154,13 @@ fn what_is_put_is_there_whatever_the_board_can_read() {
             [Count::HostDescriptors, Count::StagedAlignment, Count::StagedMemory].map(|what| pair.counts.take(what));
         assert_eq!(counted, [descriptors, alignment, 0], "{pieces:?} at {at}");
     }
-    // Longer than an area, and elsewhere.
+    // Longer than an area, and not in the window.
     let elsewhere = numbers(LEN);
     put(8, &&elsewhere[..LEN - 8]).unwrap();
     assert!(pair.put_there(8, LEN - 8) == elsewhere[..LEN - 8]);
     assert_eq!(pair.counts.take(Count::StagedMemory), LEN as u64 - 8);
     assert_eq!((pair.counts.take(Count::Refusals), pair.counts.take(Count::Hops) > 0), (0, true));
-    // Nobody hands these out.
+    // The library never puts these.
     assert_eq!(put(2, &&elsewhere[..8]), Err(Refused::Misaligned));
     assert_eq!(put(0, &&elsewhere[..7]), Err(Refused::Misaligned));
     assert_eq!(put(LEN * 1000, &&elsewhere[..8]), Err(Refused::Outside));
@@ -223,14 +223,14 @@ fn what_may_be_later_goes_with_what_may_not() {
     channel.put(&word(256, &[2])).unwrap();
     assert_eq!((seen(0), seen(256), channel.owes()), (1, 2, false));
     channel.put_later(&word(0, &[3])).unwrap();
-    // One that is refused takes nothing else with it.
+    // A refused chain takes no other with it.
     let bytes = &[1_u8; 3][..];
     let refused = [word(384, &[5])[0], Put { to: pair.target(), from: Origin::Source(&bytes) }];
     assert_eq!(channel.put(&refused), Err(Refused::Misaligned));
     assert_eq!(seen(0), 1);
     channel.flush();
     assert_eq!((seen(0), seen(384), channel.owes()), (3, 0, false));
-    // What has no image is not left.
+    // A put without an image is not left for later.
     channel.put_later(&word(LEN as u64 - 8, &[4])).unwrap();
     assert_eq!((seen(LEN - 8), channel.owes()), (4, false));
 }
@@ -247,7 +247,7 @@ fn puts_take_the_time_of_the_board() {
             channel.put(&chain).unwrap();
             board::now_ns() - begin
         };
-        // Others may take the processor meanwhile, so that it takes longer.
+        // Other threads may take the processor, so only the fastest counts.
         std::iter::repeat_with(once).take(100).min().unwrap()
     };
     let slot = |to: u64| {
@@ -272,7 +272,7 @@ fn puts_take_the_time_of_the_board() {
 
 #[test]
 fn descriptors_of_the_dead_are_given_back() {
-    // As of whoever closes the window: by the kernel, with its locks.
+    // The descriptor's end, as at a process's death: the kernel releases the locks.
     let pair = Pair::new(Peach2::default());
     let place = |device: &Peach2Device| device.0.prepare(64).map(|prepared| prepared.place);
     let held: Vec<_> = (0..8).map(|_| pair.near.0.prepare(64).unwrap()).collect();
@@ -282,7 +282,7 @@ fn descriptors_of_the_dead_are_given_back() {
     let beside = Peach2Device::open(&pair.path, &options, Peach2::default()).unwrap();
     assert_eq!(place(&beside), None);
     let descriptor: c_int = pair.near.claims().descriptor().unwrap();
-    // SAFETY: a descriptor that nobody uses any more but to give back what is gone.
+    // SAFETY: the descriptor is used afterwards only to give back what is gone.
     unsafe { libc::close(descriptor) };
     assert!(place(&beside).is_some());
     std::mem::forget((held, pair));

@@ -1,8 +1,8 @@
-//! How boards are joined, and the way of a put from one to another.
+//! The links between boards, and the route of a put from one board to another.
 
 use vervain_config::Links;
 
-/// The links that leave a board, each joined to another board; the fourth port of a board is that to its own host.
+/// Links that leave a board, each joined to another board. The fourth port leads to the board's own host.
 pub(super) const PORTS: usize = 3;
 
 /// A link that leaves a board.
@@ -10,11 +10,12 @@ pub(super) const PORTS: usize = 3;
 pub(super) struct Link {
     /// The board.
     pub node: u32,
-    /// Which of its links: 0 leads to the next board of a ring (E), 1 to the one before (W), 2 to the other ring (S).
+    /// Number of the link: 0 leads to the next board of a ring (E), 1 to the one before (W), 2 to the other ring (S).
     pub port: usize,
 }
 
-/// The links that a put passes from one node to another, in their order; none to the own node. With all-to-all links there is one.
+/// The links that a put passes from one node to another, in order: none to the own node, one if all boards are linked
+/// to all.
 pub(super) fn route(links: Links, nodes: u32, from: u32, to: u32) -> Vec<Link> {
     match links {
         _ if from == to => Vec::new(),
@@ -23,8 +24,9 @@ pub(super) fn route(links: Links, nodes: u32, from: u32, to: u32) -> Vec<Link> {
     }
 }
 
-/// As PEACH2 is built: two rings of as many boards each, board i of one joined to board i of the other; one ring where the number of
-/// boards is odd, or too small for two. The shorter way along the own ring first, then to the other.
+/// The route in PEACH2's topology: two rings with equally many boards, board i of one joined to board i of the other;
+/// one ring if the number of boards is odd, or too small for two. The route takes the shorter way along its own ring
+/// first, then the link to the other ring.
 fn ring_route(nodes: u32, from: u32, to: u32) -> Vec<Link> {
     let len = if nodes.is_multiple_of(2) && nodes > 2 { nodes / 2 } else { nodes };
     let (ring, place) = (from / len, from % len);
@@ -42,7 +44,7 @@ fn ring_route(nodes: u32, from: u32, to: u32) -> Vec<Link> {
 mod tests {
     use super::*;
 
-    /// Where a link leads.
+    /// The node to which a link leads.
     fn end(nodes: u32, link: Link) -> u32 {
         let len = if nodes.is_multiple_of(2) && nodes > 2 { nodes / 2 } else { nodes };
         let (ring, place) = (link.node / len, link.node % len);

@@ -1,4 +1,5 @@
-//! Processes that do with a window what a test says, line by line: the test program itself, which runs only its test `agent`.
+//! Agents: processes that carry out a test's commands on a window, line by line. An agent is the test program itself,
+//! which runs only its test `agent`.
 
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +17,10 @@ pub struct Agent {
     from: BufReader<ChildStdout>,
 }
 
-/// What an agent answered: numbers, or an errno and a sentence.
+/// An agent's answer: numbers, or an errno and a sentence.
 pub type Answer = Result<Vec<u64>, (i32, String)>;
 
-/// Begins each line of an agent's, beside those of the test harness.
+/// Prefix of an agent's lines, which distinguishes them from the test harness's.
 const MARK: &str = "agent: ";
 
 impl Agent {
@@ -33,7 +34,7 @@ impl Agent {
         Agent { child, to, from }
     }
 
-    /// With a window open that has two nodes and 4 MiB, as this node.
+    /// An agent with a window of two nodes and 4 MiB open, as this node.
     pub fn on(kind: &str, path: &Path, node: u32) -> Agent {
         let mut agent = Agent::new();
         agent.get(&format!("open {kind} {} size=4194304 nodes=2 node={node}", path.display()));
@@ -63,7 +64,7 @@ impl Agent {
         self.hear()
     }
 
-    /// Asks for what has to be done.
+    /// Sends a command that must succeed, and returns its answer.
     pub fn get(&mut self, line: &str) -> Vec<u64> {
         self.ask(line).unwrap_or_else(|e| panic!("{line}: {e:?}"))
     }
@@ -76,7 +77,7 @@ impl Agent {
         kill(self.pid(), signal);
     }
 
-    /// kill -9; the kernel has taken back everything when this returns.
+    /// Kills the agent; the kernel has released everything when this returns.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -105,7 +106,7 @@ impl ResultOf for std::io::Error {
     }
 }
 
-/// What an agent has in hand.
+/// State of an agent.
 #[derive(Default)]
 struct Hand {
     device: Option<Box<dyn PutDevice>>,
@@ -115,7 +116,7 @@ struct Hand {
     uses: Vec<UseGuard>,
 }
 
-/// The process's side: does what standard input says.
+/// The agent's side: carries out the commands of standard input.
 pub fn serve() {
     let mut hand = Hand::default();
     for line in std::io::stdin().lines() {
@@ -231,7 +232,7 @@ impl Hand {
                 self.process.as_ref().unwrap().beat();
                 Ok(vec![])
             }
-            // A child by fork, which has everything that this has, and sleeps until the test kills it.
+            // A child by fork, which inherits everything, and sleeps until the test kills it.
             ["fork"] => {
                 // SAFETY: the child only makes system calls.
                 let child = unsafe { libc::fork() };
@@ -250,7 +251,7 @@ impl Hand {
                 unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED) };
                 Ok(vec![child as u64])
             }
-            // In a child by fork: all of this fails, and what it drops stays its parent's.
+            // In a child by fork: everything here fails, and its drops leave the parent's claims.
             ["fork_and_drop"] => {
                 // SAFETY: this agent has one thread beside the harness's, which waits.
                 let child = unsafe { libc::fork() };
@@ -266,7 +267,7 @@ impl Hand {
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
                 Ok(vec![status as u64])
             }
-            // A child of which the C library knows nothing; whether it gives the parent's locks up.
+            // A child of which the C library does not know; with `gives_up` it gives up the parent's locks.
             ["clone", gives_up] => {
                 let no = 0_usize;
                 // SAFETY: as fork, without its handlers; the child only makes system calls.

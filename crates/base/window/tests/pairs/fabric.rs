@@ -17,7 +17,7 @@ const STALL: u64 = 100;
 /// more.
 const PATIENCE: u64 = 40_000;
 
-/// What a run has come to.
+/// Results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub steps: u64,
@@ -95,7 +95,7 @@ impl Fabric {
             busy: 200 + random.up_to(1500),
             deaths: random.one_of(&[0, 100, 300, 1000]),
             stops: random.one_of(&[0, 50, 300]),
-            // What is visible at once cannot be held up.
+            // A put that is visible at once cannot be held up.
             stalls: if delay == 0 { 0 } else { random.one_of(&[0, 100, 300]) },
             unborn: Vec::new(),
             outcome: Outcome::default(),
@@ -256,7 +256,7 @@ impl Fabric {
         honest.clone().flat_map(move |a| honest.clone().filter(|b| a.id != b.id).map(move |b| (a, b)))
     }
 
-    /// What has not come about yet.
+    /// The goals that are not reached yet.
     fn lacks(&self) -> Option<String> {
         for (a, b) in self.couples() {
             let (ab, ba) = (a.links.get(&b.id), b.links.get(&a.id));
@@ -281,7 +281,7 @@ impl Fabric {
         None
     }
 
-    /// Who holds a peer that has died for one that lives, or the other way round.
+    /// Processes that take a dead peer for a living one, or the other way round.
     fn errs(&self) -> Option<String> {
         let lives = |peer, incarnation| self.processes.iter().any(|p| p.id == peer && p.incarnation() == incarnation);
         let mut links = self.processes.iter().flat_map(|process| process.links.iter().map(move |link| (process, link)));
@@ -292,7 +292,7 @@ impl Fabric {
         })
     }
 
-    /// Who waits for an answer, though all are there whom it has asked.
+    /// Processes that wait for an answer although all peers that they have asked are there.
     fn waits(&mut self) -> Option<String> {
         let there: BTreeSet<_> = self.processes.iter().map(|process| process.id).collect();
         let asking = self.processes.iter_mut().filter(|process| process.wants.is_subset(&there));
@@ -303,7 +303,7 @@ impl Fabric {
         waits.or_else(|| is_moving.then(|| "what was put is not all visible".to_owned()))
     }
 
-    /// What holds at any time.
+    /// Checks the invariants of any time.
     fn check(&self) {
         for (a, b) in self.couples() {
             let (Some(ab), Some(ba)) = (a.links.get(&b.id), b.links.get(&a.id)) else { continue };
@@ -327,14 +327,14 @@ impl Fabric {
         }
     }
 
-    /// What holds when nothing moves any more.
+    /// Checks the invariants of the end, when nothing moves any more.
     fn check_at_rest(&mut self) {
-        // Whose bell is not rung has nothing to see.
+        // A process whose bell is not rung has nothing to see.
         let is_moving = self.world.is_moving();
         for process in self.processes.iter_mut().filter(|_| !is_moving) {
             let is_rung = process.bell.is_rung();
             let with = process.meet(true);
-            // Who puts what it likes does not always ring.
+            // A scribbler does not always ring.
             let honest = with.iter().find(|peer| !self.rules.hostile.contains(peer));
             assert!(is_rung || honest.is_none(), "{:?} was not woken up by {honest:?}", process.id);
         }

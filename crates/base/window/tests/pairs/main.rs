@@ -1,6 +1,6 @@
-//! A deterministic simulation of pairs: processes of several nodes that meet, talk, stop, die and come again in a simulated window,
-//! beside some that put what they like. One seed decides all of it. What must hold is in `process.rs` (message by message) and
-//! `fabric.rs` (at any time, and at the end).
+//! A deterministic simulation of pairs: processes of several nodes meet, send, stop, die and return in a simulated
+//! window, beside some that put anything anywhere. One seed decides all of it. The invariants are in `process.rs` (for
+//! each message) and `fabric.rs` (at any time, and at the end).
 
 mod fabric;
 mod message;
@@ -13,7 +13,7 @@ use runner::run_seed;
 use std::time::Duration;
 use vervain_seeds::{Until, run_seeds, setting};
 
-/// How many seeds an ordinary test run simulates.
+/// Number of seeds that an ordinary test run simulates.
 const SEEDS: u64 = 2_000;
 /// The first seed of `make soak`: no ordinary run comes so far.
 const SOAK_FROM: u64 = 10_000;

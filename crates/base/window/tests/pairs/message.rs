@@ -1,11 +1,11 @@
-//! What processes of the simulation send each other: every byte says by whom, to whom and as which message it was sent.
+//! Messages between processes of the simulation: every byte depends on sender, receiver and number of its message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_window::pairs::ring::HEADERS;
 use vervain_window::{Faulted, Source};
 
-/// Which message of which pair.
+/// Identity of a message: its pair, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The incarnation of the sender, and which of its pairs this is.

@@ -13,7 +13,7 @@ use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, NO_BYTES, O
 use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, MemoryDevice, Process as Claimed, PutDevice, UseGuard};
 
-/// What all processes of a run know.
+/// Settings shared by all processes of a run.
 pub struct Rules {
     /// Those of which nothing is believed.
     pub hostile: BTreeSet<PeerId>,
@@ -36,7 +36,7 @@ pub struct Link {
     pub out: Outgoing,
     incoming: Incoming,
     uses: Vec<UseGuard>,
-    /// Which of its pairs the peer has this for, once that has said something.
+    /// The peer's own number for this pair, once a message has come.
     heard_as: Option<u64>,
     serial: u64,
     /// Messages that were made for it, and packets that it has taken.
@@ -51,7 +51,7 @@ pub struct Link {
     used: VecDeque<(u64, Buffer)>,
     /// A peer that is not believed has put what cannot be.
     pub over: bool,
-    /// What the two say of being alive, and whether the peer has said nothing for long.
+    /// Heartbeats of the two, and true if the peer has been silent for long.
     heartbeat: Heartbeat,
     pub is_silent: bool,
     /// Packets that are still to be sent.
@@ -69,7 +69,7 @@ pub struct Process {
     pub wants: BTreeSet<PeerId>,
     /// Steps until which it is stopped.
     pub stopped: u64,
-    /// Whether it does not say any more that it lives.
+    /// True if it does not announce its life any more.
     pub is_quiet: bool,
     news: Vec<Event>,
     serials: u64,
@@ -79,7 +79,7 @@ pub struct Process {
     pub tally: Tally,
 }
 
-/// What a process has done.
+/// Counts of a process's actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub packets: u64,
@@ -176,12 +176,12 @@ impl Process {
         self.claimed.incarnation()
     }
 
-    /// Whether what this peer says is checked, and not only survived.
+    /// Returns true if this peer's messages are checked, and not only survived.
     fn believes(&self, rules: &Rules, peer: PeerId) -> bool {
         !self.is_hostile && !rules.hostile.contains(&peer)
     }
 
-    /// What it does when it has its turn; `all` of what there is to do.
+    /// Takes a turn; with `all` it does everything that there is to do.
     pub fn act(&mut self, step: u64, all: bool, rules: &Rules, random: &mut Random) {
         let now = step * rules.ns;
         if all || random.one_in(3) {
@@ -363,7 +363,7 @@ impl Process {
             assert!(!believes, "{peer:?} tells what it cannot have taken to {:?} {}", self.id, link.own);
             link.over = true;
         }
-        // What was taken is the program's again.
+        // Memory of messages that were taken is the program's again.
         while let Some((until, buffer)) = link.used.front()
             && *until <= link.out.taken()
         {

@@ -1,4 +1,4 @@
-//! What a seed decides.
+//! Decisions drawn from a seed.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

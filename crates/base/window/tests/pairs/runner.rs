@@ -1,4 +1,4 @@
-//! What a seed decides: a fabric, and all that happens there.
+//! A run: a fabric decided by a seed, and all that happens there.
 
 use crate::fabric::{Fabric, Outcome};
 use std::panic::{self, AssertUnwindSafe};
@@ -11,7 +11,7 @@ pub fn run_seed(seed: u64, print: bool) -> Outcome {
         if print {
             println!("{:>6}  fails", fabric.now());
         }
-        // What it holds may be what a panic was about.
+        // Not dropped: its contents may have caused the panic.
         std::mem::forget(fabric);
         panic::resume_unwind(panic)
     })

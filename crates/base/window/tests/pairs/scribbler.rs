@@ -30,7 +30,7 @@ impl Scribbler {
         let layout = own.device.facts().layout;
         let cell = layout.door(victim.id.process) + u64::from(self.id.node * PROCESSES + self.id.process) * CELL;
         let (to, words): (u64, Vec<u64>) = match (random.up_to(7), link) {
-            // What others say of themselves, mixed.
+            // A mix of the states of others.
             (0 | 1, _) => (cell, self.state(own, victim, random).encode(random.up_to(1 << 20)).to_vec()),
             (2, _) => (cell + 8 * random.up_to(7), vec![self.word(random)]),
             // A slot that is the next one, nearly.

@@ -1,5 +1,5 @@
-//! What the halves of a connection count by themselves, told to the counters that the device shows. It is asked for with each packet,
-//! and mostly nothing is new but a Send or a Write: so what is rare is looked at all at once, without a branch for each.
+//! Counts of the two halves of a connection, added to the device's counters. This runs for each packet, and mostly only
+//! Sends or Writes have changed, so the rare counts are compared all at once, without a branch for each.
 
 use vervain_hca::device::port_counters::{Tally, Word};
 use vervain_transport::{RequesterCounters, ResponderCounters};
@@ -7,7 +7,7 @@ use vervain_transport::{RequesterCounters, ResponderCounters};
 /// Counters with their words.
 type Words<const N: usize> = [(Word, u64); N];
 
-/// Tells what a responder has counted since the last call.
+/// Adds a responder's counts since the last call.
 #[inline(always)]
 pub fn of_responder(tally: &Tally, now: &ResponderCounters, told: &mut ResponderCounters) {
     if now.sends != told.sends {
@@ -33,7 +33,7 @@ pub fn of_responder(tally: &Tally, now: &ResponderCounters, told: &mut Responder
     }
 }
 
-/// Tells what a requester has counted since the last call.
+/// Adds a requester's counts since the last call.
 #[inline(always)]
 pub fn of_requester(tally: &Tally, now: &RequesterCounters, told: &mut RequesterCounters) {
     let words = |c: &RequesterCounters| {

@@ -1,5 +1,6 @@
-//! The two ends of a connection whose messages go as packets, over whatever carries them: the hosts by which the requester and
-//! the responder of `vervain-transport` act on a QP. A carrier adds where packets leave ([`PacketOut`]) and how they come.
+//! The two ends of a connection by packets, over any carrier: the hosts by which the requester and the responder of
+//! `vervain-transport` act on a QP. A carrier adds the way that packets leave ([`PacketOut`]), and delivers those that
+//! come.
 
 pub mod counters;
 pub mod requester;
@@ -12,9 +13,9 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::{Data, Refused};
 use vervain_wire::Headers;
 
-/// Payload of a packet that has come, as the device model takes it.
+/// Payload of a received packet, as the device model takes it.
 pub trait AsPieces: Data {
-    /// Adds it to `pieces`, which are only read, and no longer than it is there.
+    /// Adds the payload to `pieces`, which are only read, and only while it exists.
     fn add_to(&self, pieces: &mut Pieces);
 }
 
@@ -25,7 +26,7 @@ impl AsPieces for [u8] {
     }
 }
 
-/// Payload in memory that its sender can still write to, such as a ring's: nobody may have a slice of it, and what is read twice
+/// Payload in memory that its sender can still write, such as a ring's. No slice of it may exist, and two reads of it
 /// may differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign {
@@ -38,13 +39,13 @@ impl Foreign {
     /// `len` bytes at `at`.
     ///
     /// # Safety
-    /// They are memory of this process, and stay that as long as this value is used. What a page lacks is found by whoever
-    /// reads it; that others write to it meanwhile does no harm.
+    /// They are memory of this process while this value is used. A page that is missing faults at its reader;
+    /// concurrent writes by others do no harm.
     pub unsafe fn new(at: *const u8, len: usize) -> Foreign {
         Foreign { at, len, landed: false }
     }
 
-    /// `len` bytes that are where they belong, and are not read.
+    /// `len` bytes that are at their destination already, and are not read.
     pub fn landed(len: usize) -> Foreign {
         Foreign { at: std::ptr::null(), len, landed: true }
     }
@@ -77,15 +78,15 @@ impl AsPieces for Foreign {
     }
 }
 
-/// Where the packets of one peer leave.
+/// The way out for the packets to one peer.
 pub trait PacketOut {
-    /// The payload of the packets that come from there.
+    /// Payload of the packets from that peer.
     type Data: AsPieces + ?Sized;
 
-    /// Whether it carries out requests by other means than packets, and so has its say at their beginning.
+    /// True if it carries out requests by other means than packets, and so is consulted when they begin.
     const HAS_SHORTCUTS: bool = false;
 
-    /// Whether `request` is not to begin while another is under way, because it is better carried out alone then.
+    /// Returns true if `request` must not begin while another is under way, because it is better carried out alone.
     fn holds(&self, _request: &Request) -> bool {
         false
     }
@@ -100,19 +101,20 @@ pub trait PacketOut {
         1
     }
 
-    /// The next packet is a READ request: where in this process its answer belongs, and the key of that, if it is one piece.
+    /// Announces that the next packet is a READ request: destination of its answer in this process, and its key, if it
+    /// is one piece.
     fn asks(&mut self, _destination: Option<(u32, Range<u64>)>) {}
 
-    /// The next packet begins a message, or an answer to a READ, of `length` bytes.
+    /// Announces that the next packet begins a message, or an answer to a READ, of `length` bytes.
     fn begins_message(&mut self, _length: u64) {}
 
-    /// Whether another packet may be pushed now.
+    /// Returns true if another packet may be pushed now.
     fn has_room(&self) -> bool;
 
-    /// Adds a packet; `from`, which is copied, is only read during this call.
+    /// Adds a packet; `from` is copied, and only read during this call.
     ///
     /// # Errors
-    /// [`Refused::Memory`] where `from` is not there, [`Refused::Full`] where it is to be tried again later.
+    /// [`Refused::Memory`]: `from` cannot be read; [`Refused::Full`]: to be tried again later.
     fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused>;
 
     /// See [`vervain_transport::RequesterHost::is_taken`].

@@ -1,4 +1,4 @@
-//! The requester's end of a connection: the requester itself, and its host, a send queue in hand.
+//! The requester's end of a connection: the requester, and its host, which has a send queue in hand.
 
 use super::{AsPieces, PacketOut};
 use std::cell::Cell;
@@ -10,29 +10,29 @@ use vervain_transport::{
 };
 use vervain_wire::opcode;
 
-/// The requester of a QP, with what of the send queue it has seen.
+/// The requester of a QP, with its position in the send queue.
 #[derive(Default)]
 pub struct RequesterEnd {
     /// Made when the QP is ready to send.
     requester: Option<Requester>,
-    /// Requests that the send queue has had and the requester has not: those that this process did alone.
+    /// Requests of the send queue that the requester has not seen: this process carried them out alone.
     skipped: u32,
     /// One past the last request that the requester has seen in RTS; in SQD no later one begins.
     begun: Cell<u32>,
 }
 
 impl RequesterEnd {
-    /// The requester, if the QP was ready to send before.
+    /// The requester; None: the QP was never ready to send.
     pub fn requester(&self) -> Option<&Requester> {
         self.requester.as_ref()
     }
 
-    /// The requester, to be changed.
+    /// The requester, mutable.
     pub fn requester_mut(&mut self) -> Option<&mut Requester> {
         self.requester.as_mut()
     }
 
-    /// Whether requests, or packets of them, are still to be sent.
+    /// Returns true if requests, or packets of them, are still to be sent.
     pub fn has_unsent(&self, sends: &Sends<'_>) -> bool {
         let is_posted = |n| sends.may_begin() && sends.get(n).is_some();
         match &self.requester {
@@ -46,18 +46,18 @@ impl RequesterEnd {
         self.requester.as_ref().is_some_and(Requester::waits_for_peer)
     }
 
-    /// Takes the requester of a QP that is disconnected.
+    /// Takes the requester out of a QP that is disconnected.
     pub fn take(&mut self) -> Option<Requester> {
         self.requester.take()
     }
 
-    /// Makes the requester where there is none that goes on, from the first PSN and the first request: whether it did. None
-    /// while the QP is not ready to send.
+    /// Makes the requester, from the first PSN and the first request. Returns false if one goes on already; None: the
+    /// QP is not ready to send.
     pub fn start(&mut self, sends: &Sends<'_>, config: impl FnOnce(u32, u32) -> RequesterConfig) -> Option<bool> {
         if self.requester.is_none() && !sends.may_begin() {
             return None;
         }
-        // One that has ended may be wanted again: UC goes from SQE back to RTS, with the PSN that comes next.
+        // An ended one may be replaced: UC goes from SQE back to RTS, with the next PSN.
         let first_psn = match &self.requester {
             Some(requester) if !requester.has_ended() || !sends.may_begin() => return Some(false),
             Some(ended) => ended.next_psn(),
@@ -69,12 +69,13 @@ impl RequesterEnd {
         Some(true)
     }
 
-    /// What another requester needs to go on; None where there is none that goes on.
+    /// The record from which another requester can go on; None if there is none that goes on.
     pub fn save(&self) -> Option<SavedRequester> {
         self.requester.as_ref()?.save()
     }
 
-    /// Makes a requester in the place of one that was saved, with the same requests posted. `config` is as for [`RequesterEnd::start`].
+    /// Makes a requester in the place of a saved one, with the same requests posted. `config` is that of
+    /// [`RequesterEnd::start`].
     pub fn resume<O: PacketOut>(
         &mut self,
         sends: &mut Sends<'_>,
@@ -86,7 +87,7 @@ impl RequesterEnd {
         if saved.begun > sends.tail().wrapping_sub(head) {
             return Err(Unusable("more requests were begun than there are"));
         }
-        // Begun, so that they go on in SQD too.
+        // They count as begun, so that they go on in SQD too.
         self.begun.set(head.wrapping_add(saved.begun));
         self.skipped = 0;
         let mut host = SendQueueHost { sends, skipped: 0, begun: &self.begun, out, reason: None };
@@ -94,7 +95,7 @@ impl RequesterEnd {
         Ok(())
     }
 
-    /// The next request that the requester has not seen.
+    /// Number of the next request that the requester has not seen.
     pub fn next(&self) -> u32 {
         self.begun.get()
     }
@@ -110,8 +111,8 @@ impl RequesterEnd {
         requester.as_mut().map(|requester| (requester, host))
     }
 
-    /// Carries out a bind or an invalidation at the head, which waits for everything before it, and which everything after it
-    /// waits for; whether there was one.
+    /// Carries out a bind or an invalidation at the head. It waits for everything before it, and everything after waits
+    /// for it. Returns true if there was one.
     pub fn do_local(&mut self, sends: &mut Sends<'_>) -> bool {
         self.has_turn(sends) && sends.is_local(sends.head()) && {
             sends.do_local();
@@ -120,8 +121,8 @@ impl RequesterEnd {
         }
     }
 
-    /// Has `execute` carry out the request at the head, before which nothing is under way, without the requester; whether it did,
-    /// and said with which status.
+    /// Lets `execute` carry out the request at the head without the requester, if nothing is under way. Returns true if
+    /// it did, and thus returned a status.
     #[inline]
     pub fn do_alone(&mut self, sends: &mut Sends<'_>, execute: impl FnOnce(&Sends<'_>, u32) -> Option<Status>) -> bool {
         if !self.has_turn(sends) {
@@ -133,14 +134,14 @@ impl RequesterEnd {
         true
     }
 
-    /// Whether there is a request at the head that may begin, and nothing is under way.
+    /// Returns true if a request at the head may begin, and nothing is under way.
     #[inline]
     fn has_turn(&self, sends: &Sends<'_>) -> bool {
         let is_idle = || self.requester.as_ref().is_some_and(Requester::is_idle);
         sends.head() != sends.tail() && is_idle() && sends.may_begin()
     }
 
-    /// The requester does not get to see what has just been done.
+    /// Makes the requester pass over the request just done.
     #[inline]
     fn skip(&mut self, sends: &Sends<'_>) {
         self.skipped = self.skipped.wrapping_add(1);
@@ -153,9 +154,9 @@ pub struct SendQueueHost<'a, 's, O> {
     sends: &'a mut Sends<'s>,
     skipped: u32,
     begun: &'a Cell<u32>,
-    /// Where packets leave.
+    /// The way out for packets.
     pub out: O,
-    /// Why the request that was refused last was refused.
+    /// Reason why the last refused request was refused.
     reason: Option<Status>,
 }
 

@@ -1,5 +1,5 @@
-//! The responder's end of a connection: what packets ask for is done by the device model's one responder, through a lane of the
-//! QP's own, with the checks that every initiator meets. The lane is entered once for a packet.
+//! The responder's end of a connection. The device model's one responder carries out the packets' requests, through a
+//! lane of the QP's own, with the same checks as for every initiator. The lane is entered once for each packet.
 
 use super::{AsPieces, PacketOut};
 use std::collections::HashMap;
@@ -12,19 +12,19 @@ use vervain_hca::{Qp, Right, Status, wc};
 use vervain_transport::{Data, Nak, Payload, Received, Refused, ResponderHost, Target, Transmit};
 use vervain_wire::opcode;
 
-/// The lanes by which packets come into a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
+/// The lanes by which packets enter a QP: its own, and over XRC one for each SRQ. Guarded by the responder's lock.
 #[derive(Default)]
 pub struct Lanes {
     /// The QP's own.
     own: Option<Box<Responder>>,
     /// By SRQ number.
     xrc: HashMap<u32, Box<Responder>>,
-    /// The one that was entered for the packet in hand.
+    /// The lane entered for the packet in hand.
     visit: Option<(u32, Visit)>,
 }
 
 impl Lanes {
-    /// The way into the QP, or over XRC into `srqn`.
+    /// The lane into the QP, or over XRC into `srqn`.
     pub fn get(&mut self, qp: &Qp, srqn: u32) -> Result<&Responder, Nak> {
         self.leave();
         let lane = self.take(qp, srqn)?;
@@ -39,7 +39,7 @@ impl Lanes {
         }
     }
 
-    /// Takes the way into the QP out, or finds it. A lane is closed when its SRQ goes.
+    /// Takes the lane out, or makes it. A lane is closed when its SRQ goes.
     fn take(&mut self, qp: &Qp, srqn: u32) -> Result<Box<Responder>, Nak> {
         match if srqn == 0 { self.own.take() } else { self.xrc.remove(&srqn) } {
             Some(lane) if lane.lane.open.load(Ordering::Relaxed) != 0 => return Ok(lane),
@@ -49,7 +49,7 @@ impl Lanes {
         qp.way_in(srqn).map(Box::new)
     }
 
-    /// Enters the way into the QP by `enter`, if it is not entered for the packet in hand already.
+    /// Enters the lane by `enter`, unless it is entered for the packet in hand already.
     fn visit(&mut self, qp: &Qp, srqn: u32, enter: Enter) -> Result<&Visit, Nak> {
         if self.visit.as_ref().is_none_or(|(entered, _)| *entered != srqn) {
             self.leave();
@@ -64,32 +64,32 @@ impl Lanes {
         self.visit.as_ref().map(|(_, visit)| visit).ok_or(Nak::Silence)
     }
 
-    /// The packet in hand is handled, or the thread that was at it has ended in the middle.
+    /// Leaves the lane: the packet in hand is handled, or its thread has ended in the middle.
     pub fn leave(&mut self) {
         if let Some((srqn, visit)) = self.visit.take() {
             self.put_back(srqn, visit.leave());
         }
     }
 
-    /// Gives all of them back.
+    /// Gives all lanes back.
     pub fn release(&mut self) {
         self.leave();
         self.own.take().into_iter().chain(self.xrc.drain().map(|(_, lane)| lane)).for_each(|lane| lane.release());
     }
 }
 
-/// How a lane is entered.
+/// A way to enter a lane.
 type Enter = fn(Box<Responder>) -> Result<Visit, (Box<Responder>, Barred)>;
 
-/// A QP while a packet for it is handled. The lane that was entered is left when this is dropped.
+/// A QP while a packet for it is handled. Dropping this leaves the lane that was entered.
 pub struct Inbound<'a, O> {
     /// The QP.
     pub qp: &'a Qp,
-    /// That of the peer.
+    /// Number of the peer's QP.
     pub peer_qpn: u32,
-    /// The ways into the QP.
+    /// The lanes into the QP.
     pub lanes: &'a mut Lanes,
-    /// Where answers go.
+    /// Way out for answers.
     pub out: O,
 }
 
@@ -100,12 +100,12 @@ impl<O> Drop for Inbound<'_, O> {
 }
 
 impl<'a, O: PacketOut> Inbound<'a, O> {
-    /// For packets of `peer_qpn` that come into `qp` by `lanes`, and are answered to `out`.
+    /// The state for packets of `peer_qpn` that enter `qp` by `lanes` and are answered to `out`.
     pub fn new(qp: &'a Qp, peer_qpn: u32, lanes: &'a mut Lanes, out: O) -> Self {
         Inbound { qp, peer_qpn, lanes, out }
     }
 
-    /// The memory of this process that a message belongs to, and the key that leads there; None where that is not one piece.
+    /// The destination of a message in this process's memory, and its key; None: it is not one piece.
     pub fn landing(&mut self, (srqn, target): (u32, Target)) -> Option<(u32, Range<u64>)> {
         let inside = self.inside(srqn).ok()?;
         match target {
@@ -114,7 +114,7 @@ impl<'a, O: PacketOut> Inbound<'a, O> {
         }
     }
 
-    /// In the middle of a packet, which is handled whole or not at all.
+    /// The lane, entered even in a pause, as a packet is handled whole or not at all.
     fn inside(&mut self, srqn: u32) -> Result<&Visit, Nak> {
         self.lanes.visit(self.qp, srqn, Visit::enter_in_hand)
     }
@@ -229,7 +229,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
         let Payload::Memory { srqn, rkey, addr, len, left } = packet.payload else {
             return self.out.push(packet.headers, &Pieces::new());
         };
-        // Not now: it goes on when the process does, or not at all when the QP is done for.
+        // It goes on when the process does, or never if the QP is done for.
         let inside = self.lanes.visit(self.qp, srqn, Visit::enter).map_err(|_| Refused::Full)?;
         let from = inside.read(rkey, addr, len.into()).map_err(|_| Refused::Memory)?;
         if O::HAS_SHORTCUTS && opcode::starts(packet.headers.bth.opcode) {
@@ -239,8 +239,8 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
     }
 }
 
-/// `refused`, against a request that takes `right` to memory: rkey, address, length. The QP keeps the request for its
-/// owner.
+/// Returns `refused`, for a request that takes `right` to memory (rkey, address, length). The QP keeps the request for
+/// its owner.
 #[cold]
 fn noted(inside: &Responder, refused: Nak, memory: (u32, u64, u64), right: Right) -> Nak {
     if matches!(refused, Nak::RemoteAccess | Nak::InvalidRequest) {

@@ -1,5 +1,5 @@
-//! The sockets that MADs of this host's processes come by: one for the slot of this process, and one for each service that it has claimed.
-//! A socket's name is the claim: the kernel gives it to one process, and takes it back when that ends.
+//! Sockets for MADs of this host's processes: one for this process's slot, and one for each service that it has
+//! claimed. A socket's name is the claim: the kernel gives it to one process, and frees it when that process ends.
 
 use super::events::{Events, Token};
 use super::mad::Addressee;
@@ -13,22 +13,22 @@ use std::result::Result;
 use vervain_hca::Gid;
 use vervain_hca::qp::carrier::ServiceClaim;
 
-/// Messages that are taken from one door in one visit.
+/// Most messages taken from one door in one visit.
 const MESSAGES: usize = 64;
-/// Visits in which all is taken that a socket can hold (net.unix.max_dgram_qlen, 10 by default).
+/// Visits that take all that a socket can hold (net.unix.max_dgram_qlen, 10 by default).
 const VISITS: usize = 16;
 
-/// The name where a MAD for `service` at `address` comes, or at any.
+/// Name of the socket for MADs to `service` at `address`; None: at any address.
 pub fn name_of_service(uid: u32, service: u64, address: Option<&Gid>) -> String {
     vervain_names::service(uid, service, address.map(|gid| Ipv6Addr::from(actual_gid(gid))))
 }
 
-/// What a door is for.
+/// Purpose of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Identifiers that begin with this slot.
+    /// Messages whose identifiers begin with this slot.
     Slot(u32),
-    /// A service.
+    /// Requests for a service.
     Service(ServiceClaim),
 }
 
@@ -40,7 +40,7 @@ impl Purpose {
         }
     }
 
-    /// Whether a MAD for `whom` that comes to address `to` belongs here.
+    /// Returns true if a MAD for `whom`, sent to address `to`, belongs here.
     pub fn takes(&self, whom: Addressee, to: &Gid) -> bool {
         match (self, whom) {
             (Purpose::Slot(slot), Addressee::Slot(whose)) => *slot == whose,
@@ -56,7 +56,7 @@ impl Purpose {
 struct Door {
     number: u32,
     purpose: Purpose,
-    /// None while the process has left.
+    /// None while the process is parked without its sockets.
     socket: Option<Private>,
 }
 
@@ -68,10 +68,10 @@ impl Door {
         Ok(())
     }
 
-    /// Takes up to [`MESSAGES`] that this user's processes have sent; whether there may be more.
+    /// Takes up to [`MESSAGES`] messages of this user's processes. Returns true if there may be more.
     fn receive(&self, user: &User, each: &mut impl FnMut(Purpose, Message)) -> bool {
         let Some(socket) = &self.socket else { return false };
-        // One byte more than a message has, so that a longer one is known.
+        // One byte more than a message has, so that a longer one is noticed.
         let mut bytes = [0; super::message::MESSAGE + 1];
         for _ in 0..MESSAGES {
             match unix::receive(socket.as_fd(), &mut bytes, 0) {
@@ -88,7 +88,7 @@ impl Door {
     }
 }
 
-/// All of them.
+/// All doors of a process.
 #[derive(Default)]
 pub struct Doors {
     doors: Vec<Door>,
@@ -97,7 +97,7 @@ pub struct Doors {
 }
 
 impl Doors {
-    /// Opens a door; EADDRINUSE if somebody has it.
+    /// Opens a door. EADDRINUSE: the name is taken.
     pub fn open(&mut self, uid: u32, events: &Events, purpose: Purpose) -> Result<(), Errno> {
         let mut door = Door { number: self.next, purpose, socket: None };
         door.open(uid, events)?;
@@ -106,12 +106,12 @@ impl Doors {
         Ok(())
     }
 
-    /// Closes it; what lies there is lost.
+    /// Closes a door; messages in its socket are lost.
     pub fn close(&mut self, purpose: Purpose) {
         self.doors.retain(|door| door.purpose != purpose);
     }
 
-    /// The services.
+    /// The claimed services.
     pub fn services(&self) -> impl Iterator<Item = ServiceClaim> {
         self.doors.iter().filter_map(|door| match door.purpose {
             Purpose::Service(claim) => Some(claim),
@@ -119,38 +119,38 @@ impl Doors {
         })
     }
 
-    /// Whether a MAD for `whom` that comes to `to` is for this process.
+    /// Returns true if a MAD for `whom`, sent to `to`, is for this process.
     pub fn take(&self, whom: Addressee, to: &Gid) -> bool {
         self.doors.iter().any(|door| door.purpose.takes(whom, to))
     }
 
-    /// Whether the process has left.
+    /// Returns true if the process is parked without its sockets.
     pub fn have_left(&self) -> bool {
         self.have_left
     }
 
-    /// Takes what has come by the door with this number, as far as that is done in one visit.
+    /// Takes messages from the door with this number, as many as one visit takes.
     pub fn receive(&self, number: u32, user: &User, mut each: impl FnMut(Purpose, Message)) {
         self.doors.iter().filter(|door| door.number == number).for_each(|door| {
             door.receive(user, &mut each);
         });
     }
 
-    /// Takes all that lies at any door. Not what goes on coming, as from another user, whose messages are for nobody: a socket holds few at a
-    /// time.
+    /// Takes all messages that lie at any door. A limit on the visits ends it where more keep coming, as from another
+    /// user, whose messages are dropped: a socket holds few at a time.
     pub fn receive_all(&self, user: &User, mut each: impl FnMut(Purpose, Message)) {
         for door in &self.doors {
             let _ = (0..VISITS).find(|_| !door.receive(user, &mut each));
         }
     }
 
-    /// Gives up the sockets, of a process that is stopped.
+    /// Closes the sockets of a process that is stopped.
     pub fn leave(&mut self) {
         self.have_left = true;
         self.doors.iter_mut().for_each(|door| door.socket = None);
     }
 
-    /// Has them again, all or none, under the names of what their addresses have become.
+    /// Opens the sockets again, all or none, under the names that follow from the present addresses.
     pub fn rejoin(&mut self, uid: u32, events: &Events) -> Result<(), Errno> {
         if let Err(error) = self.doors.iter_mut().try_for_each(|door| door.open(uid, events)) {
             self.leave();

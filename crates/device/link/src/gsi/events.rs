@@ -1,4 +1,4 @@
-//! What the progress thread watches for QP 1.
+//! Events of QP 1 that the progress thread waits for.
 
 use crate::os_error;
 use crate::unix::Private;
@@ -8,17 +8,17 @@ use rustix::io::Errno;
 use std::os::fd::RawFd;
 use vervain_hca::Result;
 
-/// Events that are taken at once.
+/// Most events taken at once.
 const BATCH: usize = 64;
 
-/// Whose event it is.
+/// Source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// MADs have come by the door with this number.
+    /// MADs are at the door with this number.
     Door(u32),
-    /// There is room for what waits in the queue with this number.
+    /// A socket has room for the queue with this number.
     Room(u32),
-    /// The process of this slot says something, or has ended.
+    /// The process of this slot has sent a message, or has ended.
     Peer(u32),
 }
 
@@ -43,7 +43,7 @@ impl Token {
     }
 }
 
-/// The sockets that are watched.
+/// The watched sockets.
 pub struct Events(Private);
 
 impl Events {
@@ -52,12 +52,12 @@ impl Events {
         Ok(Events(Private::keep(epoll)))
     }
 
-    /// Readable when there are some.
+    /// Descriptor that is readable while there are events.
     pub fn fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
 
-    /// Watches a socket, until it is closed.
+    /// Watches a socket until it is closed.
     pub fn watch(&self, socket: impl AsFd, token: Token) -> std::result::Result<(), Errno> {
         let events = match token {
             Token::Room(_) => epoll::EventFlags::OUT,
@@ -67,7 +67,7 @@ impl Events {
         epoll::add(&self.0, socket, token.data(), events)
     }
 
-    /// Those that there are now; there may be more.
+    /// The events that there are now; there may be more.
     pub fn take(&self) -> Vec<Token> {
         let mut events = Vec::with_capacity(BATCH);
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,34 +1,36 @@
-//! Which process of a host a management datagram is for: it says so itself. QP 1 is the host's, and no process has it alone.
+//! The process of a host that a management datagram (MAD) is for, as the MAD itself names it: QP 1 is the host's, and
+//! no process has it alone.
 
 use vervain_gsi::{MAD_BYTES, Mad, SLOT_BITS};
 use vervain_hca::arena::layout::SLOTS;
 
-/// The number of the QP that MADs go between.
+/// Number of the QP between which MADs are exchanged.
 pub const QPN: u32 = 1;
 /// Its Q_Key (IBA 10.2.4.2).
 pub const QKEY: u32 = 0x8001_0000;
 
-/// Class and version of communication management (IBA 12.6), where a MAD has them.
+/// Class and version of communication management (IBA 12.6), and their offset in a MAD.
 const CLASS: [u8; 2] = [7, 2];
 const CLASS_AT: usize = 1;
-/// Where a MAD has its attribute ID.
+/// Offset of a MAD's attribute ID.
 pub const ATTRIBUTE_AT: usize = 16;
-/// Where the messages of communication management begin, with the sender's identifier, or the number of a SIDR request.
+/// Offset of the messages of communication management. They begin with the sender's identifier, or the number of a SIDR
+/// request.
 pub const LOCAL_AT: usize = 24;
-/// The receiver's identifier, in those that have one.
+/// Offset of the receiver's identifier, in messages that have one.
 pub const REMOTE_AT: usize = 28;
-/// The service ID, in REQ and SIDR_REQ.
+/// Offset of the service ID in REQ and SIDR_REQ.
 pub const SERVICE_AT: usize = 32;
 
-/// Attribute IDs of the messages that say otherwise than the rest whom they are for (IBA 12.6.5, 12.11.1).
+/// Attribute IDs of the messages that name sender or receiver differently from the rest (IBA 12.6.5, 12.11.1).
 pub const REQ: u16 = 0x10;
 pub const SIDR_REQ: u16 = 0x17;
 pub const SIDR_REP: u16 = 0x18;
 
-/// Whom a MAD is for.
+/// Addressee of a MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressee {
-    /// The process that has this slot, which has chosen the identifier.
+    /// The process with this slot, which has chosen the identifier.
     Slot(u32),
     /// The process that has claimed this service.
     Service(u64),
@@ -38,7 +40,7 @@ fn word(mad: &Mad, at: usize) -> u32 {
     u32::from_be_bytes(std::array::from_fn(|i| mad[at + i]))
 }
 
-/// The slot of the process that has sent `mad`; None if it does not say.
+/// The slot of the process that has sent `mad`; None: the MAD does not name it.
 pub fn sender(mad: &Mad) -> Option<u32> {
     let is_one = mad[CLASS_AT..CLASS_AT + 2] == CLASS && attribute(mad) != SIDR_REP;
     is_one.then(|| word(mad, LOCAL_AT) >> (u32::BITS - SLOT_BITS))
@@ -48,7 +50,7 @@ fn attribute(mad: &Mad) -> u16 {
     u16::from_be_bytes([mad[ATTRIBUTE_AT], mad[ATTRIBUTE_AT + 1]])
 }
 
-/// Whom `mad` is for; None if it is not of communication management.
+/// The addressee of `mad`; None: it is not of communication management.
 pub fn addressee(mad: &Mad) -> Option<Addressee> {
     if mad[CLASS_AT..CLASS_AT + 2] != CLASS {
         return None;

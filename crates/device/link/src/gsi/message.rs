@@ -1,43 +1,43 @@
-//! What processes of a host send each other: a MAD, and between which addresses it is.
+//! Messages between processes of a host: a MAD and its addresses.
 
 use std::net::Ipv6Addr;
 use vervain_gsi::{MAD_BYTES, Mad};
 use vervain_hca::Gid;
 use vervain_hca::host::address_map::{actual, known};
 
-/// Of the messages; those of another version are not understood.
+/// Version of the messages; others are dropped.
 const VERSION: u32 = 1;
 /// Bytes before the MAD.
 const HEAD: usize = 56;
 /// Bytes of a message.
 pub const MESSAGE: usize = HEAD + MAD_BYTES;
 
-/// Where a MAD has come from.
+/// Origin of a MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The process of this host that has this slot.
+    /// The process of this host with this slot.
     Process(u32),
-    /// A carrier, which led it to a process that it is not for.
+    /// A carrier that delivered it to a process it is not for.
     Carrier,
 }
 
-/// A MAD on its way.
+/// A MAD on its way, with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub origin: Origin,
     /// The sender's address, as this process knows it.
     pub from: Gid,
-    /// The address that it is sent to.
+    /// The receiver's address.
     pub to: Gid,
     pub flow_label: u32,
     pub traffic_class: u8,
-    /// 0 of what did not come by a carrier.
+    /// 0 for MADs that came by no carrier.
     pub hop_limit: u8,
     pub mad: Mad,
 }
 
 impl Message {
-    /// As it is sent: addresses are those that there are now, for the other process may know them by others.
+    /// The bytes as they are sent, with the present addresses: the other process may know them by others.
     pub fn to_bytes(&self) -> [u8; MESSAGE] {
         let mut bytes = [0; MESSAGE];
         let (kind, slot) = match self.origin {
@@ -54,8 +54,8 @@ impl Message {
         bytes
     }
 
-    /// What has come; None for what no process of this version sends, or comes from an address by which this one knows
-    /// another host.
+    /// The message in these bytes; None: no process of this version sends them, or this process knows another host by
+    /// one of the addresses.
     pub fn of(bytes: &[u8]) -> Option<Message> {
         let bytes: &[u8; MESSAGE] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -71,7 +71,7 @@ impl Message {
     }
 }
 
-/// What a GID has become.
+/// The present address of a GID.
 pub fn actual_gid(gid: &Gid) -> Gid {
     let wide = Ipv6Addr::from(*gid);
     wide_of(actual(wide.to_canonical()))

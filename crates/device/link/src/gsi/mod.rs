@@ -1,8 +1,8 @@
-//! QP 1 (IBA 13.5.1): management datagrams of the connection managers of processes. Between two hosts a carrier takes them; within one they
-//! go by unix sockets, whose names say whom they lead to. No process is needed for what is another's, so none that is stopped or killed
-//! keeps it up (docs/connection-manager.md).
+//! QP 1 (IBA 13.5.1): management datagrams of the connection managers of processes. A carrier takes them between two
+//! hosts; within one they go through unix sockets, whose names follow from the addressee. No process is needed to
+//! deliver another's, so a stopped or killed one delays none (docs/connection-manager.md).
 //!
-//! What comes, by whatever way, lies in the inbox until the progress thread gives it to the client.
+//! Received MADs lie in the inbox until the progress thread gives them to the client.
 
 mod doors;
 mod events;
@@ -36,53 +36,54 @@ use vervain_hca::qp::carrier::ServiceClaim;
 use vervain_hca::qp::table::{self, QpTable};
 use vervain_hca::{AhAttr, Error, Gid, Grh, Result, now_ns};
 
-/// MADs that wait for the client at most, and that wait to be sent while the process is stopped.
+/// Most MADs that wait for the client, and most that wait to be sent while the process is stopped.
 const MOST_KEPT: usize = 16384;
-/// Between two looks at a process that is paused.
+/// Nanoseconds between two looks at a process that is paused.
 const PAUSED_NS: u64 = 1_000_000;
-/// Between two looks whether a parked process has its sockets again.
+/// Interval of the looks for a parked process's sockets.
 const PARKED_NAP: Duration = Duration::from_millis(1);
 const NEVER: u64 = u64::MAX;
 
-/// That of the calling process.
+/// QP 1 of the calling process.
 static CURRENT: OwnerLock<Option<Arc<Gsi>>> = OwnerLock::new(None);
 
-/// Who takes MADs in: [`vervain_gsi::Client`].
+/// Receiver of MADs: [`vervain_gsi::Client`].
 pub trait Client: Send + Sync {
-    /// A MAD has come.
+    /// Handles a received MAD.
     fn receive(&self, path: &Path, mad: &Mad);
 
-    /// Time has come, or [`wake`] was called; when it wants to be called next.
+    /// Called at the requested time, or after [`wake`]. Returns the time of the next call, in nanoseconds.
     fn tick(&self, now: u64) -> u64;
 
-    /// The process that had `slot` has ended.
+    /// Handles the end of the process that had `slot`.
     fn gone(&self, slot: u32);
 }
 
 /// QP 1, as one process has it.
 pub struct Gsi {
     devices: Vec<Arc<Device>>,
-    /// The user whose processes are believed.
+    /// The user whose processes are trusted.
     user: Arc<User>,
     events: Events,
     client: OnceLock<Arc<dyn Client>>,
-    /// 0 before a client is attached.
+    /// Slot of the process; 0: no client is attached yet.
     slot: AtomicU32,
     doors: OwnerLock<Doors>,
-    /// Held while services are claimed and given back, and so while carriers are told, which takes milliseconds: not by the progress thread.
+    /// Held while services are claimed and released, and so while carriers are updated, which takes milliseconds. Never
+    /// taken by the progress thread.
     claiming: OwnerLock<()>,
     outbox: Outbox,
     peers: Peers,
     inbox: OwnerLock<VecDeque<Message>>,
-    /// What was to be sent while the process was stopped.
+    /// MADs to be sent once the process goes on.
     held: OwnerLock<VecDeque<(Path, Mad)>>,
-    /// A client is attached, or something was handed on.
+    /// True once a client is attached, or a MAD was handed on.
     is_in_use: AtomicBool,
     has_news: AtomicBool,
     deadline: AtomicU64,
 }
 
-/// Where an address of this host stands.
+/// Place of one of this host's addresses.
 struct Place {
     device: u32,
     port: u8,
@@ -90,7 +91,7 @@ struct Place {
 }
 
 impl Gsi {
-    /// That of a process that is being made.
+    /// QP 1 of a process that is being made.
     pub(crate) fn new(devices: &[Arc<Device>], user: Arc<User>) -> Result<Arc<Gsi>> {
         let gsi = Arc::new(Gsi {
             devices: devices.to_vec(),
@@ -112,7 +113,7 @@ impl Gsi {
         Ok(gsi)
     }
 
-    /// The user; EPERM where this one cannot be told from others.
+    /// The user id. EPERM: this user cannot be told from others.
     fn uid(&self) -> Result<u32> {
         self.user.number().ok_or_else(|| Error::new(libc::EPERM, "this user namespace does not tell users apart"))
     }
@@ -137,7 +138,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// The doors; not before a process that is parked has its sockets again.
+    /// The doors, once a parked process has its sockets again.
     fn doors_when_there(&self) -> OwnerGuard<'_, Doors> {
         loop {
             let doors = self.doors.lock();
@@ -149,7 +150,7 @@ impl Gsi {
         }
     }
 
-    /// Has carriers lead here what is for this process. Called with `claiming` held.
+    /// Makes carriers deliver this process's MADs here. Called with `claiming` held.
     fn tell_carriers(&self, process: &'static Process) -> Result<()> {
         let services: Vec<ServiceClaim> = self.doors.lock().services().collect();
         QpTable::of(process)?.router().serve(process, self.slot.load(Ordering::Acquire), &services)
@@ -164,23 +165,23 @@ impl Gsi {
             return Err(Error::new(libc::EADDRNOTAVAIL, "the address is none of this host's"));
         }
         let _claiming = self.claiming.lock();
-        // Where one of two is for any address, the kernel's rdma_cm says so (cma_check_port).
+        // The kernel's rdma_cm returns EADDRNOTAVAIL if one of the two claims is for any address (cma_check_port).
         let in_use = |errno| Error::new(errno, format!("service {:#x} is claimed already", claim.service));
         let same = claim.address.map_or(libc::EADDRNOTAVAIL, |_| libc::EADDRINUSE);
         let purpose = Purpose::Service(claim);
         let opened = self.doors_when_there().open(uid, &self.events, purpose);
         opened.map_err(|e| if e == Errno::ADDRINUSE { in_use(same) } else { os_error("cannot claim a service", e) })?;
-        // Only now, so that of two that claim at once one at least sees the other.
+        // Checked only now, so that at least one of two simultaneous claims sees the other.
         let claimed =
             if self.conflicts(uid, &claim) { Err(in_use(libc::EADDRNOTAVAIL)) } else { self.tell_carriers(process) };
         claimed.inspect_err(|_| {
             self.doors.lock().close(purpose);
-            // Some may have been told of it.
+            // Some carriers may have been updated.
             let _ = self.tell_carriers(process);
         })
     }
 
-    /// Whether another process has claimed the service at an address that this claim has too.
+    /// Returns true if another process has claimed the service at an address that this claim includes.
     fn conflicts(&self, uid: u32, claim: &ServiceClaim) -> bool {
         let others: Vec<Option<Gid>> = match claim.address {
             Some(_) => vec![None],
@@ -206,7 +207,7 @@ impl Gsi {
 
     // ---- addresses -------------------------------------------------------------------------------------------------
 
-    /// The addresses of all ports.
+    /// The GIDs of all ports, with their places.
     fn gids(&self) -> impl Iterator<Item = (Place, Gid)> {
         let ports = self.devices.iter().flat_map(|device| (1..=device.ports()).map(move |port| (device, port)));
         ports.flat_map(|(device, port)| {
@@ -221,7 +222,7 @@ impl Gsi {
         self.gids().find(|(_, own)| own == gid).map(|(place, _)| place)
     }
 
-    /// Whether an address is one of this host.
+    /// Returns true if an address is one of this host's.
     fn is_here(&self, gid: &Gid) -> bool {
         gids::is_of_this_host(gid) || self.place(gid).is_some()
     }
@@ -251,13 +252,13 @@ impl Gsi {
             return self.hold(path, mad);
         }
         match self.send_now(process, path, mad) {
-            // The other process may be parked by now, as this one is.
+            // The other process may be parked by now, like this one.
             Err(e) if e.errno() == libc::ECONNREFUSED && process.is_stopped() => self.hold(path, mad),
             sent => sent,
         }
     }
 
-    /// Has a MAD wait until the process goes on.
+    /// Keeps a MAD until the process goes on.
     fn hold(&self, path: &Path, mad: &Mad) -> Result<()> {
         let mut held = self.held.lock();
         if held.len() == MOST_KEPT {
@@ -278,7 +279,7 @@ impl Gsi {
         }
     }
 
-    /// Sends to a process of this host.
+    /// Sends a MAD to a process of this host.
     pub(crate) fn send_here(
         &self,
         process: &'static Process,
@@ -303,7 +304,7 @@ impl Gsi {
         Ok(())
     }
 
-    /// Sends to the process of this host that a MAD is for. ECONNREFUSED if there is none.
+    /// Sends a message to its process on this host. ECONNREFUSED: there is none.
     fn put(&self, whom: Addressee, message: &Message) -> Result<()> {
         let uid = self.uid()?;
         self.is_in_use.store(true, Ordering::Release);
@@ -327,7 +328,7 @@ impl Gsi {
         })
     }
 
-    /// MADs are exchanged with a process of this host.
+    /// Watches the process of `slot` for its end, as MADs are exchanged with it.
     fn know(&self, process: &Process, slot: u32) {
         if self.user.number().is_none() {
             return;
@@ -342,7 +343,7 @@ impl Gsi {
 
     // ---- in --------------------------------------------------------------------------------------------------------
 
-    /// Takes a message that has come by a door, if it belongs there.
+    /// Keeps a message from a door if it belongs there.
     fn take(&self, purpose: Purpose, message: Message) {
         let belongs = mad::addressee(&message.mad).is_some_and(|whom| purpose.takes(whom, &message.to));
         let is_believed = message.origin == Origin::Carrier || self.is_here(&message.from);
@@ -351,13 +352,13 @@ impl Gsi {
         }
     }
 
-    /// Takes a MAD that a carrier has received, or hands it on to the process that it is for. False if it is for none. May be called with
-    /// locks of the carrier held.
+    /// Keeps a MAD that a carrier has received, or hands it on to its process. Returns false if it is for none. May be
+    /// called with locks of the carrier held.
     pub(crate) fn arrived(&self, message: Message) -> bool {
         let Some(whom) = mad::addressee(&message.mad) else { return false };
         if !self.doors.lock().take(whom, &message.to) {
             match self.put(whom, &message) {
-                // That nobody has claimed a service, somebody has to say.
+                // The client must reply that nobody has claimed the service.
                 Err(e) if e.errno() == libc::ECONNREFUSED && matches!(whom, Addressee::Service(_)) => {}
                 put => return put.is_ok(),
             }
@@ -370,7 +371,7 @@ impl Gsi {
         true
     }
 
-    /// The slot of the process of this host that has sent a message, by a carrier too.
+    /// The slot of this host's process that has sent a message, by a carrier included.
     fn sender(&self, message: &Message) -> Option<u32> {
         match message.origin {
             Origin::Process(slot) => Some(slot),
@@ -380,7 +381,7 @@ impl Gsi {
 
     fn keep(&self, message: Message) {
         let mut inbox = self.inbox.lock();
-        // As if the socket had been full.
+        // A full inbox drops messages, like a full socket.
         if inbox.len() < MOST_KEPT {
             inbox.push_back(message);
         }
@@ -407,12 +408,12 @@ impl Gsi {
         })
     }
 
-    /// Gives the client what has come, and what else it is to hear of: the ends of peers only where all is here that they have said. Called
-    /// with no lock held.
+    /// Gives the client the received MADs, then the ends of peers, those only if all MADs of the ended have been
+    /// received. Called with no lock held.
     fn deliver(&self, process: &'static Process, all_is_said: bool) {
         let held: Vec<_> = self.held.lock().drain(..).collect();
         for (path, mad) in held {
-            // Datagrams may be lost.
+            // A lost datagram is no error.
             let sent = self.send_now(process, &path, &mad);
             sent.unwrap_or_else(|e| log::info!("a MAD is dropped: {e}"));
         }
@@ -438,7 +439,7 @@ impl Gsi {
     }
 }
 
-/// Whether a process has this name.
+/// Returns true if a process has this name.
 fn is_taken(name: &str) -> bool {
     let call = || -> std::result::Result<(), Errno> {
         let socket = unix::datagrams()?;
@@ -458,7 +459,7 @@ impl EventHandler for Gsi {
         if !has_news && at == NEVER {
             return None;
         }
-        // Time stands still for a process that is stopped; this is asked again when that is over.
+        // The client's time stands still while the process is stopped; this is called again afterwards.
         let process = Process::current().filter(|process| !process.is_stopped())?;
         let soonest = if process.is_paused() { now_ns() + PAUSED_NS } else { 0 };
         Some(soonest.max(if has_news { 0 } else { at }))
@@ -481,7 +482,7 @@ impl EventHandler for Gsi {
                 Token::Peer(slot) => self.peers.handle(slot),
             }
         }
-        // What they have said before they ended comes first, by whatever way.
+        // MADs that ended processes have sent come before their ends, by sockets and by carriers.
         let mut all_is_said = true;
         if self.peers.have_ended() {
             self.take_all();
@@ -493,7 +494,7 @@ impl EventHandler for Gsi {
             self.deliver(process, all_is_said);
         });
         if handled.is_none() {
-            // Nothing is sent any more, for whom it is for may be parked.
+            // Nothing is sent while stopped, as the addressee may be parked.
             rooms.iter().for_each(|number| self.outbox.suspend(*number));
             self.has_news.store(true, Ordering::SeqCst);
         }
@@ -522,7 +523,7 @@ impl EventHandler for Gsi {
 }
 
 impl Gsi {
-    /// Takes all that lies at the doors.
+    /// Takes all messages that lie at the doors.
     fn take_all(&self) {
         let mut come = Vec::new();
         self.doors.lock().receive_all(&self.user, |purpose, message| come.push((purpose, message)));
@@ -532,7 +533,7 @@ impl Gsi {
 
 // ---- what the C interface calls ------------------------------------------------------------------------------------
 
-/// The process and its QP 1; EINVAL before [`attach`].
+/// The process and its QP 1. EINVAL: [`attach`] was not called.
 fn current() -> Result<(&'static Process, Arc<Gsi>)> {
     let process = Process::current();
     let gsi = CURRENT.lock().clone();
@@ -544,7 +545,7 @@ fn claim_of(service: u64, address: &Gid) -> ServiceClaim {
     ServiceClaim { service, address: (*address != ANY).then_some(*address) }
 }
 
-/// MADs for this process go to `client` from now on. EBUSY if they go to another.
+/// Delivers this process's MADs to `client` from now on. EBUSY: another client is attached.
 pub fn attach(client: Arc<dyn Client>) -> Result<()> {
     crate::start_logging();
     crate::roce::net::check_environment()?;
@@ -553,33 +554,34 @@ pub fn attach(client: Arc<dyn Client>) -> Result<()> {
     gsi.attach(process, client)
 }
 
-/// The process slot that communication identifiers begin with; 0 before [`attach`].
+/// The process slot with which communication identifiers begin; 0 before [`attach`].
 pub fn slot() -> u32 {
     current().map_or(0, |(_, gsi)| gsi.slot.load(Ordering::Acquire))
 }
 
-/// REQs and SIDR_REQs for `service` that come to `address`, or to any with [`ANY`], are for this process from now on. EADDRINUSE where
-/// another has it, or this one, and EADDRNOTAVAIL if either has it at any address; EADDRNOTAVAIL for an address that this host has not.
+/// Claims `service`: REQs and SIDR_REQs for it that are sent to `address`, or to any address with [`ANY`], go to this
+/// process from now on. EADDRINUSE: it is claimed at this address already; EADDRNOTAVAIL: it is claimed and one of both
+/// claims is for any address, or this host does not have the address.
 pub fn claim(service: u64, address: &Gid) -> Result<()> {
     let (process, gsi) = current()?;
     gsi.claim(process, claim_of(service, address))
 }
 
-/// Takes that back.
+/// Releases a claim.
 pub fn release(service: u64, address: &Gid) -> Result<()> {
     let (process, gsi) = current()?;
     gsi.release(process, claim_of(service, address))
 }
 
-/// Sends a MAD. ECONNREFUSED: the other end is on this host, and no process takes it; EAGAIN: it has no room now. Others as of
-/// [`vervain_hca::Ah::create`].
+/// Sends a MAD. ECONNREFUSED: the other end is on this host, and no process receives it; EAGAIN: it has no room now;
+/// others are those of [`vervain_hca::Ah::create`].
 pub fn send(path: &Path, mad: &Mad) -> Result<()> {
     let (process, gsi) = current()?;
     gsi.send(process, path, mad)
 }
 
-/// Finds out whether the host at the other end of a path can be reached, within `patience`, but a second at least: ENETUNREACH, EHOSTUNREACH,
-/// ETIMEDOUT.
+/// Resolves the other end of a path within `patience`, at least a second. ENETUNREACH, EHOSTUNREACH or ETIMEDOUT: it
+/// cannot be reached.
 pub fn resolve(path: &Path, patience: Duration) -> Result<()> {
     let (process, gsi) = current()?;
     let ah = gsi.ah(path);
@@ -590,7 +592,7 @@ pub fn resolve(path: &Path, patience: Duration) -> Result<()> {
     })
 }
 
-/// Has the client's [`Client::tick`] called by the progress thread soon.
+/// Makes the progress thread call [`Client::tick`] soon.
 pub fn wake() {
     if let Ok((process, gsi)) = current() {
         gsi.deadline.store(0, Ordering::SeqCst);

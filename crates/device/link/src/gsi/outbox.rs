@@ -1,5 +1,5 @@
-//! Messages to other processes of the host. A socket takes few (net.unix.max_dgram_qlen): what it has no room for waits here, in order,
-//! until the kernel says that there is some. Nothing waits for a process that has ended.
+//! Messages to other processes of the host. A socket holds few (net.unix.max_dgram_qlen); the others wait here in order
+//! until the kernel reports room. Messages to a process that has ended are dropped.
 
 use super::events::{Events, Token};
 use super::message::MESSAGE;
@@ -10,13 +10,13 @@ use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use vervain_hca::host::lock::OwnerLock;
 
-/// Messages that wait for one socket at most, and for all.
+/// Most messages that wait for one socket, and for all.
 const MOST_FOR_ONE: usize = 4096;
 const MOST: usize = 16384;
 
 type Bytes = [u8; MESSAGE];
 
-/// What is on its way out.
+/// Messages on their way out.
 #[derive(Default)]
 pub struct Outbox {
     state: OwnerLock<State>,
@@ -24,17 +24,17 @@ pub struct Outbox {
 
 #[derive(Default)]
 struct State {
-    /// What is not kept leaves by this one.
+    /// Socket for messages that do not wait.
     socket: Option<Private>,
     queues: HashMap<u32, Queue>,
     next: u32,
     waiting: usize,
 }
 
-/// What waits for a socket.
+/// Messages that wait for a socket.
 struct Queue {
     name: String,
-    /// Connected there, so that the kernel tells when there is room; None while this process stands still.
+    /// Connected to that socket, so that the kernel reports room; None while this process is stopped.
     socket: Option<Private>,
     waiting: VecDeque<Bytes>,
 }
@@ -50,7 +50,8 @@ impl Queue {
 }
 
 impl Outbox {
-    /// Sends `message` to the socket with this name, or has it wait. ECONNREFUSED if nobody has the name, EAGAIN if too many wait.
+    /// Sends `message` to the socket with this name, or queues it. ECONNREFUSED: no process has the name; EAGAIN: too
+    /// many wait.
     pub fn send(&self, events: &Events, name: &str, message: &Bytes) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -81,7 +82,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends what waits in the queue with this number, for which there is room.
+    /// Sends queued messages as far as there is room.
     pub fn go_on(&self, number: u32) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -94,7 +95,7 @@ impl Outbox {
                     state.waiting -= 1;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return,
-                // Its process has ended.
+                // The process has ended.
                 Err(_) => break,
             }
         }
@@ -103,21 +104,21 @@ impl Outbox {
         }
     }
 
-    /// Has the queue with this number wait for [`Outbox::resume`].
+    /// Suspends the queue with this number until [`Outbox::resume`].
     pub fn suspend(&self, number: u32) {
         if let Some(queue) = self.state.lock().queues.get_mut(&number) {
             queue.socket = None;
         }
     }
 
-    /// Has no socket open any more.
+    /// Closes all sockets.
     pub fn leave(&self) {
         let mut state = self.state.lock();
         state.socket = None;
         state.queues.values_mut().for_each(|queue| queue.socket = None);
     }
 
-    /// Goes on with what was suspended or waited when it left, now that the other processes are back too.
+    /// Connects the queues without sockets again, once the other processes are back too.
     pub fn resume(&self, events: &Events) {
         let mut state = self.state.lock();
         let state = &mut *state;

@@ -1,5 +1,5 @@
-//! Processes of this host that MADs were exchanged with, and whether they still are there: a connection to the rendezvous of each, by which
-//! nothing is said, ends with its process.
+//! Watch over the processes of this host with which MADs were exchanged: a connection to the rendezvous of each, over
+//! which nothing is sent, ends with the process.
 
 use super::events::{Events, Token};
 use crate::local::socket::Socket;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use vervain_hca::host::lock::OwnerLock;
 
-/// Those processes.
+/// The watched processes.
 #[derive(Default)]
 pub struct Peers {
     state: OwnerLock<State>,
@@ -17,12 +17,12 @@ pub struct Peers {
 #[derive(Default)]
 struct State {
     connections: HashMap<u32, Socket>,
-    /// Slots of those that have ended since it was asked last.
+    /// Slots of those that have ended since the last [`Peers::take_gone`].
     gone: Vec<u32>,
 }
 
 impl Peers {
-    /// MADs are exchanged with the process of `user` that has `slot`: its end is heard of from now on.
+    /// Watches the process of `user` with `slot` for its end.
     pub fn know(&self, events: &Events, user: &User, slot: u32) {
         let mut state = self.state.lock();
         if state.connections.contains_key(&slot) {
@@ -36,12 +36,12 @@ impl Peers {
                 state.connections.insert(slot, socket);
             }
             Err(Errno::CONNREFUSED) if !state.gone.contains(&slot) => state.gone.push(slot),
-            // Another user's, or too many connect: the next MAD has it tried again.
+            // Another user's process, or too many connections: the next MAD tries again.
             _ => {}
         }
     }
 
-    /// Takes what the process of `slot` says, which is for others, or notes that it has ended.
+    /// Drops messages of the process of `slot`, which are not for QP 1, or notes its end.
     pub fn handle(&self, slot: u32) {
         let mut state = self.state.lock();
         loop {
@@ -55,12 +55,12 @@ impl Peers {
         state.gone.push(slot);
     }
 
-    /// Whether processes have ended.
+    /// Returns true if watched processes have ended.
     pub fn have_ended(&self) -> bool {
         !self.state.lock().gone.is_empty()
     }
 
-    /// Their slots.
+    /// Takes the slots of the ended processes.
     pub fn take_gone(&self) -> Vec<u32> {
         std::mem::take(&mut self.state.lock().gone)
     }

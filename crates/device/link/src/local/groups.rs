@@ -1,6 +1,6 @@
-//! Multicast groups on this host: who is in which. A process that enters a group tells all others and waits for their
-//! word, so that a sender that hears of it by other means finds it there; a process that first sends to a group asks all
-//! others once.
+//! Members of multicast groups on this host. A process that enters a group announces that to all others and waits for
+//! their acknowledgements, so that a sender that learns of it by other means finds the member there. A process that
+//! first sends to a group asks all others once.
 
 use super::Local;
 use super::socket::{Message, kind};
@@ -15,7 +15,7 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::process::rendezvous::{Member, Peer, Rendezvous};
 
-/// How long the others' word is waited for; one that is stopped hears of it when it goes on.
+/// Time that the acknowledgements are waited for; a stopped process receives the announcement when it goes on.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct State {
     own: BTreeSet<(Gid, Member)>,
 }
 
-/// A group in a message.
+/// A group as words of a message.
 pub(super) fn words(group: &Gid) -> [u64; 2] {
     let half = |at: usize| u64::from_ne_bytes(group[at..at + 8].try_into().unwrap_or_default());
     [half(0), half(8)]
@@ -64,12 +64,12 @@ impl Groups {
         self.state.lock().members.get(group).into_iter().flatten().copied().collect()
     }
 
-    /// What this process would answer to [`kind::MEMBERS`].
+    /// This process's answer to [`kind::MEMBERS`].
     pub(super) fn own_members(&self) -> Vec<Message> {
         self.state.lock().own.iter().map(|(g, qpn)| Message::new(kind::JOIN, &[*qpn], &words(g))).collect()
     }
 
-    /// A peer tells that one of its QPs entered or left.
+    /// Notes that a peer's QP entered or left.
     pub(super) fn note(&self, message: &Message, entered: bool) {
         let mut state = self.state.lock();
         let members = state.members.entry(group_of(message)).or_default();
@@ -86,24 +86,24 @@ impl Groups {
         }
     }
 
-    /// The processes of `slots` have ended.
+    /// Removes the members of `slots`, whose processes have ended.
     pub(super) fn forget(&self, slots: &[u32]) {
         for members in self.state.lock().members.values_mut() {
             members.retain(|qpn| !slots.contains(&slot_of(*qpn)));
         }
     }
 
-    /// Asks all processes for their memberships, the first time.
+    /// Asks all processes for their memberships, at the first call only.
     pub(super) fn learn_once(&self, link: &Local, process: &'static Process) {
         if !self.learned.swap(true, Ordering::AcqRel) {
             self.tell_all(link, process, Message::new(kind::MEMBERS, &[], &[]));
         }
     }
 
-    /// Sends `message` to every process of this user on this host, and waits for their word.
+    /// Sends `message` to every process of this user on this host, and waits for their acknowledgements.
     pub(super) fn tell_all(&self, link: &Local, process: &'static Process, mut message: Message) {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        // MEMBERS carries it first, JOIN and LEAVE after the QP number.
+        // MEMBERS carries the sequence number first, JOIN and LEAVE after the QP number.
         message.args[usize::from(message.kind != kind::MEMBERS)] = sequence;
         let others: Vec<u32> =
             live_slots(link.identity.user.uid).into_iter().filter(|s| !process.owns_slot(*s)).collect();
@@ -115,7 +115,7 @@ impl Groups {
                 Peer::Absent | Peer::Suspended => false,
                 Peer::Connecting => true,
                 Peer::Ready(_) => {
-                    // Count before sending: the answer may be quick.
+                    // Counted before the send, as the answer may be quick.
                     *self.acknowledged.lock().entry(sequence).or_default() += 1;
                     if !link.outgoing.send(*slot, &message) {
                         self.acknowledged(sequence);
@@ -132,8 +132,8 @@ impl Groups {
     }
 }
 
-/// Slots of this user that somebody listens on, in this network namespace; those whose names another user has are nobody's. A process
-/// that has become another user has taken its slots as either.
+/// Slots of this user with a listener in this network namespace, except names that another user has taken. A process
+/// that has become another user may have taken its slots as either.
 fn live_slots(uid: u32) -> Vec<u32> {
     let prefix = vervain_names::slots(uid);
     let mut holders = vervain_names::holders(SocketType::SEQPACKET, &prefix).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Connections from the processes that initiate to this one: their greeting, lanes for them, and their end.
+//! Connections from processes that initiate to this one: their greeting, their lanes, and their end.
 
 use super::restored::save_in;
 use super::socket::{Message, Socket, kind};
@@ -18,9 +18,9 @@ use vervain_hca::{Error, Result};
 use vervain_names::AddressMap;
 use vervain_names::parking::{ADDRESS, ANSWER, Step, pair_in};
 
-/// Addresses that a supervisor tells at most: more are none of a job.
+/// Most addresses that a supervisor may announce as moved; a job has fewer.
 const MOST_MOVED: usize = 64 << 10;
-/// Bytes of stack that a step of parking has.
+/// Bytes of stack of the thread that takes a step of parking.
 const PARKING_STACK: usize = 256 << 10;
 
 #[derive(Default)]
@@ -39,13 +39,13 @@ struct Connection {
     slots: Vec<u32>,
     incarnation: [u64; 2],
     proof: [u64; 2],
-    /// It has been told who this process is, and what of its past it has to know.
+    /// True once it has this process's greeting, and its past as far as it matters to peers.
     welcomed: bool,
-    /// It was looking for another process, whose name this one keeps.
+    /// True if it looked for another process, whose name this one keeps.
     astray: bool,
-    /// Numbers of objects that it has asked for.
+    /// Numbers of objects that it has requested.
     objects: HashSet<u32>,
-    /// Addresses that have become others, as a supervisor tells before it has the process rejoin.
+    /// Addresses that have changed, old and new, announced by a supervisor before it makes the process rejoin.
     moved: Vec<(IpAddr, IpAddr)>,
 }
 
@@ -58,7 +58,7 @@ impl Connection {
 }
 
 impl Incoming {
-    /// Takes a new connection.
+    /// Adds a new connection.
     pub(super) fn add(&self, socket: Socket, astray: bool, watch: impl FnOnce(&Socket, u32) -> bool) {
         let mut state = self.state.lock();
         let id = state.next;
@@ -68,15 +68,15 @@ impl Incoming {
         }
     }
 
-    /// Whether a process with that slot is connected.
+    /// Returns true if a process with that slot is connected.
     pub(super) fn has(&self, slot: u32) -> bool {
         self.state.lock().peers.values().any(|c| c.slots.contains(&slot) && !c.socket.is_ended())
     }
 
-    /// What connection `id` has sent.
+    /// Handles the messages of connection `id`.
     pub(super) fn handle(&self, id: u32, process: &'static Process, link: &Local) {
         loop {
-            // Not locked while the process works: it may ask whether an initiator lives.
+            // Unlocked during the work, which may ask if an initiator lives.
             let received = match self.state.lock().peers.get(&id) {
                 Some(c) => c.socket.receive(),
                 None => return,
@@ -113,7 +113,7 @@ impl Incoming {
                 let yields = link.yield_names(m);
                 self.reply(id, &Message::new(kind::YIELD_REPLY, &[u32::from(yields)], &[]), &[]);
             }
-            // Nobody is there.
+            // The process that it looks for is not there.
             kind::HELLO if self.state.lock().peers.get(&id).is_some_and(|c| c.astray) => self.end(id, process, link),
             kind::HELLO => {
                 self.tell_of(id);
@@ -163,7 +163,7 @@ impl Incoming {
             }
             kind::RESTORED => {
                 let slots = slots_in(m);
-                // What the saved process has said before it ended comes first.
+                // Messages that the saved process sent before its end come first.
                 slots.iter().for_each(|slot| link.outgoing.handle(*slot, link));
                 let who = self.state.lock().peers.get(&id).map_or([0; 2], |c| c.incarnation);
                 let good = suspense.takes_the_place(&slots, who, &m.wide, save_in(m));
@@ -179,19 +179,19 @@ impl Incoming {
         }
     }
 
-    /// A supervisor wants a step of parking. The progress thread has its part in some of them, so it is taken in another, which alone has
-    /// the connection from then on.
+    /// Takes a step of parking for a supervisor. The progress thread takes part in some steps, so another thread takes
+    /// them, and it alone has the connection from then on.
     fn park(&self, id: u32, kind: u32, process: &'static Process) {
         let Some(Connection { socket, moved, .. }) = self.state.lock().peers.remove(&id) else { return };
         let Some(step) = Step::of(kind) else { return };
         let socket = Arc::new(socket);
         let of_thread = Arc::clone(&socket);
         let answer = |socket: &Socket, errno: i32| {
-            // Who does not wait for it needs none.
+            // A supervisor that is gone needs no answer.
             let _ = socket.send(&Message::new(ANSWER, &[errno.cast_unsigned()], &[]), &[]);
         };
         let taken = vervain_scheduler::spawn("vervain-park", PARKING_STACK, move || {
-            // Who has asked was killed, and another may have asked for something else since.
+            // The supervisor was killed, and another may have requested something else since.
             if of_thread.is_ended() {
                 return;
             }
@@ -211,10 +211,11 @@ impl Incoming {
         }
     }
 
-    /// A peer wants to map an object.
+    /// Answers a peer that asks to map an object.
     fn grant(&self, id: u32, m: &Message, process: &'static Process) {
         let [number, generation, window, ..] = m.args;
-        // Noted before it is looked up: if it is withdrawn in between, the peer is told, before or after the answer.
+        // Noted before the look-up: if the object is withdrawn in between, the peer is notified, before or after the
+        // answer.
         if let Some(c) = self.state.lock().peers.get_mut(&id) {
             c.objects.insert(number);
         }
@@ -225,8 +226,8 @@ impl Incoming {
         self.reply(id, &Message::new(kind::OBJECT_REPLY, &args, &[]), &fds);
     }
 
-    /// Tells the peers that have asked for an object that it is withdrawn. One whose socket is full finds out by itself,
-    /// when it next hears of anything.
+    /// Notifies the peers that have requested an object that it is withdrawn. A peer whose socket is full finds out by
+    /// itself at its next message.
     pub(super) fn withdraw(&self, number: u32, generation: u32) {
         let message = Message::new(kind::OBJECT_GONE, &[number, generation], &[]);
         for c in self.state.lock().peers.values_mut().filter(|c| c.objects.contains(&number)) {
@@ -235,7 +236,7 @@ impl Incoming {
         }
     }
 
-    /// Says that a process reaches this one.
+    /// Logs that a process has connected to this one.
     #[cold]
     fn tell_of(&self, id: u32) {
         let peer = self.state.lock().peers.get(&id).and_then(|c| c.socket.peer());
@@ -245,7 +246,7 @@ impl Incoming {
         }
     }
 
-    /// A process introduces itself. An earlier one under the same slot has ended, even if its connection still shows life.
+    /// Handles a greeting. An earlier process under the same slot has ended, even if its connection still seems alive.
     fn greet(&self, id: u32, m: &Message, process: &'static Process, link: &Local) {
         let slots = slots_in(m);
         let incarnation = [m.wide[0], m.wide[1]];
@@ -260,7 +261,7 @@ impl Incoming {
             .collect();
         drop(state);
         for other in stale {
-            // It may have said that it was saved.
+            // It may have announced its save.
             self.handle(other, process, link);
             self.end(other, process, link);
         }
@@ -270,20 +271,20 @@ impl Incoming {
         }
     }
 
-    /// The processes that are connected and know this one: slots, incarnation, proof.
+    /// The connected processes that know this one: slots, incarnation, proof.
     pub(super) fn known(&self) -> Vec<(Vec<u32>, [u64; 2], [u64; 2])> {
         let state = self.state.lock();
         let welcomed = state.peers.values().filter(|c| c.welcomed && !c.slots.is_empty());
         welcomed.map(|c| (c.slots.clone(), c.incarnation, c.proof)).collect()
     }
 
-    /// Sends `message` to every process that is connected; whether each could take it.
+    /// Sends `message` to every connected process. Returns false if one had no room for it.
     pub(super) fn try_tell_all(&self, message: &Message) -> bool {
         let told = |c: &Connection| c.socket.send(message, &[]) != Err(Errno::AGAIN);
         self.state.lock().peers.values().all(told)
     }
 
-    /// Sends `message` to every process that is connected.
+    /// Sends `message` to every connected process.
     pub(super) fn tell_all(&self, message: &Message) {
         for c in self.state.lock().peers.values() {
             let _ = c.socket.send(message, &[]);
@@ -313,7 +314,7 @@ impl Incoming {
     }
 }
 
-/// The process has again what it had given up, where these addresses have become others.
+/// Gives the process back what it had given up, with these addresses changed.
 fn rejoin(process: &'static Process, moved: Vec<(IpAddr, IpAddr)>) -> Result<()> {
     let map = AddressMap::new(moved).map_err(|e| Error::new(libc::EPROTO, e.to_string()))?;
     process.rejoin(&map.pairs().collect::<Vec<_>>(), network_changed)

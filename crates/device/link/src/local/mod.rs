@@ -1,8 +1,8 @@
-//! The rendezvous: processes of one user on one host (DESIGN decision 6). Each process listens under the name of its slot,
-//! which is the upper part of its QP numbers; an initiator connects there, and gets the owner's arena and the descriptor
-//! that wakes it. The connection stays open: its end is how either side hears of the other's death.
+//! The rendezvous: processes of one user on one host (DESIGN decision 6). Each process listens under the name of its
+//! slot, which is the upper part of its QP numbers. An initiator connects there, and gets the owner's arena and the
+//! descriptor that wakes the owner. The connection stays open: its end shows either side the other's death.
 //!
-//! Nothing here is on the data path. Threads of the program only start things; answers come to the progress thread.
+//! Nothing here is on the data path. Threads of the program only start things; the progress thread handles the answers.
 
 mod groups;
 mod incoming;
@@ -35,7 +35,7 @@ use vervain_hca::process::rendezvous::{Acquaintance, Credentials, LaneReply, Lan
 use vervain_hca::process::{self, Process, keep_from_children};
 use vervain_hca::{Error, Gid, Result, now_ns};
 
-/// Whose event an epoll entry is.
+/// Source of an epoll event.
 #[derive(Clone, Copy)]
 enum Token {
     Listener(u32),
@@ -69,12 +69,13 @@ impl Token {
     }
 }
 
-/// Who this process is to its peers.
+/// This process's identity towards its peers.
 pub(crate) struct Identity {
     pub arena: OwnedFd,
     pub wake: OwnedFd,
     pub incarnation: [u64; 2],
-    /// By which peers know it again when it was saved and is restored, and what they know that by.
+    /// Secret by which a restored process proves to peers that it takes a saved one's place, and its digest, which
+    /// peers know.
     secret: [u64; 4],
     proof: [u64; 2],
     pub user: Arc<User>,
@@ -83,7 +84,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The greeting, also used to tell of new slots.
+    /// The greeting, also sent when slots are added.
     fn message(&self, kind: u32) -> Message {
         let mut args = [0u32; 5];
         args[0] = vervain_hca::arena::layout::VERSION;
@@ -94,8 +95,8 @@ impl Identity {
         Message::new(kind, &args, &[a, b, c, d])
     }
 
-    /// The process at the other end, if it is this user's: others have no business here (DESIGN decision 7). Its pid is 0
-    /// where our pid namespace does not show it.
+    /// The pid of the process at the other end, if it is this user's: others may not connect (DESIGN decision 7). It is
+    /// 0 if our pid namespace does not show it.
     fn trust(&self, socket: &Socket) -> Option<i32> {
         socket.peer().filter(|peer| self.user.is_of(*peer)).map(|(pid, _)| pid)
     }
@@ -106,43 +107,44 @@ impl Identity {
     }
 }
 
-/// Slots that a greeting names.
+/// The slots in a greeting.
 fn slots_in(message: &Message) -> Vec<u32> {
     message.args[1..=SLOTS_PER_PROCESS].iter().copied().filter(|s| *s != 0).collect()
 }
 
-/// What the sender of a greeting is known by when it is restored.
+/// The digest of the secret of a greeting's sender.
 fn proof_in(message: &Message) -> [u64; 2] {
     [message.wide[2], message.wide[3]]
 }
 
-/// The way to the processes of this host.
+/// The link to the processes of this host.
 pub struct Local {
     epoll: OwnedFd,
     identity: Identity,
     listeners: OwnerLock<Vec<(u32, Socket)>>,
-    /// Which slots it wants.
+    /// Divisor and remainder of the slots that it wants.
     wanted: (u32, u32),
     outgoing: Outgoing,
     incoming: Incoming,
     groups: Groups,
     suspense: Suspense,
-    /// Names of processes that are waited for, until when.
+    /// Names of processes that are waited for, each with the time at which that ends.
     kept: OwnerLock<Vec<(u32, Socket, u64)>>,
-    /// The number of the save that was told last, 0 if it is over.
+    /// Number of the save announced last; 0: it is over.
     save: AtomicU64,
-    /// For how many seconds this process is waited for when it ends after that.
+    /// Seconds for which peers wait for this process if it ends after that save.
     suspense_s: AtomicU32,
-    /// The saved processes that this one is in the place of: their slots, and what it shows for it.
+    /// The saved processes whose places this one takes: their slots, and its credentials for each.
     pasts: OwnerLock<Vec<(Vec<u32>, Credentials)>>,
-    /// None where the system refuses it: then ports stay as they were at the start.
+    /// None if the system refuses it: ports then stay as they were at the start.
     network: Option<Watch>,
-    /// Given up for a moment when there is no other descriptor to be had.
+    /// Closed for a moment when the process has no other descriptor free.
     spare: OwnerLock<Option<OwnedFd>>,
 }
 
 impl Local {
-    /// The way for a process that has no slot yet, and wants those whose number divided by the first of `wanted` leaves the second.
+    /// The link of a process that has no slot yet. `wanted` is a divisor and a remainder: it wants slots whose number
+    /// leaves that remainder.
     pub fn new(init: &process::Identity, user: Arc<User>, wanted: (u32, u32)) -> Result<Local> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;
         let duplicate = |fd: RawFd| -> Result<OwnedFd> {
@@ -208,7 +210,7 @@ impl Local {
         }
     }
 
-    /// Closes the connections of those who look as which user this process has opened.
+    /// Closes connections of processes that checked which user opened this one.
     fn hang_up(&self) {
         let Some(opening) = self.identity.user.opening() else { return };
         if let Err(Errno::MFILE | Errno::NFILE) = opening.accept_some(drop) {
@@ -217,13 +219,14 @@ impl Local {
     }
 }
 
-/// A random word of the system's.
+/// A random word from the system.
 fn random_word() -> Result<u64> {
     getrandom::u64().map_err(|e| Error::new(libc::EIO, format!("no random numbers: {e}")))
 }
 
 impl Local {
-    /// Listens under the name of `slot`, which is this process's from then on; false if somebody else does.
+    /// Listens under the name of `slot`, which is this process's from then on. Returns false if another process has the
+    /// name.
     fn listen(&self, slot: u32) -> Result<bool> {
         match Socket::listen(&self.identity.name(slot)) {
             Ok(listener) => {
@@ -238,7 +241,7 @@ impl Local {
         }
     }
 
-    /// Why none of `count` slots is to be had: their names may be another user's.
+    /// The error for `count` slots that are all taken, perhaps because another user has their names.
     fn no_slot(&self, count: u32) -> Error {
         let uid = self.identity.user.uid;
         let among = match self.wanted.0 {
@@ -257,8 +260,8 @@ impl Local {
         }
     }
 
-    /// At the limit of open files a peer that knocks would make the listener ready for ever: a descriptor kept for this is
-    /// closed, the peer let in and shown out, and the descriptor opened again.
+    /// Turns a peer away at the limit of open files, where its request would keep the listener readable for ever:
+    /// closes a descriptor kept for this, accepts and closes the connection, and opens the descriptor again.
     fn turn_away(&self, listener: &Socket) {
         let mut spare = self.spare.lock();
         *spare = None;
@@ -273,7 +276,7 @@ impl Local {
 
 impl Rendezvous for Local {
     fn claim_slot(&self) -> Result<u32> {
-        // 0 and the last are no slots; start anywhere, so that numbers of a process that ended come back late.
+        // 0 and the last number are no slots. The start is random, so that numbers of an ended process come back late.
         let count = SLOTS - 2;
         let first = self.identity.incarnation[0] as u32 % count;
         for i in 0..count {
@@ -332,7 +335,7 @@ impl Rendezvous for Local {
     fn handle_events(&self, process: &'static Process) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // One batch a call: the progress thread has other things to see to, and comes back.
+        // One batch a call: the progress thread has other work, and comes back.
         let n = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now));
         if n.map_or(true, |n| n == 0) {
             if self.outgoing.has_ended() {
@@ -362,7 +365,7 @@ impl Rendezvous for Local {
         let asks = || !self.keeps_name(slot) && self.suspense.may_ask(slot, now_ns());
         let peer = self.outgoing.peer(slot, &self.identity, watch, waits, asks);
         if self.outgoing.has_ended() {
-            // What was mapped of it is given back by the progress thread.
+            // The progress thread unmaps the ended process's memory.
             process.wake_progress();
         }
         peer

@@ -1,5 +1,5 @@
-//! Hears of changes of the host's network, by the kernel's notifications of links and addresses (rtnetlink(7)). Nothing
-//! of them is read but that they came: they may be lost when many come at once, so the network is looked at as a whole.
+//! Watch over the host's network, by the kernel's notifications of links and addresses (rtnetlink(7)). Their contents
+//! are ignored: some may be lost when many come at once, so the network is always looked at as a whole.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -9,11 +9,11 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 /// RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR (linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
-/// A socket that is readable after a change. Silent, and so free, as long as there is none.
+/// A socket that is readable after a change. Without changes it costs nothing.
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Begins to listen, then has the devices look at the network, so that no change falls between.
+    /// Begins to listen, then makes the devices look at the network, so that no change is missed in between.
     pub fn open() -> Result<Watch, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // NETLINK_ROUTE is protocol 0.
@@ -23,7 +23,7 @@ impl Watch {
         Ok(Watch(socket))
     }
 
-    /// Takes the notifications and has the devices look at the network.
+    /// Takes the notifications and makes the devices look at the network.
     pub fn handle(&self) {
         let mut buffer = [0u8; 64];
         // NOBUFS: some were lost, one more reason to look.

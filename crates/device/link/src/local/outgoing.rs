@@ -1,4 +1,4 @@
-//! Connections to the processes that this one initiates to: the handshake, their mapped arenas, and lanes asked of them.
+//! Connections to the processes to which this one initiates: the handshake, their mapped arenas, and their lanes.
 
 use super::restored::save_in;
 use super::socket::{Message, Socket, kind};
@@ -18,11 +18,11 @@ use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::peer::PeerProcess;
 use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Peer};
 
-/// Requests for lanes that may be under way to one peer: what its socket buffer surely holds.
+/// Most requests for lanes under way to one peer: its socket buffer surely holds as many.
 const OUTSTANDING: usize = 64;
 
-/// For how long a connection is unanswered if its process is slow. One that has lived for less is made again and again, as by a
-/// process without descriptors; and one that runs for so long without an answer will not answer any more.
+/// Nanoseconds for which the connection of a slow process is unanswered. A younger one may be made again and again, as
+/// by a process without free descriptors; an older one of a process that runs will never be answered.
 const SLOW_NS: Range<u64> = 500_000_000..60_000_000_000;
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(super) struct Outgoing {
 struct State {
     peers: HashMap<u32, Connection>,
     lanes: HashMap<LaneRequest, LaneReply>,
-    /// Processes that have ended, until what was mapped of them is let go.
+    /// Ended processes whose memory is not unmapped yet.
     ended: Vec<Arc<PeerProcess>>,
 }
 
@@ -42,24 +42,24 @@ struct Connection {
     socket: Socket,
     pid: i32,
     space: Option<Arc<PeerProcess>>,
-    /// What its welcome has said of it.
+    /// Slots in its welcome; empty before.
     slots: Vec<u32>,
     incarnation: [u64; 2],
     proof: [u64; 2],
-    /// When it was connected to (CLOCK_MONOTONIC, ns).
+    /// Time of the connection (CLOCK_MONOTONIC, nanoseconds).
     since: u64,
-    /// It has refused this process.
+    /// True if it has refused this process.
     refuses: bool,
-    /// Its answer to who takes the place of a saved process.
+    /// Its answer to [`kind::RESTORED`]; None: not yet.
     takes_us: Option<bool>,
-    /// Somebody is waited for in its place, and it has not shown that it is that.
+    /// True if a saved process is waited for in its place, and it has not proved to be that one.
     unproven: bool,
     asked: usize,
 }
 
 impl Outgoing {
-    /// The process behind `slot`; starts the handshake if there was none. While somebody `waits` for a saved process there, only to see
-    /// whether it is there again, when it `asks`.
+    /// The process behind `slot`; starts the handshake if there was none. If `waits` (a saved process is waited for
+    /// there), only if `asks`, to see if it is there again.
     pub(super) fn peer(
         &self,
         slot: u32,
@@ -105,7 +105,7 @@ impl Outgoing {
         if unproven { Peer::Suspended } else { Peer::Connecting }
     }
 
-    /// Whether the process behind `slot` has left its connection unanswered at `now` because it has had no CPU.
+    /// Returns true if the process behind `slot` has left its connection unanswered at `now` for lack of CPU time.
     pub(super) fn is_slow(&self, slot: u32, now: u64) -> bool {
         let state = self.state.lock();
         state
@@ -114,20 +114,21 @@ impl Outgoing {
             .is_some_and(|c| !c.refuses && SLOW_NS.contains(&now.saturating_sub(c.since)) && runs(c.pid))
     }
 
-    /// The processes that are connected: slots, incarnation, proof.
+    /// The connected processes: slots, incarnation, proof.
     pub(super) fn known(&self) -> Vec<(Vec<u32>, [u64; 2], [u64; 2])> {
         let state = self.state.lock();
         let welcomed = state.peers.values().filter(|c| !c.slots.is_empty());
         welcomed.map(|c| (c.slots.clone(), c.incarnation, c.proof)).collect()
     }
 
-    /// Sends `message` to every process that is connected; whether each could take it.
+    /// Sends `message` to every connected process. Returns false if one had no room for it.
     pub(super) fn try_tell_all(&self, message: &Message) -> bool {
         let told = |c: &Connection| c.socket.send(message, &[]) != Err(Errno::AGAIN);
         self.state.lock().peers.values().all(told)
     }
 
-    /// Asks the process behind `slot` by `message` whether it takes this one for a saved one; whether it could.
+    /// Asks the process behind `slot` by `message` to accept this one in a saved one's place. Returns false if that
+    /// cannot be sent.
     pub(super) fn ask_to_be_taken(&self, slot: u32, message: &Message) -> bool {
         let mut state = self.state.lock();
         let Some(c) = state.peers.get_mut(&slot) else { return false };
@@ -135,30 +136,30 @@ impl Outgoing {
         c.socket.send(message, &[]).is_ok()
     }
 
-    /// What the process behind `slot` answers to who takes the place of a saved one, and who it is; None while it does not.
+    /// The answer of the process behind `slot` to that, and its incarnation; None: not yet.
     pub(super) fn takes_us(&self, slot: u32) -> Option<(bool, [u64; 2])> {
         let state = self.state.lock();
         let c = state.peers.get(&slot)?;
         Some((c.takes_us?, c.incarnation))
     }
 
-    /// Tells every peer that this process has more slots.
+    /// Announces new slots of this process to every peer.
     pub(super) fn announce_slots(&self, identity: &Identity) {
         for c in self.state.lock().peers.values() {
             let _ = c.socket.send(&identity.message(kind::SLOTS), &[]);
         }
     }
 
-    /// Sends `message` to the process behind `slot`; whether it could.
+    /// Sends `message` to the process behind `slot`. Returns false if that cannot be sent.
     pub(super) fn send(&self, slot: u32, message: &Message) -> bool {
         self.state.lock().peers.get(&slot).is_some_and(|c| c.socket.send(message, &[]).is_ok())
     }
 
-    /// A lane of a peer, asked for if need be.
+    /// A lane of a peer, requested at the first call.
     pub(super) fn lane(&self, slot: u32, request: LaneRequest) -> LaneReply {
         let mut state = self.state.lock();
         match state.lanes.get(&request) {
-            // A refusal is told once; the QP may exist by the next time.
+            // A refusal is returned once; the QP may exist by the next time.
             Some(LaneReply::Refused) => {
                 state.lanes.remove(&request);
                 return LaneReply::Refused;
@@ -175,19 +176,19 @@ impl Outgoing {
         LaneReply::Pending
     }
 
-    /// Asks the owner of `space` for an object; whether it could.
+    /// Asks the owner of `space` for an object. Returns false if that cannot be sent.
     pub(super) fn object(&self, space: &PeerProcess, wanted: &Wanted) -> bool {
         let state = self.state.lock();
         let owner = state.peers.values().find(|c| c.space.as_deref().is_some_and(|s| std::ptr::eq(s, space)));
         owner.is_some_and(|c| c.socket.send(&ask(wanted), &[]).is_ok())
     }
 
-    /// Whether processes have ended whose memory may still be mapped.
+    /// Returns true if memory of ended processes may still be mapped.
     pub(super) fn has_ended(&self) -> bool {
         !self.state.lock().ended.is_empty()
     }
 
-    /// Lets go of objects that their owners have withdrawn.
+    /// Unmaps objects that their owners have withdrawn.
     pub(super) fn sweep(&self) {
         let mut state = self.state.lock();
         let mut spaces = std::mem::take(&mut state.ended);
@@ -201,7 +202,7 @@ impl Outgoing {
         self.state.lock().lanes.remove(request);
     }
 
-    /// Forgets the lanes of `initiator` and tells their owners.
+    /// Forgets the lanes of `initiator` and notifies their owners.
     pub(super) fn forget_lanes(&self, initiator: u32) {
         let mut state = self.state.lock();
         let mut owners: Vec<u32> =
@@ -216,7 +217,7 @@ impl Outgoing {
         }
     }
 
-    /// What the process behind `slot` has sent.
+    /// Handles the messages of the process behind `slot`.
     pub(super) fn handle(&self, slot: u32, link: &Local) {
         let (groups, suspense) = (&link.groups, &link.suspense);
         let mut state = self.state.lock();
@@ -228,7 +229,7 @@ impl Outgoing {
                         let mapped = welcome(slot, &message, fds, c.pid);
                         match mapped {
                             Ok(space) => {
-                                // The first use of the heap should find it mapped.
+                                // Requested now, so that the first use of the heap finds it mapped.
                                 if let Some(heap) = space.heap() {
                                     let _ = c.socket.send(&ask(&heap), &[]);
                                 }
@@ -336,7 +337,7 @@ fn ask(wanted: &Wanted) -> Message {
 }
 
 impl State {
-    /// The process behind `slot` has ended.
+    /// Forgets the process behind `slot`, which has ended.
     fn forget(&mut self, slot: u32) {
         if let Some(c) = self.peers.remove(&slot)
             && let Some(space) = c.space
@@ -348,7 +349,7 @@ impl State {
     }
 }
 
-/// Maps the arena that came with a welcome, after checking that it is the one it claims to be.
+/// Maps the arena that came with a welcome, once it is known to be the sender's.
 fn welcome(
     slot: u32,
     message: &Message,
@@ -378,11 +379,12 @@ fn ask_for_object(peer: &PeerProcess, wanted: &Wanted) -> bool {
     Process::current().is_some_and(|process| process.rendezvous.ask_for_object(peer, wanted))
 }
 
-/// Whether process `pid` lives and is neither stopped nor traced (proc_pid_stat(5)). False for one that is not visible from here.
+/// Returns true if process `pid` lives and is neither stopped nor traced (proc_pid_stat(5)); false if it is not visible
+/// from here.
 fn runs(pid: i32) -> bool {
     let _whole = Uncancelled::begin();
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything.
+    // The name before it may contain anything.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| !"TtZX".contains(state))
 }
@@ -409,7 +411,7 @@ mod tests {
         assert!(!runs(pid));
     }
 
-    /// A socket that accepts nothing, as of a process without a CPU.
+    /// A socket that accepts nothing acts like a process without CPU time.
     #[test]
     fn a_process_that_runs_is_slow_for_some_time_unless_it_refuses() {
         let (slot, name) = (7, format!("vervain-test/slow-{}", std::process::id()));

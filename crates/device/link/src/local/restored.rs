@@ -1,4 +1,4 @@
-//! What this process says to its peers when it is saved, and when it takes the place of one that was.
+//! Messages of this process to its peers when it is saved, and when it takes a saved one's place.
 
 use super::socket::{Message, Socket, kind};
 use super::suspense::DEFAULT_S;
@@ -13,16 +13,16 @@ use vervain_hca::process::peer::name_of;
 use vervain_hca::process::rendezvous::{Acquaintance, Credentials, Peer};
 use vervain_hca::{Error, Result, now_ns};
 
-/// How long a peer may take to hear of a save, or to say whether it takes this process for a saved one.
+/// Time that peers have to receive the announcement of a save, or to accept this process in a saved one's place.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a peer may take to give up the name of a saved process, without which there is nothing to restore.
+/// Time that a peer has to give up the name of a saved process, which cannot be restored without it.
 const NAMES_PATIENCE: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_micros(200);
-/// Each is a connection that the holder has to see to.
+/// Interval of the requests, each of which is a connection that the holder has to handle.
 const BETWEEN_CLAIMS: Duration = Duration::from_millis(2);
 
 impl Local {
-    /// The processes that are connected to this one, in either direction.
+    /// The processes connected to this one, in either direction.
     pub(super) fn known(&self) -> Vec<Acquaintance> {
         let mut known = BTreeMap::new();
         for (slots, incarnation, proof) in self.incoming.known().into_iter().chain(self.outgoing.known()) {
@@ -31,26 +31,28 @@ impl Local {
         known.into_values().collect()
     }
 
-    /// The number of the save of this process itself that is good still.
+    /// Number of the save of this process itself that is still good.
     fn own_save(&self) -> Option<u64> {
         let save = self.save.load(Ordering::SeqCst);
         (save != 0 && self.pasts.lock().iter().all(|(_, of)| of.save != save)).then_some(save)
     }
 
-    /// Tells all of them that this process was saved; what it will show them. What is saved again before it goes on, or of another context,
-    /// has the number that the first save had, and all of it is good or none.
+    /// Announces the save of this process to all of them. Returns the credentials for its restoration. A process saved
+    /// again before it goes on, or saved for another context, keeps the number of its first save: all of these are
+    /// good, or none.
     pub(super) fn tell_of_save(&self, suspense: u32) -> Result<Credentials> {
         let suspense = if suspense == 0 { DEFAULT_S } else { suspense };
         let before = self.own_save();
         let save = before.map_or_else(|| random_word().map(|word| word | 1), Ok)?;
         let message = Message::new(kind::SAVED, &[suspense], &[save]);
         let until = Instant::now() + PATIENCE;
-        // First, so that whoever comes from now on is told too, and waits like those that the image knows. See `past`.
+        // Set first, so that processes which connect from now on get the announcement too (`past`), and wait like those
+        // that the image knows.
         self.suspense_s.store(suspense, Ordering::Relaxed);
         self.save.store(save, Ordering::SeqCst);
         loop {
             let told = self.known();
-            // Whoever has heard of it hears of it once more, which is nothing new.
+            // A process that gets the announcement twice ignores the second.
             while !(self.incoming.try_tell_all(&message) && self.outgoing.try_tell_all(&message)) {
                 if Instant::now() > until {
                     if before.is_none() {
@@ -67,7 +69,8 @@ impl Local {
         Ok(Credentials { secret: self.identity.secret, save, suspense })
     }
 
-    /// What a process that comes only now has to know of this one: that it was saved, or which saved processes it is in the place of.
+    /// The past of this process, for peers that connect only now: its save, or the saved processes whose places it
+    /// takes.
     pub(super) fn past(&self) -> Vec<Message> {
         let mut past = Vec::new();
         let save = self.save.load(Ordering::SeqCst);
@@ -85,12 +88,12 @@ impl Local {
         past
     }
 
-    /// Whether this process keeps the name of `slot` for one that may be restored.
+    /// Returns true if this process keeps the name of `slot` for one that may be restored.
     pub(super) fn keeps_name(&self, slot: u32) -> bool {
         self.kept.lock().iter().any(|(kept, ..)| *kept == slot)
     }
 
-    /// Tells them that this process goes on.
+    /// Announces to all peers that this process goes on.
     pub(super) fn tell_of_the_end_of_a_save(&self) {
         let save = self.save.swap(0, Ordering::Relaxed);
         if save != 0 {
@@ -112,7 +115,7 @@ impl Local {
         known: &[Acquaintance],
     ) -> Result<()> {
         let message = claim(kind::RESTORED, slots, of);
-        // Over when this process goes on.
+        // Ends when this process goes on.
         self.save.store(of.save, Ordering::SeqCst);
         self.pasts.lock().push((slots.to_vec(), of.clone()));
         let shown = self.show_all(process, &message, of, known);
@@ -147,7 +150,7 @@ impl Local {
             };
             match answer {
                 Some((true, _)) => self.suspense.is_there(&peer.slots),
-                // Not the one that the saved process knew: that may be restored too.
+                // Not the process that the saved one knew: that one may be restored too.
                 Some((false, incarnation)) if incarnation != peer.incarnation => {}
                 Some((false, _)) => {
                     let why = format!(
@@ -175,7 +178,7 @@ impl Local {
         }
     }
 
-    /// Claims `slot`, one of the `slots` of a saved process, from a peer of it that keeps the name, if there is one.
+    /// Claims `slot`, one of the `slots` of a saved process, from a peer that keeps the name, if one does.
     pub(super) fn claim_from_peers(&self, slot: u32, slots: &[u32], of: &Credentials) -> Result<()> {
         let until = Instant::now() + NAMES_PATIENCE;
         while !self.listen(slot)? {
@@ -194,14 +197,15 @@ impl Local {
         Ok(())
     }
 
-    /// The processes of `slots`, which have ended, may be restored: nobody else is to have their numbers until then.
+    /// Keeps the names of `slots`, whose processes have ended and may be restored, so that nobody else gets their
+    /// numbers.
     pub(super) fn keep_names(&self, slots: &[u32]) {
         let mut kept = self.kept.lock();
         for slot in
             slots.iter().filter(|slot| !kept.iter().any(|(known, ..)| known == *slot)).copied().collect::<Vec<_>>()
         {
             let until = now_ns().saturating_add(self.suspense.left(slot));
-            // Another peer may have been faster, or somebody else.
+            // Another peer, or a stranger, may have been faster.
             if let Ok(listener) = Socket::listen(&self.identity.name(slot))
                 && self.watch(&listener, Token::Listener(slot)).is_ok()
             {
@@ -210,7 +214,7 @@ impl Local {
         }
     }
 
-    /// A process wants the names that it had before it was restored; whether it may have them.
+    /// Gives up the names that a restored process had before. Returns true if it may have them.
     pub(super) fn yield_names(&self, message: &Message) -> bool {
         let (slots, save) = (slots_in(message), save_in(message));
         let knows = self.suspense.knows(&slots, &message.wide, save);
@@ -220,7 +224,7 @@ impl Local {
         knows
     }
 
-    /// Lets the names go of processes that are waited for no longer.
+    /// Frees the names of processes that are not waited for any more.
     pub(super) fn let_names_go(&self) {
         let mut kept = self.kept.lock();
         if !kept.is_empty() {
@@ -229,7 +233,8 @@ impl Local {
     }
 }
 
-/// Asks who has the name of a slot to give up those of all `slots`; whether it does, or is gone. Waits for its answer `until` then.
+/// Asks the holder of a slot's name to give up those of all `slots`, and waits for the answer until `until`. Returns
+/// true if it does, or is gone.
 fn ask_for_names(holder: &Socket, slots: &[u32], of: &Credentials, until: Instant) -> bool {
     if holder.send(&claim(kind::YIELD, slots, of), &[]).is_err() {
         return true;
@@ -244,7 +249,7 @@ fn ask_for_names(holder: &Socket, slots: &[u32], of: &Credentials, until: Instan
     }
 }
 
-/// What a process says that takes the place of a saved one.
+/// The message by which a process takes a saved one's place.
 fn claim(kind: u32, slots: &[u32], of: &Credentials) -> Message {
     let mut args = [0; 7];
     args[1..5].iter_mut().zip(slots).for_each(|(to, slot)| *to = *slot);

@@ -1,5 +1,6 @@
-//! Rendezvous sockets: sequenced-packet unix sockets with names in the abstract namespace, which belongs to the network
-//! namespace and forgets a name when its process ends. Messages are small and fixed, with file descriptors beside them.
+//! Rendezvous sockets: sequenced-packet unix sockets with names in the abstract namespace, which is part of the network
+//! namespace and frees a name when its process ends. Messages are small and of fixed size, with file descriptors beside
+//! them.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -11,20 +12,20 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use vervain_hca::process::{forget_private_fd, keep_from_children};
 
-/// A message: its kind and what the kind needs.
+/// A message: its kind and the kind's arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// See [`kind`].
     pub kind: u32,
-    /// Numbers, as the kind says.
+    /// Numbers, whose meaning depends on the kind.
     pub args: [u32; 7],
-    /// Wide numbers, as the kind says.
+    /// Wide numbers, whose meaning depends on the kind.
     pub wide: [u64; 4],
 }
 
-/// What messages are about.
+/// Kinds of messages.
 pub mod kind {
-    /// First word of an initiator: version, slots; identity.
+    /// First message of an initiator: version, slots; identity.
     pub const HELLO: u32 = 1;
     /// The answer: the same of the owner, with its arena and the descriptor that wakes it.
     pub const WELCOME: u32 = 2;
@@ -44,7 +45,7 @@ pub mod kind {
     pub const MEMBERS: u32 = 9;
     /// Done with the JOIN or MEMBERS of this sequence number.
     pub const ACK: u32 = 10;
-    /// The owner speaks another version: its version.
+    /// The owner has another version: its version.
     pub const REFUSED: u32 = 11;
     /// Asks for a shared object: number, generation, window.
     pub const OBJECT: u32 = 12;
@@ -58,17 +59,18 @@ pub mod kind {
     pub const CHANNEL_REPLY: u32 = 21;
     /// A completion channel is gone: its number.
     pub const CHANNEL_GONE: u32 = 22;
-    /// What was stopped in the owner goes on. Like all messages it has who waits look again, which is all that it is for.
+    /// Stopped work of the owner goes on. The message only makes waiting peers look again, as every message does.
     pub const GO: u32 = 32;
-    /// The sender was saved while it stood still: for how many seconds it is waited for when it ends; the number of the save.
+    /// The sender was saved while it stood still: seconds for which it is waited for after its end; number of the save.
     pub const SAVED: u32 = 33;
-    /// What was saved is void, for the sender goes on: the number of the save.
+    /// The save is void, as the sender goes on: number of the save.
     pub const SAVE_IS_OVER: u32 = 34;
     /// The sender takes the place of a saved process: its slots, then the number of the save in two words; its secret.
     pub const RESTORED: u32 = 35;
-    /// The answer: 1 if it does.
+    /// The answer: 1 if the receiver accepts it.
     pub const RESTORED_REPLY: u32 = 36;
-    /// The sender is going to take the place of a saved process, as in RESTORED, and wants the names of its slots, which the owner keeps.
+    /// The sender is about to take the place of a saved process, with arguments like RESTORED, and asks for the names
+    /// of its slots, which the owner keeps.
     pub const YIELD: u32 = 37;
     /// The answer: 1 if it does not keep them any more.
     pub const YIELD_REPLY: u32 = 38;
@@ -106,7 +108,7 @@ impl Message {
     }
 }
 
-/// Connections that are accepted before others get their turn.
+/// Most connections accepted before others get their turn.
 const VISIT: usize = 64;
 
 /// A socket that a forked child closes at once: peers take its end for the process's.
@@ -123,7 +125,7 @@ impl Socket {
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map(Socket::keep)
     }
 
-    /// Listens under `name`; EADDRINUSE when another process does.
+    /// Listens under `name`. EADDRINUSE: another process does.
     pub fn listen(name: &str) -> Result<Socket, Errno> {
         let socket = Socket::open()?;
         rustix::net::bind(&socket.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -138,16 +140,16 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The next connection that waits.
+    /// The next waiting connection.
     pub fn accept(&self) -> Result<Socket, Errno> {
         rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map(Socket::keep)
     }
 
-    /// Passes connections that wait to `each`: no more than [`VISIT`], for another user may go on connecting, faster than it is
-    /// told that it has no business here. Who waits for connections is told again of those that are left.
+    /// Passes waiting connections to `each`, at most [`VISIT`]: another user may keep connecting faster than its
+    /// connections are turned away. The listener stays readable for the rest.
     ///
     /// # Errors
-    /// As accept(2), but for EAGAIN.
+    /// Those of accept(2), except EAGAIN.
     pub fn accept_some(&self, mut each: impl FnMut(Socket)) -> Result<(), Errno> {
         for _ in 0..VISIT {
             match self.accept() {
@@ -159,12 +161,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Process and user at the other end; the process is 0 when our pid namespace does not show it.
+    /// Process and user at the other end; the process is 0 if our pid namespace does not show it.
     pub fn peer(&self) -> Option<(i32, u32)> {
         vervain_names::peer(&self.0)
     }
 
-    /// Whether the other end is gone and has left no message.
+    /// Returns true if the other end is gone and no message of it is left.
     pub fn is_ended(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         rustix::net::recv(&self.0, &mut [0], flags).is_ok_and(|(_, length)| length == 0)
@@ -182,10 +184,10 @@ impl Socket {
         rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags).map(|_| ())
     }
 
-    /// The next message; EAGAIN when there is none, `Ok(None)` when the other end is gone and all it has said was received.
+    /// The next message. EAGAIN: there is none; `Ok(None)`: the other end is gone and all its messages were received.
     pub fn receive(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, Errno> {
         match self.receive_one() {
-            // Told once, before what stands in the queue, if the other end has gone without receiving all.
+            // Reported once, before the queued messages, if the other end has gone without receiving all.
             Err(Errno::CONNRESET) => self.receive_one(),
             received => received,
         }

@@ -1,22 +1,25 @@
-//! Processes that were saved while they stood still ([`Process::mark_saved`](vervain_hca::Process)): when one of them ends, whoever
-//! wants something of it waits, until a process comes that shows the secret of the image, or the time for that is over.
+//! Processes that were saved while they stood still ([`Process::mark_saved`](vervain_hca::Process)). When one of them
+//! ends, its peers' operations on it wait until a process comes that shows the secret of the image, or the time for
+//! that is over.
 //!
-//! A process has a secret, and its peers know it by a digest of that from their first word on. Each save has a number of its own, and is
-//! good until a process goes on: the one that was saved, or one that has shown the secret. One that ends before that has done nothing.
+//! A process has a secret, and its greeting gives peers a digest of it. Each save has a number of its own, and is good
+//! until a process goes on: the saved one, or one that has shown the secret. A restored process that ends before it
+//! goes on leaves the save good.
 
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use vervain_hca::host::lock::OwnerLock;
 
-/// How long a process is waited for of which is not known for how long it wanted to be.
+/// Seconds for which a process is waited for if it has not announced how long.
 pub(super) const DEFAULT_S: u32 = 600;
-/// What a look may take off the time that is left: who did not look for longer stood still itself.
+/// Most nanoseconds that one look takes off the time left: a process that did not look for longer stood still itself.
 const LONGEST_LOOK_NS: u64 = 1_000_000_000;
 
-/// A process that was restored tells those that knew the saved one. Others look for it, this often.
+/// Interval in nanoseconds at which a process without a connection looks for the restored one. That one announces
+/// itself only to the processes that knew the saved one.
 const BETWEEN_QUESTIONS_NS: u64 = 20_000_000;
 
-/// What a secret is known by: half of its SHA-256.
+/// The digest by which peers know a secret: half of its SHA-256.
 pub(super) fn proof_of(secret: &[u64; 4]) -> [u64; 2] {
     let mut sha = Sha256::new();
     secret.iter().for_each(|word| sha.update(word.to_le_bytes()));
@@ -29,17 +32,17 @@ pub(super) fn proof_of(secret: &[u64; 4]) -> [u64; 2] {
 #[derive(Clone, Copy, Debug)]
 struct Saved {
     incarnation: [u64; 2],
-    /// None until it has said so.
+    /// None until it has announced its save.
     proof: Option<[u64; 2]>,
     save: Option<u64>,
-    /// It has gone on, or one that was restored has.
+    /// True once it, or a restored process in its place, has gone on.
     over: bool,
-    /// One that was restored is there, and has not gone on.
+    /// True while a restored process is in its place and has not gone on.
     taken: bool,
-    /// Nanoseconds that it is waited for from now on, and when that was looked at last.
+    /// Nanoseconds for which it is still waited for, and the time of the last look.
     left: u64,
     looked: Option<u64>,
-    /// When it was last looked for under its name.
+    /// Time at which it was last looked for under its name.
     asked: Option<u64>,
 }
 
@@ -49,7 +52,7 @@ impl Saved {
         Saved { incarnation, proof: None, save: None, over: false, taken: false, left, looked: None, asked: None }
     }
 
-    /// Whether it is waited for still; `now` is CLOCK_MONOTONIC in nanoseconds.
+    /// Returns true if it is still waited for; `now` is CLOCK_MONOTONIC in nanoseconds.
     fn look(&mut self, now: u64) -> bool {
         let since = self.looked.replace(now).map_or(0, |looked| now.saturating_sub(looked));
         self.left = self.left.saturating_sub(since.min(LONGEST_LOOK_NS));
@@ -57,12 +60,12 @@ impl Saved {
     }
 }
 
-/// All that this process knows of.
+/// The saved processes that this one knows, by slot.
 #[derive(Default)]
 pub(super) struct Suspense(OwnerLock<HashMap<u32, Saved>>);
 
 impl Suspense {
-    /// A process says that it was saved, as number `save`. It may say so twice, and after it has said that that is over.
+    /// Notes a process's announcement of save `save`. It may come twice, even after the end of that save was announced.
     pub(super) fn saved(&self, slots: &[u32], incarnation: [u64; 2], proof: [u64; 2], save: u64, seconds: u32) {
         let mut all = self.0.lock();
         for slot in slots {
@@ -75,13 +78,13 @@ impl Suspense {
         }
     }
 
-    /// For how many nanoseconds whoever had `slot` is waited for from now on.
+    /// Nanoseconds for which the last process with `slot` is still waited for.
     pub(super) fn left(&self, slot: u32) -> u64 {
         self.0.lock().get(&slot).map_or(0, |known| known.left)
     }
 
-    /// A process was known to one that is restored here, and may be restored too. What one of its slots has said itself stands: it was
-    /// heard after the image was made, or the slot would have another owner.
+    /// Notes a process that a restored one here knew, and that may be restored too. An announcement of a save by one of
+    /// its slots stands: it came after the image was made, or the slot would have another owner.
     pub(super) fn may_come(&self, slots: &[u32], incarnation: [u64; 2], proof: [u64; 2], seconds: u32) {
         let mut all = self.0.lock();
         for slot in slots {
@@ -92,7 +95,7 @@ impl Suspense {
         }
     }
 
-    /// Such a process is there, and is waited for no longer, unless it was saved itself or is in the place of one that was.
+    /// Ends the wait for such a process, which is there, unless it was saved itself or takes a saved one's place.
     pub(super) fn is_there(&self, slots: &[u32]) {
         let mut all = self.0.lock();
         for slot in slots {
@@ -102,7 +105,7 @@ impl Suspense {
         }
     }
 
-    /// What was saved as number `save` is void.
+    /// Ends the save `save`, which is void.
     pub(super) fn is_over(&self, slots: &[u32], save: u64) {
         let mut all = self.0.lock();
         for slot in slots {
@@ -112,20 +115,20 @@ impl Suspense {
         }
     }
 
-    /// Whether the process `incarnation` of `slot`, whose arena says that it was saved, is waited for. It may be seen there before
-    /// its word comes.
+    /// Returns true if the process `incarnation` of `slot`, whose arena shows that it was saved, is waited for. Its
+    /// arena may show that before its announcement comes.
     pub(super) fn waits_for(&self, slot: u32, incarnation: [u64; 2], now: u64) -> bool {
         let mut all = self.0.lock();
         let known = all.entry(slot).or_insert_with(|| Saved::new(incarnation, DEFAULT_S));
         known.incarnation == incarnation && known.look(now)
     }
 
-    /// Whether whoever had `slot` is waited for, and nobody is there in its place.
+    /// Returns true if the last process with `slot` is waited for and no restored one is in its place.
     pub(super) fn waits_for_any(&self, slot: u32, now: u64) -> bool {
         self.0.lock().get_mut(&slot).is_some_and(|known| !known.taken && known.look(now))
     }
 
-    /// Whether it is time to see whether who had `slot` is there again under its name.
+    /// Returns true if it is time to look for the last process with `slot` under its name again.
     pub(super) fn may_ask(&self, slot: u32, now: u64) -> bool {
         let mut all = self.0.lock();
         let Some(known) = all.get_mut(&slot) else { return false };
@@ -136,13 +139,13 @@ impl Suspense {
         is_time
     }
 
-    /// Whether any of `slots` is that of a process that was saved.
+    /// Returns true if any of `slots` is a saved process's.
     pub(super) fn was_saved(&self, slots: &[u32]) -> bool {
         let all = self.0.lock();
         slots.iter().any(|slot| all.get(slot).is_some_and(|known| !known.over))
     }
 
-    /// Whether a process that shows this secret, and which save it was, is the one that is waited for.
+    /// Returns true if this secret and number of a save are those of the process that is waited for.
     pub(super) fn knows(&self, slots: &[u32], secret: &[u64; 4], save: u64) -> bool {
         let all = self.0.lock();
         let proof = proof_of(secret);
@@ -153,7 +156,7 @@ impl Suspense {
         known.peek().is_some() && known.all(is_it)
     }
 
-    /// The process `incarnation` is there in the place of the saved one, if [`Suspense::knows`]; whether it does.
+    /// Puts the process `incarnation` in the place of the saved one, if [`Suspense::knows`] it. Returns true if so.
     pub(super) fn takes_the_place(&self, slots: &[u32], incarnation: [u64; 2], secret: &[u64; 4], save: u64) -> bool {
         let good = self.knows(slots, secret, save);
         let mut all = self.0.lock();
@@ -165,7 +168,7 @@ impl Suspense {
         good
     }
 
-    /// The process `incarnation` has ended: if it was restored and has not gone on, another one may come.
+    /// Notes the end of the process `incarnation`: if it was restored and has not gone on, another one may come.
     pub(super) fn has_ended(&self, slots: &[u32], incarnation: [u64; 2]) {
         let mut all = self.0.lock();
         for slot in slots {
@@ -218,7 +221,7 @@ mod tests {
         suspense.is_over(&[5, 6], 98);
         assert!(suspense.was_saved(&[5]), "that was an earlier save");
         suspense.is_over(&[5, 6], 99);
-        // It comes by another connection once more.
+        // The announcement comes once more, by another connection.
         suspense.saved(&[5, 6], WHO, proof_of(&SECRET), 99, 600);
         assert!(!suspense.was_saved(&[5]) && !suspense.takes_the_place(&[5, 6], NEXT, &SECRET, 99));
         suspense.saved(&[5, 6], WHO, proof_of(&SECRET), 100, 600);
@@ -243,7 +246,7 @@ mod tests {
         suspense.may_come(&[5, 6], WHO, proof_of(&SECRET), 600);
         suspense.is_there(&[5, 6]);
         assert!(suspense.waits_for_any(5, 0) && suspense.takes_the_place(&[5, 6], NEXT, &SECRET, 99));
-        // One that was not saved, and one that has gone on, is there as any other.
+        // A process that was not saved, and one that has gone on, is there like any other.
         for is_over in [false, true] {
             let suspense = if is_over { saved() } else { Suspense::default() };
             suspense.is_over(&[5, 6], 99);

@@ -10,9 +10,9 @@ pub(super) struct Address {
     pub interface: u32,
 }
 
-/// The IP address that a RoCE v2 GID is (IBA annex A17.4.3).
+/// The IP address that a RoCE v2 GID stands for (IBA annex A17.4.3).
 ///
-/// Of an IPv4 multicast group there is a second form, `ff0e::ffff:a.b.c.d`, by which the kernel's rdma_cm names it.
+/// An IPv4 multicast group has a second form, `ff0e::ffff:a.b.c.d`, by which the kernel's rdma_cm names it.
 pub(super) fn ip_of(gid: &Gid) -> IpAddr {
     const IPV4_GROUP: [u8; 12] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     let v6 = Ipv6Addr::from(*gid);

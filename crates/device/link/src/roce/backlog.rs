@@ -1,29 +1,29 @@
-//! How many packets of one peer process are deferred ([`super::rx`]), and since when.
+//! Number of deferred packets of one peer process ([`super::rx`]), and the age of the first.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vervain_transport::Nanos;
 
 /// Packets of one peer that wait at most; more are lost.
 const MAX_DEFERRED: u32 = 1024;
-/// How long packets for other QPs wait behind them.
+/// Nanoseconds that packets for other QPs wait behind them.
 const ORDER_NS: u64 = 10_000_000;
 
-/// How many packets of one peer process are deferred. Of whoever receives alone, who has the packets.
+/// The deferred packets of one peer process. Only the thread that receives, which has the packets, changes this.
 #[derive(Default)]
 pub(super) struct Backlog {
     packets: AtomicU32,
-    /// When the first of them came.
+    /// Arrival of the first of them.
     since: AtomicU64,
 }
 
 impl Backlog {
-    /// Whether there is any.
+    /// Returns true if there are any.
     #[inline]
     pub(super) fn has_packets(&self) -> bool {
         self.packets.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether the first of them came a moment ago: packets for other QPs wait behind them.
+    /// Returns true if the first of them is so young that packets for other QPs wait behind them.
     #[inline]
     pub(super) fn holds_others(&self, now: Nanos) -> bool {
         now.saturating_sub(self.since.load(Ordering::Relaxed)) < ORDER_NS

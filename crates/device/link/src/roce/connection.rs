@@ -32,7 +32,7 @@ pub(super) struct Connection {
     pub qpn: u32,
     pub peer_qpn: u32,
     pub service: Service,
-    /// What all its packets say of its path.
+    /// Path migration bit of all its packets.
     pub migrated: bool,
     pub port: Arc<LocalPort>,
     pub to: Destination,
@@ -40,26 +40,26 @@ pub(super) struct Connection {
     pub path: Arc<Path>,
     /// Over UC.
     pub pace: Option<Arc<Pace>>,
-    /// What the progress thread is told of what it sends.
+    /// State that it shares with the progress thread.
     pub poll_state: Arc<PollState>,
     /// Its requester; taken under the lock of the QP's send queue only.
     pub outbound: OwnerLock<Outbound>,
     replying: OwnerLock<Replying>,
     /// Acknowledgements that its responder may have to send.
     pub owed: Owed,
-    /// When its requester is called.
+    /// Timer of its requester.
     pub timer: Timer,
-    /// The source port of what it answers, if that is more than acknowledgements, which go by any. Once it has answered
-    /// a READ by that for streams it stays there: what follows must not overtake that answer, or the requester takes it
-    /// for lost, and nobody says when it has come.
+    /// Source port of its answers; acknowledgements alone may leave by any. Once it has answered a READ by the port for
+    /// streams it stays there: later packets must not overtake that answer, or the requester takes it for lost, and
+    /// nothing shows when it has arrived.
     answers_by: AtomicU32,
-    /// Its packets that are deferred. Of whoever receives alone.
+    /// Number of its deferred packets. Only the thread that receives changes it.
     pub deferred: AtomicU32,
     /// The QP is reset or gone.
     pub closed: Arc<AtomicBool>,
 }
 
-/// What the responder of a connection may owe the peer.
+/// Packets that the responder of a connection may owe the peer.
 #[derive(Default)]
 pub(super) struct Owed {
     /// The responder may have something to send. Set before the program can know of what it answers; changed under the
@@ -67,7 +67,7 @@ pub(super) struct Owed {
     any: AtomicBool,
     /// The connection is among those whose responder has something to send (`rx::acks`).
     pub in_acks_due: AtomicBool,
-    /// It is among those of its path that owe the peer an acknowledgement.
+    /// True if it is among those of its path that owe the peer an acknowledgement.
     in_path_acks_due: AtomicBool,
     /// Its last acknowledgement has travelled along with other packets.
     pub piggybacked: AtomicBool,
@@ -76,9 +76,9 @@ pub(super) struct Owed {
 /// The responder and its ways into the QP.
 struct Replying {
     responder: Responder,
-    /// What it was made from.
+    /// The configuration it was made from.
     config: ResponderConfig,
-    /// What of its counters has been told.
+    /// Its counters when they were last added.
     told: ResponderCounters,
     lanes: responder::Lanes,
 }
@@ -87,10 +87,10 @@ struct Replying {
 /// something under way, and goes on with the answer to that.
 pub(super) struct Path {
     pub window: OwnerLock<Window>,
-    /// The process is one of Vervain's, which takes in what belongs together in its order.
+    /// True if the process is one of Vervain's, which handles packets of several QPs in order.
     pub is_vervain: AtomicBool,
-    /// Where several QPs share the path: those that owe the peer an acknowledgement. A program that has got a message
-    /// by one may answer it by another, as over XRC it always does.
+    /// Connections of a shared path that owe the peer an acknowledgement. A program that has got a message by one QP
+    /// may answer it by another; over XRC it always does.
     acks_due: OwnerLock<Vec<Weak<Connection>>>,
     any_owes: AtomicBool,
     /// Packets of the peer that are deferred.
@@ -249,14 +249,14 @@ impl Connection {
         }
     }
 
-    /// Whether its acknowledgements may go by this source port.
+    /// Returns true if its acknowledgements may leave by this source port.
     #[inline]
     pub(super) fn joins(&self, spread: u32) -> bool {
         let by = self.answers_by.load(Ordering::Relaxed);
         by == ANY || by == spread
     }
 
-    /// Where its responder's packets go.
+    /// Destination of its responder's packets.
     fn back(&self) -> Destination {
         let by = self.answers_by.load(Ordering::Relaxed);
         Destination { spread: if by == ANY { self.lanes.small } else { by }, ..self.to }
@@ -303,7 +303,7 @@ impl Connection {
         Some(result)
     }
 
-    /// What another responder needs to go on, of a QP that is stopped.
+    /// Record from which another responder can go on, for a QP that is stopped.
     pub(super) fn save_responder(&self, qp: &Qp) -> Option<SavedResponder> {
         let mut saved = self.reply(qp, |responder, host| responder.save(host))?;
         saved::name_by_places(qp, &mut saved).then_some(saved)
@@ -319,7 +319,7 @@ impl Connection {
         Ok(())
     }
 
-    /// How many READs and atomics the peer may have outstanding from now on.
+    /// Sets how many READs and atomics the peer may have outstanding from now on.
     pub(super) fn set_max_dest_rd_atomic(&self, most: u8) {
         self.replying.lock().responder.set_max_dest_rd_atomic(most);
     }
@@ -329,12 +329,12 @@ impl Connection {
         self.replying.lock().responder.expected_psn()
     }
 
-    /// What its responder has counted.
+    /// Counters of its responder.
     pub(super) fn counters(&self) -> ResponderCounters {
         *self.replying.lock().responder.counters()
     }
 
-    /// Whether a packet of service `service` is for such a QP.
+    /// Returns true if packets of `service` are for such a QP.
     pub(super) fn speaks(&self, service: opcode::Service) -> bool {
         let own = match self.service {
             Service::Rc => opcode::Service::Rc,
@@ -344,13 +344,13 @@ impl Connection {
         own == service
     }
 
-    /// Whether the QP is reset or gone.
+    /// Returns true if the QP is reset or gone.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// The QP is reset or gone. What it has taken is acknowledged, or its peer would wait in vain; and what of its
-    /// posts waits for other packets leaves.
+    /// Closes the connection of a QP that is reset or gone. It acknowledges the packets that it has accepted, or its
+    /// peer would wait for ever, and sends its packets that wait for others.
     pub(super) fn close(&self, qp: &Qp) {
         self.acknowledge(qp);
         self.port.flush();
@@ -359,7 +359,7 @@ impl Connection {
         replying.lanes.release();
     }
 
-    /// Whether an acknowledgement is due.
+    /// Returns true if an acknowledgement is due.
     pub(super) fn owes_acknowledgement(&self) -> bool {
         self.owed.any.load(Ordering::Relaxed) && self.replying.lock().responder.has_ack_due()
     }

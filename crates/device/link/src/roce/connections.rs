@@ -12,7 +12,7 @@ use vervain_hca::host::lock::OwnerLock;
 #[derive(Default)]
 pub(super) struct Connections {
     by_qpn: OwnerLock<HashMap<u32, Arc<Connection>>>,
-    /// How many they are.
+    /// Number of connections.
     count: AtomicUsize,
     /// By address and process slot, as long as a QP uses them.
     paths: OwnerLock<HashMap<(IpAddr, u32), Weak<Path>>>,
@@ -34,13 +34,13 @@ impl Connections {
         connection
     }
 
-    /// Whether there is any.
+    /// Returns true if there is any.
     #[inline]
     pub(super) fn has_any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    /// That of QP `qpn`.
+    /// The connection of QP `qpn`.
     pub(super) fn get(&self, qpn: u32) -> Option<Arc<Connection>> {
         self.by_qpn.lock().get(&qpn).cloned()
     }

@@ -69,7 +69,7 @@ impl Datagrams {
         self.listener(qpn)?.qp.upgrade()
     }
 
-    /// Whether UD QP `qpn`, which receives now, does no longer.
+    /// The flag of UD QP `qpn` that is set once it receives no longer; None: it does not receive now.
     pub(super) fn ended(&self, qpn: u32) -> Option<Arc<AtomicBool>> {
         self.listener(qpn).map(|listener| Arc::clone(&listener.closed))
     }
@@ -86,7 +86,7 @@ impl Datagrams {
         self.groups.lock().get(&group).cloned().unwrap_or_default()
     }
 
-    /// Enters `qpn` into a group; whether it is the first of this process.
+    /// Enters `qpn` into a group. Returns true if it is the first of this process.
     pub(super) fn join(&self, group: IpAddr, qpn: u32) -> bool {
         let mut groups = self.groups.lock();
         let members = groups.entry(group).or_default();
@@ -96,7 +96,7 @@ impl Datagrams {
         members.len() == 1
     }
 
-    /// Takes `qpn` out of a group; whether it was the last of this process.
+    /// Takes `qpn` out of a group. Returns true if it was the last of this process.
     pub(super) fn leave(&self, group: IpAddr, qpn: u32) -> bool {
         let mut groups = self.groups.lock();
         let Some(members) = groups.get_mut(&group) else { return false };
@@ -170,8 +170,8 @@ impl Datagrams {
         let (from, to) = (gid_of(arrived.from.ip()), gid_of(arrived.to));
         let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
         if is_for_group && self.spares_own_members && is_of_this_host(&from) {
-            // Members on this host have had it by memory. It has come back by another interface, or the network sends
-            // what it gets to everybody.
+            // Members on this host got it by memory. It has come back by another interface, or the network floods
+            // multicast packets.
             return true;
         }
         for qpn in self.addressees(arrived.to, headers.bth.dest_qpn) {
@@ -204,7 +204,7 @@ impl Datagrams {
             if listener.closed.load(Ordering::Relaxed) {
                 continue;
             }
-            // What is dropped for want of a receive or for its Q_Key is dropped in silence (IBA 9.8.3.2).
+            // A datagram without a receive, or with another Q_Key, is silently dropped (IBA 9.8.3.2).
             let delivered = lanes.get(&qp, 0).and_then(|lane| {
                 let (payload, solicited) = (Pieces::of(packet.payload), headers.bth.solicited);
                 datagram::deliver(lane, &header, &payload, &receipt, deth.qkey, solicited)

@@ -1,28 +1,28 @@
-//! Whether the progress thread lets packets wake it while the program polls. A program that polls takes them itself, and a
-//! thread that is woken for each would only be in its way. But one that polls until its own message has completed, and then
-//! looks for the answer in its memory, is in between: it has polled a moment ago, and polls no more.
+//! Probes that decide if packets wake the progress thread while the program polls. A program that polls receives them
+//! itself, and a thread woken for each would only be in its way. But a program that polls until its own message has
+//! completed, and then looks for the answer in its memory, is in between: it has polled recently, and polls no more.
 //!
-//! So the thread is woken, and if packets wait then, it comes again a moment later: a program that polls has taken them by
-//! then. As long as that only shows that the program polls, it is tried less and less often.
+//! So packets wake the thread, and if some wait then, it comes again a moment later: a program that polls has received
+//! them by then. As long as probes only show that the program polls, they become rarer and rarer.
 
-/// After so long a program that polls has taken what has come.
+/// Nanoseconds after which a program that polls has received the packets that had come.
 pub(super) const MOMENT_NS: u64 = 20_000;
 
 /// Finds out whether a program that has polled still does.
 #[derive(Default)]
 pub(super) struct IdleProbe {
     stage: Stage,
-    /// When the thread came by last.
+    /// Time of the thread's last visit.
     visited: u64,
-    /// Wakes in a row for packets that the program took itself, and sleeps without a probe until the next one.
+    /// Consecutive wakes for packets that the program received itself, and sleeps without a probe until the next one.
     failures: u32,
     skips: u32,
 }
 
-/// How the thread slept last.
+/// The thread's last sleep.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// Until a time, or there was no probe.
+    /// Until a time, without a probe.
     #[default]
     Timed,
     /// Until packets came, too.
@@ -31,31 +31,32 @@ enum Stage {
     Rechecking,
 }
 
-/// How the thread sleeps next while the program polls.
+/// The thread's next sleep while the program polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
     /// Until its time has come.
     Timed,
     /// Until its time has come or there are packets.
     ForPackets,
-    /// For [`MOMENT_NS`], to see whether the program takes the packets that there are.
+    /// For [`MOMENT_NS`], to see if the program receives the packets that there are.
     Recheck,
 }
 
 impl IdleProbe {
-    /// So many failures are no reason to back off: what comes while the program waits for its own message is such a one.
+    /// Failures that are no reason to back off: packets that come while the program waits for its own message cause
+    /// some.
     const FREE_FAILURES: u32 = 2;
-    /// Sleeps without a probe are, with the next one, four to the power of at most this.
+    /// Largest exponent of the back-off: at least one sleep in 4 to the power of this has a probe.
     const MAX_BACKOFF: u32 = 4;
 
-    /// The thread has come by; whether the last time is too short ago to say that the program does not poll: it may not have
-    /// had the CPU since.
+    /// Notes a visit. Returns true if the last one is too short ago to show that the program does not poll: it may not
+    /// have had the CPU since.
     pub(super) fn is_too_soon(&mut self, now: u64) -> bool {
         let gone = now.saturating_sub(std::mem::replace(&mut self.visited, now));
         self.stage != Stage::Timed && gone < MOMENT_NS
     }
 
-    /// The thread has come by, and the program has polled since the last time; `early` if it was woken before its time.
+    /// Notes that the program has polled since the last visit; `early` if the thread was woken before its time.
     pub(super) fn program_polled(&mut self, early: bool, has_packets: impl FnOnce() -> bool) -> ProbeStep {
         let stage = std::mem::take(&mut self.stage);
         if stage == Stage::Rechecking {
@@ -76,7 +77,7 @@ impl IdleProbe {
         ProbeStep::ForPackets
     }
 
-    /// The thread has come by, and the program had not polled; `found` if there were packets.
+    /// Notes that the program had not polled; `found` if there were packets.
     pub(super) fn program_was_idle(&mut self, found: bool) {
         self.stage = Stage::Timed;
         if found {
@@ -98,7 +99,7 @@ mod tests {
     fn packets_that_stay_are_left_to_the_program_for_a_moment_and_then_taken() {
         let mut probe = IdleProbe::default();
         for _ in 0..100 {
-            // An acknowledgement, which the program takes while it waits for it; and the answer, which it does not.
+            // An acknowledgement, which the program receives while it waits for it; and the answer, which it does not.
             probe.program_polled(true, || false);
             assert_eq!(probe.program_polled(true, || true), ProbeStep::Recheck);
             probe.program_was_idle(true);

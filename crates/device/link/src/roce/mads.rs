@@ -69,7 +69,7 @@ impl Mads {
                 opcode: opcode::UD | opcode::SEND_ONLY,
                 pkey: super::packet_sink::PKEY,
                 dest_qpn: QPN,
-                // As the kernel does; nobody acknowledges datagrams.
+                // Set like the kernel's; datagrams are not acknowledged.
                 ack_request: true,
                 psn: self.psn.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff,
                 ..Bth::default()
@@ -114,7 +114,7 @@ impl Mads {
             to: gid_of(datagram.to),
             flow_label: datagram.label,
             traffic_class: datagram.tos,
-            // Where the socket does not tell, the likely.
+            // The likely value, if the socket does not provide one.
             hop_limit: if datagram.hop_limit == 0 { HOP_LIMIT } else { datagram.hop_limit },
             mad,
         };

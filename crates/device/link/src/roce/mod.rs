@@ -1,9 +1,9 @@
 //! The RoCE link: QPs whose peer is on another host, as RoCE v2 packets over ordinary UDP sockets (DESIGN decision 12).
 //!
 //! `net` has the sockets, `vervain-transport` the protocol, and [`crate::endpoint`] joins it to the device model. Here
-//! a QP's two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` leads packets to them,
-//! `poll` says which thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from being lost
-//! when a receiver falls behind.
+//! a QP's two ends meet sockets: `outbound` sends for the requester, `connection` answers, `rx` delivers packets to
+//! them, `poll` decides which thread does so, and when. `pacing` and `rx::no_receive` keep UC and UD messages from
+//! being lost when a receiver falls behind.
 
 pub(crate) mod address;
 mod backlog;
@@ -74,9 +74,9 @@ pub struct Roce {
 type KeptPacket = (Arc<LocalPort>, Arrival, Vec<u8>);
 
 impl Roce {
-    /// The carrier of a process that has no QP yet; sockets are opened when the first one needs them.
+    /// The carrier of a process that has no QP yet; sockets are opened at the first need.
     ///
-    /// `alone` says that there is no other way to processes of this host.
+    /// `alone`: true if there is no other link to processes of this host.
     pub(crate) fn new(devices: &[Arc<Device>], alone: bool, gsi: Arc<Gsi>) -> Result<Arc<Roce>> {
         let ports = Ports::new(alone)?;
         let addressees = Addressees {
@@ -108,20 +108,20 @@ impl Roce {
         self.local_port(ip).map(|port| port.sharing.counters().unowned.get())
     }
 
-    /// What the two halves of a connected QP have counted. The requester's are none before its QP was ready to send.
+    /// Counters of the two halves of a connected QP; the requester's are None before its QP was ready to send.
     pub fn counters(&self, qpn: u32) -> Option<(ResponderCounters, Option<RequesterCounters>)> {
         let connection = self.addressees.connections.get(qpn)?;
         Some((connection.counters(), connection.requester_counters()))
     }
 
-    /// What this process may have under way of UC and UD messages to the process with QP `qpn` at `ip`, and what it
-    /// has, in bytes as a socket counts them; the first is none if the process does not answer probes.
+    /// Bytes, as a socket counts them, of UC and UD messages that this process may have and has under way to the
+    /// process with QP `qpn` at `ip`; the first is None if that process does not answer probes.
     pub fn credit(&self, ip: IpAddr, qpn: u32) -> Option<(Option<u64>, u64)> {
         self.addressees.paces.find((ip, slot_of(qpn))).map(|pace| pace.account())
     }
 
-    /// Takes packets as if the socket of local address `ip` had given them, and says what is to be said to them. False
-    /// if there is no such port.
+    /// Handles packets as if the socket of local address `ip` had received them, and sends the packets that result.
+    /// Returns false if there is no such port.
     pub fn take_in<'a>(&self, ip: IpAddr, packets: impl IntoIterator<Item = net::Datagram<'a>>) -> bool {
         let Some(port) = self.local_port(ip) else { return false };
         let mut rx = self.receiving.lock();
@@ -254,7 +254,7 @@ impl Carrier for Roce {
         let to = Destination::new(remote, &ah.grh);
         let port = match self.ports.find(local) {
             Some(port) => port,
-            // What the progress thread sends leaves when the port is open.
+            // Packets of the progress thread leave when the port is open.
             None if process.is_progress_thread() => {
                 let Some(me) = self.me.upgrade() else { return Ok(()) };
                 return self.mads.send_when_open(move || me.ports.open_for_datagram(process, local), to, mad);

@@ -27,7 +27,7 @@ const BUDGET: u32 = 96;
 enum Trigger {
     /// The program has posted, or a limit that is not the requester's own has gone.
     Post,
-    /// Whoever receives has a packet for it, and sends what follows from all packets of a poll together.
+    /// The receiving thread has a packet for it, and sends the packets that result from a whole poll together.
     Packet,
     /// Its time has come.
     Timeout,
@@ -37,7 +37,7 @@ enum Trigger {
 #[derive(Default)]
 pub(super) struct Outbound {
     end: RequesterEnd,
-    /// What of the requester's counters has been told.
+    /// The requester's counters when they were last added.
     told: RequesterCounters,
     /// The source port. It changes when nothing is under way, so that no packet overtakes another.
     spread: u32,
@@ -76,12 +76,12 @@ impl Outbound {
         })
     }
 
-    /// What the requester has counted, if there is one.
+    /// Counters of the requester; None: there is none.
     fn counters(&self) -> Option<RequesterCounters> {
         self.end.requester().map(|requester| *requester.counters())
     }
 
-    /// Has the requester do `f`, and then everything that it can do now.
+    /// Makes the requester do `f`, and then everything that it can do now.
     fn run(
         &mut self,
         connection: &Connection,
@@ -182,9 +182,9 @@ fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
     others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
 }
 
-/// Where the acknowledgement of an earlier message goes when something is posted. The peer is to take it before the
-/// last packet of that or along with it, or a program would get an answer before the completion of its own message,
-/// which an HCA acknowledges when it comes.
+/// Place of an earlier message's acknowledgement when a request is posted. The peer is to get it before the last packet
+/// of the request or along with it, or a program would get an answer before the completion of its own message, which an
+/// HCA acknowledges on arrival.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AckPosition {
     /// After everything: what is posted is one packet, and both are one train.
@@ -221,13 +221,13 @@ fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: 
         // A SEND of nothing is smaller than an acknowledgement, and ends a train.
         0 => AckPosition::First,
         1 => AckPosition::Last,
-        // What takes longer to send would keep the peer's own message from completing.
+        // More packets take so long that the peer's own message would not complete meanwhile.
         packets if packets <= BUDGET.into() => AckPosition::WithLast,
         _ => AckPosition::First,
     }
 }
 
-/// What a requester is made from. `first_psn` and `first_request` matter at its start only.
+/// The configuration of a requester. `first_psn` and `first_request` matter at its start only.
 fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
     RequesterConfig {
         service: connection.service,
@@ -272,8 +272,8 @@ impl carrier::Connection for Connection {
         self.outbound.lock().end.requester().is_some_and(Requester::waits_for_receive)
     }
 
-    /// What has left may be lost, and is not sent again when its QP is gone, as by an adapter: to wait for its
-    /// acknowledgement would hold up whoever destroys many QPs whose peers are gone.
+    /// Packets that have left may be lost, and are not sent again once their QP is gone, like an adapter's: a wait for
+    /// the acknowledgement would hold up a program that destroys many QPs whose peers are gone.
     fn holds_back(&self, sends: &Sends<'_>) -> bool {
         let end = &self.outbound.lock().end;
         end.has_unsent(sends) && !end.waits_for_peer()
@@ -321,13 +321,13 @@ impl Connection {
         qp.with_sends(self, |sends| self.outbound.lock().timeout(self, sends, now, is_taken_in, late))
     }
 
-    /// What its requester has counted, if there is one.
+    /// Counters of its requester; None: there is none.
     pub(super) fn requester_counters(&self) -> Option<RequesterCounters> {
         self.outbound.lock().counters()
     }
 }
 
-/// Where a requester's packets leave: the batch of the port, as far as this call and, over UC, the peer allow.
+/// The way out for a requester's packets: the batch of the port, as far as this call and, over UC, the peer allow.
 struct RequestSink<'a, 'b, 'p> {
     out: &'a mut PacketSink<'b>,
     /// Over UC.

@@ -1,5 +1,5 @@
-//! Keeping UC and UD messages from overrunning their receiver: this side's credit with each peer process, and what this
-//! process grants to those that send to it. The rules are in `vervain_transport::Pacer`; docs/protocol.md tells why.
+//! Keeping UC and UD messages from overrunning their receiver: this side's credit with each peer process, and this
+//! process's grants to its senders. The rules are in `vervain_transport::Pacer`; docs/protocol.md has the reasons.
 
 use super::net::{Counters, Datagram};
 use super::packet_sink::{Destination, PKEY, PacketSink};
@@ -19,9 +19,9 @@ use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, Packet, opcode};
 
 /// Peers that are remembered beyond those of connected QPs; then those are forgotten that nothing waits for.
 const MOST_PEERS: usize = 1024;
-/// How long a sender counts among those that share the receive buffer.
+/// Nanoseconds for which a sender counts among those that share the receive buffer.
 const ACTIVE_NS: u64 = 1_000_000_000;
-/// Senders that are told from each other.
+/// Most senders that are distinguished.
 const MOST_SENDERS: usize = 64;
 /// This part of a socket's buffer is granted; the rest is for reliable traffic, for what a sender sends before it knows
 /// its share, and for what the kernel has handed out and not yet counted as free (up to a quarter).
@@ -99,7 +99,7 @@ impl Pace {
         let turn = state.turn;
         drop(state);
         if !waiting.is_empty() {
-            // Who comes first may take all there is.
+            // The first in turn may take all there is.
             let first = turn % waiting.len();
             waiting.rotate_left(first);
             // Those that cannot now are looked at again when their time has come.
@@ -108,7 +108,7 @@ impl Pace {
         true
     }
 
-    /// What may be under way, and what is (bytes as the kernel counts them).
+    /// Bytes that may be under way, and that are, as the kernel counts them.
     pub(super) fn account(&self) -> (Option<u64>, u64) {
         let state = self.state.lock();
         (state.pacer.credit(), state.pacer.under_way())
@@ -188,7 +188,7 @@ pub(super) struct Echoes {
 }
 
 impl Echoes {
-    /// Whether some lie in the batches of the ports, which the caller sends.
+    /// Returns true if some lie in the batches of the ports, which the caller sends.
     #[inline]
     pub(super) fn take_batched(&mut self) -> bool {
         std::mem::take(&mut self.batched)
@@ -213,7 +213,7 @@ struct Senders {
 }
 
 impl Senders {
-    /// What `sender` may have under way of a socket's `room` bytes, as it asks for it.
+    /// Bytes that `sender` may have under way of a socket's `room` bytes, as it asks for its share.
     fn share(&mut self, now: Nanos, sender: PeerKey, room: u64) -> u32 {
         self.active.retain(|(key, at)| *key != sender && now.saturating_sub(*at) < ACTIVE_NS);
         if self.active.len() < MOST_SENDERS {

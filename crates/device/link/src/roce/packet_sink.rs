@@ -1,4 +1,4 @@
-//! Where a QP's packets leave: the batch of its port, with the addresses filled in.
+//! The way out for a QP's packets: the batch of its port, with the addresses filled in.
 
 use super::net::{self, SendBatch};
 use crate::endpoint::PacketOut;
@@ -22,13 +22,14 @@ pub(super) struct Destination {
     pub hop_limit: u8,
     pub tos: u8,
     pub label: u32,
-    /// Which of the process's source ports.
+    /// Number of the process's source port.
     pub spread: u32,
 }
 
 impl Destination {
-    /// What an address vector says. All messages of all QPs to a process go by one source port, where nothing else is
-    /// said: together they cost the system calls of one, and a probe does not overtake what it asks about.
+    /// The destination of an address vector. All messages of all QPs to a process leave by one source port unless the
+    /// vector decides otherwise: together they cost the system calls of one, and a probe does not overtake the messages
+    /// that it asks about.
     pub(super) fn new(remote: IpAddr, grh: &Grh) -> Destination {
         let label = grh.flow_label & net::MOST_LABEL;
         Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class, label, spread: 0 }
@@ -52,7 +53,7 @@ impl Lanes {
         if to.label == 0 {
             return Lanes { small: to.spread, bulk: of(qpn) };
         }
-        // As the kernel makes a port of a label (`rdma_flow_label_to_udp_sport`).
+        // The kernel's port of a label (`rdma_flow_label_to_udp_sport`).
         let named = of(to.label ^ to.label >> 14);
         Lanes { small: named, bulk: named }
     }
@@ -68,7 +69,7 @@ impl Lanes {
 pub(super) struct PacketSink<'a> {
     pub batch: &'a mut SendBatch,
     pub to: Destination,
-    /// Whose packets they are.
+    /// Counters of the packets' QP.
     pub tally: &'a Tally,
     /// Packets added.
     pub pushed: u32,
@@ -96,7 +97,7 @@ impl PacketOut for PacketSink<'_> {
             headers: &bytes[..n],
             payload: from,
         };
-        // SAFETY: local memory that was checked against its key; whoever revokes that key waits until the mark ends
+        // SAFETY: local memory that was checked against its key; a revocation of that key waits until the mark ends
         // under which this call is made.
         unsafe { self.batch.push(&packet) }.map_err(|_| Refused::Memory)?;
         self.pushed += 1;

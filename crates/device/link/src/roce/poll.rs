@@ -1,8 +1,9 @@
-//! Which thread receives, and when. A thread whose poll of a CQ finds nothing does; one that sleeps for a completion
-//! event waits for packets itself, which saves a wake-up; while neither does, the progress thread waits for them. It
-//! keeps away as long as the program polls, and only comes by now and then to see whether it still does.
+//! The thread that receives, and the times at which it does. A thread whose poll of a CQ finds nothing receives. A
+//! thread that sleeps for a completion event waits for packets itself, which saves a wake-up. While neither does, the
+//! progress thread waits for them. It keeps away as long as the program polls, and only comes by now and then to see if
+//! it still does.
 //!
-//! Acknowledgements wait for a packet that goes the same way, for a program that has just got a message often answers:
+//! Acknowledgements wait for a packet in the same direction, as a program that has just got a message often answers:
 //! until a poll finds nothing, or the progress thread comes by.
 
 use super::Roce;
@@ -25,36 +26,36 @@ use vervain_hca::process::Process;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Error, Result, now_ns};
 
-/// The last such time if meanwhile nobody wanted it: so long that an acknowledgement which the program leaves behind
-/// need not wake it.
+/// Longest interval of visits if nobody has wanted the thread meanwhile: so long that an acknowledgement which the
+/// program leaves behind need not wake it.
 const UNWANTED_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
-/// What "a moment ago" means.
+/// Nanoseconds within which the program's last poll is recent.
 const RECENT_NS: u64 = 1_000_000;
-/// Between two visits to a process that is paused.
+/// Nanoseconds between two visits to a process that is paused.
 const PAUSED_NS: u64 = 1_000_000;
-/// Between two looks of a thread that sleeps for a completion whether a process goes on that is stopped.
+/// Nanoseconds between two looks at a stopped process by a thread that sleeps for a completion.
 const STOPPED_NS: u64 = 50_000_000;
-/// Rounds of receiving before the progress thread sees to other things.
+/// Rounds of receiving before the progress thread does its other work.
 const ROUNDS: usize = 16;
 
-/// What the progress thread finds when it comes by.
+/// Findings of the progress thread when it comes by.
 struct Visit {
     now: u64,
-    /// The program has polled since the last visit, and sees to packets itself.
+    /// True if the program has polled since the last visit, and so receives packets itself.
     polled: bool,
-    /// It has a moment ago.
+    /// True if it has polled within [`RECENT_NS`].
     recent: bool,
-    /// A thread of the program waits for packets.
+    /// True if a thread of the program waits for packets.
     waited_for: bool,
 }
 
-/// How the progress thread sleeps next.
+/// The progress thread's next sleep.
 struct Sleep {
-    /// Until packets come, too.
+    /// True if packets end it.
     for_packets: bool,
-    /// No longer than this, if there is a time.
+    /// Latest end; None: no limit.
     until: Option<u64>,
-    /// What others want of it can wait as long as this.
+    /// Time before which timers and requests of others do not end it.
     not_before: u64,
 }
 
@@ -63,9 +64,9 @@ impl Sleep {
         self.until = earlier(self.until, at);
     }
 
-    /// Another thread receives: it takes what comes, and it is no use to be woken for that. A program that polls has it
-    /// most of the time, but what comes after its last poll would be seen by nobody if this had meant to sleep until
-    /// packets come.
+    /// Leaves the packets to another thread, which receives: they need not end this sleep. A program that polls holds
+    /// the receiver most of the time, but packets after its last poll would be seen by nobody if this sleep was to last
+    /// until packets come.
     fn leave_to_receiver(&mut self, visit: &Visit) {
         self.for_packets = false;
         if !visit.polled || self.until.is_none() {
@@ -76,7 +77,7 @@ impl Sleep {
 }
 
 impl Roce {
-    /// What a thread that polls does about packets; whether any had come.
+    /// A poll's part in receiving packets. Returns true if any had come.
     pub(super) fn poll_packets(&self, process: &'static Process) -> bool {
         self.uncork();
         let (rate, connected) = (&self.poll_state.rate, self.addressees.connections.has_any());
@@ -90,8 +91,8 @@ impl Roce {
             }
             return false;
         }
-        // After an idle time nobody knows where the next packet comes; and a process that only gets datagrams most
-        // likely polls for something else.
+        // After an idle time the next packet may come to any port; and a process that only gets datagrams most likely
+        // polls for something else.
         let anywhere = !connected || rate.is_idle();
         let readable = !anywhere || self.ports.packet_fd().is_some_and(is_readable);
         if !connected && !readable {
@@ -109,7 +110,7 @@ impl Roce {
         any
     }
 
-    /// Takes in all that has come until now; false if another thread is at it.
+    /// Receives all packets that have come until now. Returns false if another thread is receiving.
     pub(super) fn take_all_in(&self, process: &'static Process) -> bool {
         let Some(mut rx) = self.receiving.try_lock() else { return false };
         (0..ROUNDS).take_while(|_| self.receive(&mut rx)).for_each(drop);
@@ -118,7 +119,7 @@ impl Roce {
         true
     }
 
-    /// A thread of the program has received: what it leaves behind is seen to in time.
+    /// Ensures that the packets a thread of the program leaves behind are handled in time.
     fn leave(&self, process: &'static Process, rx: &mut OwnerGuard<'_, Receiver>) {
         if rx.has_more_to_send() {
             rx.send_responses();
@@ -138,9 +139,9 @@ impl Roce {
         }
     }
 
-    /// Calls the requesters whose time has come; whether there were any. An answer that lies in a socket is not late,
-    /// nor one in the hands of a thread that has lost its CPU: so whoever receives does this, and takes in everything
-    /// before. The time that counts is the one at which that began.
+    /// Calls the requesters whose timers have expired. Returns true if there were any. An answer that lies in a socket
+    /// is not late, nor is one in the hands of a thread that has lost its CPU. So the receiving thread calls this, and
+    /// receives everything before; the time that counts is the begin of that.
     fn expire(&self, rx: &mut Receiver) -> bool {
         if self.poll_state.timers.next() == NEVER {
             return false;
@@ -155,8 +156,8 @@ impl Roce {
         true
     }
 
-    /// Calls those that stand in the timers until `now`; whether anything is late. If everything `is_taken_in`, they
-    /// see to it; else they stay.
+    /// Calls the connections whose timers expired until `now`. Returns true if anything is late. If `is_taken_in`, all
+    /// packets have been received, and the connections act on the expiry; else they stay.
     fn call_due(&self, rx: &mut Receiver, now: u64, is_taken_in: bool) -> bool {
         let mut due = std::mem::take(&mut rx.due);
         self.poll_state.timers.take(now, |qpn, at| {
@@ -165,7 +166,7 @@ impl Roce {
         let mut late = false;
         for connection in due.drain(..) {
             let Some(qp) = connection.qp.upgrade() else { continue };
-            // What is deferred may be its answer.
+            // A deferred packet may be its answer.
             let waits = is_taken_in && connection.deferred.load(Ordering::Relaxed) > 0;
             if waits || connection.timeout(&qp, now, is_taken_in, &mut late) == SenderAccess::Busy {
                 self.poll_state.timers.set(&connection.timer, Some(now + FIRST_TICK_NS));
@@ -175,17 +176,17 @@ impl Roce {
         late
     }
 
-    /// What the progress thread does; see [`vervain_hca::process::poller::Poller::attend`].
+    /// The progress thread's visit; see [`vervain_hca::process::poller::Poller::attend`].
     pub(super) fn come_by(&self, process: &'static Process) -> (bool, Option<u64>) {
         let state = &self.poll_state;
         state.thread.store(tid(), Ordering::Relaxed);
         let slept_until = state.sleeps_until.swap(0, Ordering::SeqCst);
         self.uncork();
-        // Whoever wants it from now on is heard when it goes to sleep.
+        // Requests from now on are seen when it goes to sleep.
         let was_wanted = state.wanted.swap(0, Ordering::SeqCst) != 0;
         let now = now_ns();
         if process.is_stopped() {
-            // Until it is woken.
+            // It sleeps until it is woken.
             state.sleeps_until.store(NEVER, Ordering::SeqCst);
             return (false, None);
         }
@@ -196,7 +197,7 @@ impl Roce {
         let still_kept = self.has_kept.swap(false, Ordering::SeqCst) && !self.adopt_misrouted();
         let is_wanted = || self.poll_state.timers.next() != NEVER || self.ports.packet_fd().is_some_and(is_readable);
         if state.rate.is_watched() && is_wanted() {
-            // The program sees to it, if it polls.
+            // The program handles it, if it polls.
             state.rate.activity();
             process.set_poll_interval(1);
         }
@@ -213,7 +214,7 @@ impl Roce {
         self.go_to_sleep(sleep)
     }
 
-    /// Finds out what the program does.
+    /// Finds out if the program polls or waits.
     fn visit(&self, process: &'static Process, now: u64) -> Visit {
         let state = &self.poll_state;
         let polls = process.packet_looks().wrapping_add(state.waits.load(Ordering::Relaxed));
@@ -226,7 +227,7 @@ impl Roce {
         Visit { now, polled, recent, waited_for: state.waiters.load(Ordering::SeqCst) != 0 }
     }
 
-    /// How the progress thread sleeps if there is nothing to do; `early` if it was woken before its time.
+    /// The next sleep if there is nothing to do; `early` if the thread was woken before its time.
     fn plan_sleep(&self, visit: &Visit, was_wanted: bool, early: bool) -> Sleep {
         let (state, now) = (&self.poll_state, visit.now);
         if !visit.polled && !visit.waited_for {
@@ -244,7 +245,7 @@ impl Roce {
         let most = if unwanted { UNWANTED_TICK_NS } else { LAST_TICK_NS };
         let tick = (state.tick.load(Ordering::Relaxed) * 2).clamp(FIRST_TICK_NS, most);
         state.tick.store(tick, Ordering::Relaxed);
-        // A program that polls sees to timers itself, and so does whoever receives.
+        // A program that polls handles timers itself, and so does any thread that receives.
         let not_before = if visit.polled { now + tick } else { 0 };
         let mut sleep = Sleep { for_packets: false, until: visit.recent.then_some(now + tick), not_before };
         if !visit.waited_for {
@@ -258,9 +259,9 @@ impl Roce {
         sleep
     }
 
-    /// Receives for a program that does not, and sees to what it has left behind.
+    /// Receives for a program that does not, and handles the packets that it has left behind.
     fn receive_in_visit(&self, process: &'static Process, rx: &mut Receiver, visit: &Visit, sleep: &mut Sleep) {
-        // A program that polls sees to it itself, if it goes on.
+        // A program that polls handles them itself, if it goes on.
         let patient = match (visit.polled, visit.recent) {
             (true, _) => LAST_TICK_NS,
             (_, true) => ACK_DELAY_NS,
@@ -273,7 +274,7 @@ impl Roce {
             }
             self.expire(rx);
         } else if rx.keeps_packets() {
-            // Polls of the program may see no reason to: nothing more comes, or this thread watches.
+            // The program's polls may find no reason to: nothing more comes, or this thread watches.
             self.retry_kept(process, rx);
         }
         match rx.acks_due_since() {
@@ -294,16 +295,16 @@ impl Roce {
         }
     }
 
-    /// Another thread receives, or has ended in the midst of it.
+    /// Leaves packets to another thread, which receives or has ended while it did.
     fn leave_to_receiver(&self, visit: &Visit, sleep: &mut Sleep) {
         if self.receiving.raw().holder_is_gone() {
-            // What it had in hand is lost, like any packet.
+            // The packets that it had in hand are lost, which packets may be.
             self.start_over(&mut self.receiving.lock());
         }
         sleep.leave_to_receiver(visit);
     }
 
-    /// Says when the progress thread wakes, with regard to timers and to those who have wanted it meanwhile. Whether
+    /// Decides when the progress thread wakes, considering timers and the requests of others meanwhile. Returns true if
     /// packets are to wake it too, and the time.
     fn go_to_sleep(&self, mut sleep: Sleep) -> (bool, Option<u64>) {
         let state = &self.poll_state;
@@ -320,8 +321,8 @@ impl Roce {
         (sleep.for_packets, sleep.until)
     }
 
-    /// Receives what has come, and what comes soon after it, or anyway if `eager`, until `enough`. Acknowledgements
-    /// that are older than `patient` leave. Whether anything had come.
+    /// Receives packets, and those that come soon after (with `eager`, even if none had come), until `enough`.
+    /// Acknowledgements older than `patient` nanoseconds leave. Returns true if any packet had come at first.
     fn receive_patiently(&self, rx: &mut Receiver, patient: u64, eager: bool, enough: impl Fn() -> bool) -> bool {
         let slept = now_ns().saturating_sub(rx.slept_at);
         let had_come = self.receive(rx);
@@ -334,7 +335,7 @@ impl Roce {
             if !(any || eager) || enough() {
                 break;
             }
-            // The rest of a message is on its way; that it comes does not tell whether another will.
+            // The rest of a message is on its way; its arrival is no sign that another message follows.
             let mut rest = Patience::for_rest();
             let patience = if rx.is_in_message() { &mut rest } else { &mut patience };
             any = patience.look_out(|| {
@@ -385,7 +386,8 @@ impl Roce {
                     let unsaid = rx.acks_due_since().map(|_| now_ns() + PAUSED_NS);
                     rx.has_more_to_send().then_some(0).or(held).or(unsaid)
                 }
-                // Somebody else receives, and sees to timers; what it finds for us makes the channel readable.
+                // Another thread receives, and handles timers; completions that it finds for this one make the channel
+                // readable.
                 None => {
                     not_before = now_ns() + FIRST_TICK_NS;
                     Some(not_before)
@@ -408,13 +410,13 @@ impl Roce {
 }
 
 thread_local! {
-    /// What this thread waits for, where its end finds it.
+    /// The wait of this thread, stored so that the thread's end finds it.
     static CURRENT_WAIT: CurrentWait = const { CurrentWait(RefCell::new(None)) };
-    /// Whether the C library knows the destructor of `CURRENT_WAIT`.
+    /// True once the C library knows the destructor of `CURRENT_WAIT`.
     static HAS_WAITED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The end of a thread in the middle of a wait (waiting is a cancellation point) ends its wait too.
+/// The wait of a thread, which ends with the thread even in the middle: waiting is a cancellation point.
 struct CurrentWait(RefCell<Option<(Arc<PollState>, &'static Process)>>);
 
 impl Drop for CurrentWait {
@@ -440,7 +442,7 @@ impl EventWait {
 
     fn end(poll_state: &PollState, process: &'static Process) {
         if poll_state.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // From now on nobody waits for packets unless the program polls, or the progress thread does.
+            // From now on nobody waits for packets, unless the program polls or the progress thread waits.
             poll_state.ensure(process, now_ns() + RECENT_NS);
         }
     }
@@ -454,14 +456,13 @@ impl Drop for EventWait {
     }
 }
 
-/// The earlier of two times, of which the first may be missing.
+/// The earlier of two times; None: no first time.
 fn earlier(a: Option<u64>, b: u64) -> Option<u64> {
     Some(a.map_or(b, |a| a.min(b)))
 }
 
-/// Sleeps until one of `fds` is readable or the time has come. EINTR if a signal handler that does not ask for calls to
-/// be restarted may have run; poll itself is never restarted (`man 7 signal`), and the program must see what read would
-/// do.
+/// Sleeps until one of `fds` is readable or the time has come. EINTR: a signal handler installed without SA_RESTART may
+/// have run. poll itself is never restarted (`man 7 signal`), while the program must see read's behaviour.
 fn sleep(fds: [RawFd; 2], until: Option<u64>) -> Result<()> {
     let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let time = until.map(|at| {
@@ -477,7 +478,7 @@ fn sleep(fds: [RawFd; 2], until: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a signal handler is installed after which calls are not restarted.
+/// Returns true if a signal handler is installed without SA_RESTART.
 fn some_handler_interrupts() -> bool {
     (1..=libc::SIGRTMAX()).any(|signal| {
         // SAFETY: asks for the disposition only, into a struct on this stack; zeros are a valid one.

@@ -1,44 +1,45 @@
-//! How often a thread that polls asks the kernel for packets. To ask costs some 0.5 µs, several times what the local link
-//! needs for a message, so a process that gets its messages by memory is not to pay it with every poll, and one that gets
-//! packets is not to wait for them.
+//! Rate at which polling threads ask the kernel for packets. A question costs some 0.5 µs, several times what the local
+//! link needs for a message. A process that gets its messages by memory must not pay that with every poll, and one that
+//! gets packets must not wait for them.
 //!
-//! While packets come or go, every poll asks. After a while without any, one asks now and then by the clock: soon where QPs
-//! are connected to other hosts, seldom where there are only QPs for datagrams, which most programs make for the beginning
-//! of a conversation. When the progress thread has come by meanwhile it watches for packets, in a sleep that nothing else ends,
-//! and no poll asks: messages by memory cost no system call. The first packet then costs its wake-up.
+//! While packets come or go, every poll asks. After a while without any, polls ask now and then by the clock: often if
+//! QPs are connected to other hosts, seldom if there are only QPs for datagrams, which most programs make for the
+//! beginning of a conversation. Once the progress thread has come by meanwhile, it watches for packets in a sleep that
+//! nothing else ends, and no poll asks: messages by memory then cost no system call, and the first packet costs a
+//! wake-up.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// After so long without a packet the link is idle.
+/// Nanoseconds without a packet after which the link is idle.
 const IDLE_AFTER_NS: u64 = 1_000_000;
-/// The time between two polls that ask then, with QPs that are connected and without.
+/// Nanoseconds between two polls that ask on an idle link, with connected QPs and without.
 const CONNECTED_NS: u64 = 2_000;
 const DATAGRAMS_NS: u64 = 20_000;
-/// Of so many polls one looks at the clock, which is dear too; and while only datagrams can come, at most one asks.
+/// One poll in as many looks at the clock, which is expensive too; while only datagrams can come, at most one asks.
 const POLLS: u32 = 16;
-/// Of so many one sees that the progress thread watches, and does not ask.
+/// One poll in as many finds that the progress thread watches, and does not ask.
 const WATCHED_POLLS: u32 = 1 << 16;
-/// After so long without a packet the progress thread watches for packets of QPs that are connected; a wake-up more for a peer
-/// that speaks so seldom is little. For datagrams it does as soon as the link is idle.
+/// Nanoseconds without a packet after which the progress thread watches for packets of connected QPs; one more wake-up
+/// is little for a peer that sends so seldom. For datagrams it watches as soon as the link is idle.
 const WATCH_CONNECTED_NS: u64 = 100_000_000;
 
-/// A port where so many polls in a row found nothing is left out of the most, but for one in so many. A QP for datagrams has
-/// a port at each address of the host, while a conversation goes on at one of them.
+/// A port at which `PORT_EMPTY_POLLS` polls in a row found nothing is included only in one poll in `PORT_INTERVAL`. A
+/// QP for datagrams has a port at each address of the host, while a conversation uses one of them.
 const PORT_EMPTY_POLLS: u32 = 64;
 const PORT_INTERVAL: u32 = 16;
 
-/// Whether polls include one port: how many in a row have found nothing there.
+/// Poll rate of one port: the number of polls in a row that have found nothing there.
 #[derive(Default)]
 pub(super) struct PortPollRate(AtomicU32);
 
 impl PortPollRate {
-    /// Whether poll `n` is to include the port, which is the `index`th of all.
+    /// Returns true if poll `n` includes the port, which is the `index`th of all.
     #[inline]
     pub(super) fn is_due(&self, n: u32, index: usize) -> bool {
         self.0.load(Ordering::Relaxed) < PORT_EMPTY_POLLS || n.wrapping_add(index as u32).is_multiple_of(PORT_INTERVAL)
     }
 
-    /// The port was asked; whether there was anything.
+    /// Notes that the port was asked, and if it had packets.
     #[inline]
     pub(super) fn polled(&self, found: bool) {
         let polls = if found { 0 } else { self.0.load(Ordering::Relaxed).saturating_add(1) };
@@ -46,32 +47,33 @@ impl PortPollRate {
     }
 }
 
-/// What a process knows of its packets, in [`PollRate::stage`].
+/// Packet traffic of a process, in [`PollRate::stage`].
 mod stage {
-    /// They come or go.
+    /// Packets come or go.
     pub(super) const BUSY: u8 = 0;
     /// None has come or gone for a while.
     pub(super) const IDLE: u8 = 1;
-    /// Nor does any poll ask: the progress thread watches for the next one.
+    /// Idle, and no poll asks: the progress thread watches for the next packet.
     pub(super) const WATCHED: u8 = 2;
 }
 
-/// How often polls ask for packets. Of whatever thread polls: a count or a time that is lost between two of them does no harm.
+/// Rate at which polls ask for packets, shared by all polling threads. A count or a time lost between two of them does
+/// no harm.
 #[derive(Default)]
 pub(super) struct PollRate {
     /// Polls that asked and found nothing.
     empty_polls: AtomicU32,
-    /// A [`stage`]. One word, so that whoever sees activity ends the watch with the idleness.
+    /// A [`stage`]. One word, so that activity ends the watch and the idleness together.
     stage: AtomicU8,
-    /// A packet has come or gone since `active_at`.
+    /// True if a packet has come or gone since `active_at`.
     active: AtomicBool,
     active_at: AtomicU64,
     polled_at: AtomicU64,
 }
 
 impl PollRate {
-    /// Of so many polls that find no completion one is to ask [`PollRate::is_due`], in a process with QPs that are connected
-    /// or without.
+    /// Polls without a completion after which one calls [`PollRate::is_due`], in a process with connected QPs or
+    /// without.
     #[inline]
     pub(super) fn interval(&self, connected: bool) -> u32 {
         match (self.is_watched(), self.is_idle()) {
@@ -81,7 +83,7 @@ impl PollRate {
         }
     }
 
-    /// Whether this poll is to ask for packets.
+    /// Returns true if this poll is to ask for packets.
     #[inline]
     pub(super) fn is_due(&self, connected: bool, now: impl FnOnce() -> u64) -> bool {
         if self.is_watched() {
@@ -98,14 +100,14 @@ impl PollRate {
         due
     }
 
-    /// Whether no packet has come or gone for a while.
+    /// Returns true if no packet has come or gone for a while.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.stage.load(Ordering::Relaxed) != stage::BUSY
     }
 
-    /// The progress thread goes to sleep until packets come, if they have stayed away long enough; whether it may. From then on no
-    /// poll asks until it says that there is [`PollRate::activity`].
+    /// Begins the progress thread's watch, if packets have stayed away long enough. Returns true if it may sleep until
+    /// packets come. No poll asks from then on until [`PollRate::activity`].
     pub(super) fn watch(&self, connected: bool, now: u64) -> bool {
         // Another thread's time may be a later one.
         let quiet = now.saturating_sub(self.active_at.load(Ordering::Relaxed));
@@ -116,13 +118,13 @@ impl PollRate {
         begun.unwrap_or_else(|before| before) != stage::BUSY
     }
 
-    /// Whether no poll asks, for the progress thread watches.
+    /// Returns true if no poll asks because the progress thread watches.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
         self.stage.load(Ordering::Relaxed) == stage::WATCHED
     }
 
-    /// A poll has asked; whether there was anything.
+    /// Notes that a poll has asked, and if it found packets.
     #[inline]
     pub(super) fn polled(&self, found: bool, now: impl FnOnce() -> u64) {
         if found {
@@ -145,7 +147,7 @@ impl PollRate {
         }
     }
 
-    /// A packet has come, or one was sent, which others may answer.
+    /// Notes that a packet has come, or that one was sent, which others may answer.
     #[inline]
     pub(super) fn activity(&self) {
         if self.is_idle() {
@@ -161,7 +163,7 @@ impl PollRate {
 mod tests {
     use super::*;
 
-    /// How many of `polls` polls, of `each` ns, ask for packets; they find nothing.
+    /// Number of polls that ask for packets and find none, out of `polls` polls of `each` ns.
     fn asked(rate: &PollRate, connected: bool, polls: u32, each: u64, now: &mut u64) -> u32 {
         let mut asked = 0;
         for poll in 1..=polls {
@@ -204,7 +206,7 @@ mod tests {
         for n in 0..PORT_EMPTY_POLLS + 1600 {
             for (index, port) in ports.iter().enumerate().filter(|(index, port)| port.is_due(n, *index)) {
                 polls[index] += 1;
-                // To the second one come packets.
+                // The second port gets packets.
                 port.polled(index == 1 && n % PORT_EMPTY_POLLS == 0);
             }
         }

@@ -1,5 +1,5 @@
-//! What the threads that poll, wait and send, and the progress thread, know of each other: when that comes by, and what
-//! waits for it.
+//! State shared by the threads that poll, wait and send, and the progress thread: the time of its next visit, and the
+//! work that waits for it.
 
 use super::idle_probe::IdleProbe;
 use super::poll_rate::PollRate;
@@ -14,27 +14,26 @@ use vervain_hca::process::Process;
 pub(super) const FIRST_TICK_NS: u64 = 100_000;
 pub(super) const LAST_TICK_NS: u64 = 400_000;
 
-/// What the threads know of each other.
+/// State shared by the threads.
 #[derive(Default)]
 pub(super) struct PollState {
-    /// When requesters want to be called.
+    /// Timers of requesters.
     pub timers: Timers,
     /// Packets wait in a batch for others.
     corked: AtomicBool,
-    /// How often polls ask for packets.
+    /// Rate at which polls ask for packets.
     pub rate: PollRate,
     /// Threads of the program that sleep for events, and how often one of them has received.
     pub waiters: AtomicU32,
     pub waits: AtomicU32,
-    /// When the progress thread wakes by itself; 0 while it is awake.
+    /// Time at which the progress thread wakes by itself; 0: it is awake.
     pub sleeps_until: AtomicU64,
-    /// The earliest time at which it is wanted, as far as it has not heard of it: [`NEVER`] less that, so that 0 is
-    /// none.
+    /// Earliest time at which it is wanted and that it has not read yet, as [`NEVER`] less that time; 0: none.
     pub wanted: AtomicU64,
     /// The progress thread, once it has come by.
     pub thread: AtomicU32,
-    /// Of the progress thread alone: the polls of the program that it knows, since when, and the time between two
-    /// visits of its own.
+    /// Of the progress thread alone: the number of the program's polls, the time of the last of them, and the interval
+    /// of its own visits.
     pub polls: AtomicU32,
     pub active_at: AtomicU64,
     pub tick: AtomicU64,
@@ -42,10 +41,11 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    /// Makes the progress thread come by at `at`, or at its next visit if it comes by anyway: waking it costs more than
-    /// a small message, and while the program polls it sees to everything itself.
+    /// Makes the progress thread come by at `at`, or at its next visit if it comes anyway: waking it costs more than a
+    /// small message, and while the program polls, that does the work itself.
     pub(super) fn ensure(&self, process: &'static Process, at: u64) {
-        // It says when it wakes and then reads this; so either it sees this, or this sees when it wakes.
+        // That thread stores its waking time and then reads this; so either it reads this value, or this reads its
+        // waking time.
         self.wanted.fetch_max(NEVER - at, Ordering::SeqCst);
         if self.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
             process.wake_for_packets();
@@ -61,7 +61,7 @@ impl PollState {
         }
     }
 
-    /// Packets that follow from one that has come wait for those that follow from the others: whoever receives sends
+    /// Makes packets that result from a received one wait for those that result from others: the receiving thread sends
     /// them when a poll ends.
     pub(super) fn cork_follow_up(&self) {
         self.corked.store(true, Ordering::SeqCst);
@@ -78,7 +78,7 @@ impl PollState {
         }
     }
 
-    /// Has a requester called at `deadline`.
+    /// Sets a requester's timer to `deadline`.
     pub(super) fn set_timer(&self, timer: &Timer, deadline: Option<u64>) {
         if self.timers.set(timer, deadline)
             && let (Some(at), Some(process)) = (deadline, Process::current())
@@ -87,7 +87,7 @@ impl PollState {
         }
     }
 
-    /// Whether packets wait in a batch for others; they do not any more, as the caller sends them.
+    /// Returns true if packets wait in a batch for others, and clears that: the caller sends them.
     #[inline]
     pub(super) fn take_corked(&self) -> bool {
         self.corked.load(Ordering::Relaxed) && self.corked.swap(false, Ordering::SeqCst)

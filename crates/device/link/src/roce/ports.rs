@@ -26,7 +26,8 @@ use vervain_wire::UDP_PORT;
 
 /// Posts that wait in a batch at most.
 const MAX_CORKED: u32 = 48;
-/// How long an address that could not be opened is left alone: trying takes milliseconds, and datagrams come often.
+/// Nanoseconds that an address is left alone that could not be opened: a try takes milliseconds, and datagrams come
+/// often.
 const REFUSED_NS: u64 = 1_000_000_000;
 /// Between two looks whether a parked process has its sockets again.
 const PARKED_NAP: Duration = Duration::from_millis(1);
@@ -34,12 +35,12 @@ const PARKED_NAP: Duration = Duration::from_millis(1);
 /// The sockets of one address, and what waits to be sent from there.
 pub(super) struct LocalPort {
     pub port: Arc<Port>,
-    /// How this host's processes share it.
+    /// Sharing of the port by this host's processes.
     pub sharing: Sharing,
     batch: OwnerLock<SendBatch>,
     /// Posts whose packets wait in the batch for others.
     corked: AtomicU32,
-    /// Which polls ask here.
+    /// Rate at which polls include this port.
     pub poll_rate: PortPollRate,
 }
 
@@ -53,7 +54,8 @@ impl LocalPort {
         self.batch.lock()
     }
 
-    /// The packets that are being collected, unless somebody has them: whether they come free.
+    /// The batch in which packets are collected. Err(true): another thread holds it; Err(false): this one may, so
+    /// waiting is no use.
     pub(super) fn try_batch(&self) -> std::result::Result<OwnerGuard<'_, SendBatch>, bool> {
         self.batch.try_lock().ok_or_else(|| self.batch.raw().comes_free())
     }
@@ -66,7 +68,7 @@ impl LocalPort {
         }
     }
 
-    /// Whether the ICRC of a packet is right; one that is not is counted.
+    /// Returns true if the ICRC of a packet is right; counts the packet otherwise.
     #[inline]
     pub(super) fn is_intact(&self, datagram: &Datagram<'_>) -> bool {
         let is_intact = datagram.is_intact();
@@ -122,14 +124,14 @@ fn tell_of_bad_icrc(datagram: &Datagram<'_>, n: u64) {
     }
 }
 
-/// What is for this process of QP 1.
+/// The packets of QP 1 that are for this process.
 struct Served {
     slot: u32,
     services: Vec<ServiceClaim>,
 }
 
 impl Served {
-    /// What of it is at an address.
+    /// Those of them that are for an address.
     fn at(&self, ip: IpAddr) -> port_sharing::Served {
         let gid = gid_of(ip);
         let here = self.services.iter().filter(|claim| claim.address.is_none_or(|address| address == gid));
@@ -151,7 +153,7 @@ pub(super) struct Ports {
     /// Addresses that could not be opened, until when they are not tried again, and why.
     refused: OwnerLock<Vec<(Address, u64, Error)>>,
     control: OwnedFd,
-    /// Of QP 1. Changed under the lock of `slots`.
+    /// This process's part of QP 1. Changed under the lock of `slots`.
     served: OwnerLock<Option<Served>>,
     /// The process is parked, and has none of their sockets. Changed under the lock of `slots`.
     have_left: AtomicBool,
@@ -210,8 +212,8 @@ impl Ports {
         opened
     }
 
-    /// Whether datagrams can leave from `address`: EADDRINUSE when somebody else has it. What else may be wrong with it
-    /// can change until they do. Without a slot there is no QP that sends, and nobody would be found behind a port.
+    /// Checks that datagrams can leave from `address`. EADDRINUSE: another user or program has it. Other errors may be
+    /// gone by then. Without a slot there is no QP that sends, and no process to be found behind a port.
     pub(super) fn check(&self, process: &'static Process, address: Address) -> Result<()> {
         if self.slots.lock().is_empty() {
             return Ok(());
@@ -253,7 +255,7 @@ impl Ports {
         self.list.lock().iter().find(|p| at(p.address()) == at(address)).cloned()
     }
 
-    /// Has a port take part in a multicast group.
+    /// Makes a port take part in a multicast group.
     pub(super) fn join(&self, port: &LocalPort, group: IpAddr) -> Result<()> {
         port.port.join(group, |socket| {
             keep_from_children(socket.as_raw_fd());
@@ -269,8 +271,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Has what is for QP 1 led to this process, at all ports that are open or will be: what names `slot`, or one of
-    /// these services at an address that it is claimed for. The first error, after all ports.
+    /// Delivers packets of QP 1 to this process, at all ports, present and future: those for `slot`, or for one of
+    /// these services at an address it is claimed for. Returns the first error, after all ports.
     pub(super) fn serve(&self, slot: u32, services: &[ServiceClaim]) -> Result<()> {
         let _slots = self.slots_when_there();
         let served = Served { slot, services: services.to_vec() };
@@ -309,7 +311,7 @@ impl Ports {
         port.port.close()
     }
 
-    /// Has them again, all or none, on the interfaces that have their addresses now.
+    /// Opens them again, all or none, on the interfaces that have their addresses now.
     pub(super) fn rejoin(&self) -> Result<()> {
         let _slots = self.slots.lock();
         if !self.have_left.load(Ordering::Relaxed) {
@@ -345,7 +347,7 @@ impl Ports {
         self.control.as_fd()
     }
 
-    /// When the fault device lets something go that it has held back.
+    /// Time at which the fault device releases the next packet.
     pub(super) fn next_release(&self) -> Option<u64> {
         self.list.lock().iter().filter_map(|port| port.port.next_release()).min()
     }
@@ -357,8 +359,7 @@ impl Ports {
         }
     }
 
-    /// Sends what was collected at all ports without waiting for anybody; false while another thread has something of
-    /// that.
+    /// Sends the batches of all ports without waiting. Returns false if another thread holds one of them.
     pub(super) fn flush_if_free(&self) -> bool {
         let Some(list) = self.list.try_lock() else { return !self.list.raw().comes_free() };
         list.iter().fold(true, |all, port| port.flush_if_free() & all)

@@ -1,5 +1,5 @@
-//! When requesters want to be called again. A QP stands here at most once; its entry may come too early, never too
-//! late, so that a deadline that moves on with every acknowledgement costs nothing.
+//! Timers of requesters. A QP has at most one entry here, which may expire too early, never too late, so that a
+//! deadline that moves on with every acknowledgement costs nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,20 +9,20 @@ use vervain_hca::host::lock::OwnerLock;
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// When the requester of a QP is called; [`NEVER`]: it does not stand in the timers.
+/// Time at which the requester of a QP is called; [`NEVER`]: it has no entry.
 pub(super) struct Timer {
     qpn: u32,
     at: AtomicU64,
 }
 
 impl Timer {
-    /// Of QP `qpn`, which is not called.
+    /// A timer of QP `qpn`, not set.
     pub(super) fn new(qpn: u32) -> Timer {
         Timer { qpn, at: AtomicU64::new(NEVER) }
     }
 
-    /// Its time, `at`, has come: whether the entry of the timers was its own. One that a nearer one has replaced is
-    /// nobody's.
+    /// Takes the timer, whose entry for `at` has expired. Returns true if the entry was its own; one that was replaced
+    /// by an earlier one belongs to nobody.
     pub(super) fn take(&self, at: u64) -> bool {
         self.at.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
@@ -48,7 +48,7 @@ impl Timers {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Has the QP of `timer` called at `deadline`. Whether that is earlier than all others.
+    /// Sets `timer` to `deadline` unless it is due earlier; None: no change. Returns true if it is now the first.
     #[inline]
     pub(super) fn set(&self, timer: &Timer, deadline: Option<u64>) -> bool {
         let Some(at) = deadline else { return false };

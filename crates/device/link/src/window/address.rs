@@ -1,4 +1,4 @@
-//! Addresses of a window: the GID of a node, or a LID of its, and the process of a QP number.
+//! Addresses of a window: the GID or a LID of a node, and the process of a QP number.
 
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::{Device, is_multicast, lids};
@@ -6,14 +6,15 @@ use vervain_hca::{AhAttr, Gid};
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::{Facts, PROCESSES};
 
-/// The node with a GID, if that is of this window.
+/// The node with a GID; None: no GID of this window.
 pub fn node(facts: &Facts, gid: &Gid) -> Option<u32> {
     let number = u64::from_be_bytes(*gid.last_chunk()?).checked_sub(1)?;
     let node = u32::try_from(number).ok().filter(|node| *node < facts.layout.nodes())?;
     (facts.gid(node) == *gid).then_some(node)
 }
 
-/// The node that an address leads to, if it is of this window: by GID, and from InfiniBand by LID where there is no GID of the window.
+/// The node of an address; None: not of this window. The GID decides; on InfiniBand the LID does if the GID is not the
+/// window's.
 pub fn destination(facts: &Facts, device: &Device, ah: &AhAttr) -> Option<u32> {
     let by_gid = node(facts, &ah.grh.dgid).filter(|_| ah.is_global);
     if device.is_ethernet() {
@@ -22,8 +23,8 @@ pub fn destination(facts: &Facts, device: &Device, ah: &AhAttr) -> Option<u32> {
     by_gid.or_else(|| lids::node(ah.dlid).filter(|node| *node < facts.layout.nodes()))
 }
 
-/// Whether what is sent to this group goes through the window. It has members everywhere: on Ethernet, where they are told of it, the
-/// source decides.
+/// Returns true if packets to this group go through the window. It may have members everywhere: on Ethernet the source
+/// address decides.
 pub fn is_group(facts: &Facts, device: &Device, ah: &AhAttr) -> bool {
     if !is_multicast(&ah.grh.dgid) || !ah.is_global {
         return false;
@@ -35,7 +36,7 @@ pub fn is_group(facts: &Facts, device: &Device, ah: &AhAttr) -> bool {
     source.is_some_and(|(gid, _)| node(facts, &gid) == Some(facts.node))
 }
 
-/// Which of its node's processes has a QP: the slots of process p are those with remainder p.
+/// Number of the process, among those of its node, that has a QP: the slots of process p are those with remainder p.
 pub fn process(qpn: u32) -> u32 {
     slot_of(qpn) % PROCESSES
 }

@@ -51,9 +51,9 @@ pub struct Connection {
     received: PathPsns,
     /// PSNs of Writes that were put.
     put_psns: PutPsns,
-    /// When the progress thread looks next.
+    /// Time of the progress thread's next look.
     next_look: Arc<AtomicU64>,
-    /// When its requester wants to be called.
+    /// Time at which its requester wants to be called.
     deadline: AtomicU64,
     /// Its answers that are set aside ([`super::deferred`]).
     deferred: AtomicU64,
@@ -62,15 +62,14 @@ pub struct Connection {
     closed: AtomicBool,
 }
 
-/// The requester, and its counters as of the last time that they were added to those of the QP.
+/// The requester, and its counters when they were last added to the QP's.
 struct Sending {
     end: RequesterEnd,
     window: Window,
     counted: RequesterCounters,
 }
 
-/// The responder and its ways into the QP, and its counters as of the last time that they were added to those of the
-/// QP.
+/// The responder and its lanes into the QP, and its counters when they were last added to the QP's.
 struct Replying {
     responder: Responder,
     lanes: Lanes,
@@ -78,7 +77,7 @@ struct Replying {
 }
 
 impl Connection {
-    /// Of `qp` with QP `attr.dest_qp_num` of `process`.
+    /// The connection of `qp` with QP `attr.dest_qp_num` of `process`.
     pub fn new(
         (pairs, grantees, next_look): (&Arc<Pairs>, &Arc<Grantees>, &Arc<AtomicU64>),
         qp: &Arc<Qp>,
@@ -139,7 +138,7 @@ impl Connection {
         &self.path.peer
     }
 
-    /// What is put where it belongs.
+    /// The connection's direct puts.
     #[inline]
     pub fn direct(&self) -> &Direct {
         &self.path.direct
@@ -150,18 +149,18 @@ impl Connection {
         &self.put_psns
     }
 
-    /// Over UC: whether a message may wait for a receive.
+    /// State of UC messages that may wait for a receive.
     pub fn no_receive(&self) -> &NoReceive {
         &self.no_receive
     }
 
-    /// How many of its answers are set aside.
+    /// Number of its answers that are set aside.
     #[inline]
     pub fn deferred(&self) -> &AtomicU64 {
         &self.deferred
     }
 
-    /// When its requester wants to be called: CLOCK_MONOTONIC, ns.
+    /// Time at which its requester wants to be called: CLOCK_MONOTONIC, nanoseconds.
     pub fn deadline(&self) -> u64 {
         self.deadline.load(Ordering::SeqCst)
     }
@@ -192,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// Has the requester do `f`, and then everything that it can do now.
+    /// Makes the requester do `f`, and then everything that it can do now.
     fn run(
         self: &Arc<Self>,
         sends: &mut Sends<'_>,
@@ -233,7 +232,7 @@ impl Connection {
                 return Progress::Idle;
             };
             host.out.is_busy = !requester.is_idle();
-            // What it counts from now on, timeouts, takes longer than that clock is ahead.
+            // The timeouts that begin now are longer than that clock is ahead.
             let sent = requester.poll_transmit(soon_ns(), window, &mut host);
             let left = host.out.left;
             if !end.do_local(sends) {
@@ -268,7 +267,7 @@ impl Connection {
         Progress::Idle
     }
 
-    /// Has the responder do `f`, and send what it has to send; whether there is more.
+    /// Makes the responder do `f`, and send the packets that it owes. Returns true if there are more.
     pub fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, SlotOut<'_>>)) -> bool {
         let mut replying = self.replying.lock();
         if replying.stolen() {
@@ -296,22 +295,22 @@ impl Connection {
         memory
     }
 
-    /// A request of the peer; whether there is more to answer.
+    /// Handles a request of the peer. Returns true if there is more to answer.
     pub fn request(&self, qp: &Qp, packet: &Packet<'_, Foreign>) -> bool {
         self.reply(qp, |responder, host| {
             responder.handle_packet(packet, host);
             if responder.expected_psn() != packet.headers.bth.psn {
-                // It was taken, or had been before.
+                // It was accepted, now or earlier.
                 self.received.count(&packet.headers, packet.payload.length() as u64);
             }
         })
     }
 
-    /// What answers a request of this QP.
+    /// Handles an answer to a request of this QP.
     pub fn response(self: &Arc<Self>, qp: &Qp, packet: &Packet<'_, Foreign>) -> SenderAccess {
         let is_refusal =
             packet.headers.aeth.is_some_and(|aeth| !matches!(Syndrome::decode(aeth.syndrome), Some(Syndrome::Ack(_))));
-        // What a peer that is not ready asks for is counted from now on.
+        // The delay that an RNR NAK asks for begins now.
         let now = if is_refusal { now_ns() } else { soon_ns() };
         let answer = |sends: &mut Sends<'_>| {
             self.run(sends, |requester, window, host| requester.handle_packet(now, packet, window, host))
@@ -327,24 +326,24 @@ impl Connection {
         qp.with_sends(self, timeout)
     }
 
-    /// Whether packets with this operation are for the half of the QP that there is (IBA A14.2.1, 10.3.1).
+    /// Returns true if the QP has the half that packets of this operation are for (IBA A14.2.1, 10.3.1).
     pub fn takes(&self, qp: &Qp, operation: u8) -> bool {
         let wrong_way = if opcode::is_request(operation) { QpType::XrcSend } else { QpType::XrcRecv };
         !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) && qp.qp_type() != wrong_way
     }
 
-    /// Whether the peer is putting a message where it was told that it belongs. Waits for no lock.
+    /// Returns true if the peer is putting a message to its announced destination. Waits for no lock.
     pub fn is_put_to(&self) -> bool {
         let has_peer = || self.path.peer.used_pair().is_some_and(|pair| !pair.is_over() && !pair.is_silent());
         self.path.direct.landing.has_told() && has_peer()
     }
 
-    /// Whether it is one of XRC.
+    /// Returns true if the QP is an XRC QP.
     pub fn is_xrc(&self) -> bool {
         self.path.peer.service == Service::Xrc
     }
 
-    /// Whether nobody answers what is lost.
+    /// Returns true if lost packets are not reported.
     pub fn is_unreliable(&self) -> bool {
         self.path.peer.service == Service::Uc
     }
@@ -395,7 +394,7 @@ impl carrier::Connection for Connection {
         let sending = self.sending.lock();
         let (end, peer) = (&sending.end, &self.path.peer);
         let goes_on = match peer.used_pair() {
-            // It begins as soon as there is a pair.
+            // It begins once there is a pair.
             None => !peer.is_absent(),
             Some(pair) => !pair.is_over() && !pair.is_silent() && !end.waits_for_peer(),
         };

@@ -23,12 +23,12 @@ impl Connections {
         self.0.lock().remove(&qpn)
     }
 
-    /// That of a QP.
+    /// The connection of a QP.
     pub fn get(&self, qpn: u32) -> Option<Arc<Connection>> {
         self.0.lock().get(&qpn).cloned()
     }
 
-    /// That of a QP, if its peer is that of `pair`.
+    /// The connection of a QP, if its peer is that of `pair`.
     pub fn by_pair(&self, qpn: u32, pair: &Arc<Pair>) -> Option<Arc<Connection>> {
         self.get(qpn).filter(|connection| connection.peer().is_with(pair))
     }
@@ -43,7 +43,8 @@ impl Connections {
         self.0.lock().values().cloned().collect()
     }
 
-    /// Whether a peer is putting a message to one of them, or that cannot be known just now. Waits for no lock.
+    /// Returns true if a peer is putting a message to one of them, or if that cannot be known just now. Waits for no
+    /// lock.
     pub fn is_put_to(&self) -> bool {
         match self.0.try_lock() {
             Some(connections) => connections.values().any(|connection| connection.is_put_to()),

@@ -26,16 +26,16 @@ use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{Class, HEADERS};
 use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
 
-/// How soon a datagram that was not sent is tried again.
+/// Nanoseconds after which a datagram that was not sent is tried again.
 const SOON_NS: u64 = 50_000;
-/// How long a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its own has
-/// its turn by then. Behind one that has timed out others do not wait until the receiver takes something again.
+/// Nanoseconds that a datagram waits for a pair with its receiver, and for room there: a receiver without a CPU of its
+/// own gets its turn by then. After one has timed out, others do not wait until the receiver takes messages again.
 const PAIR_NS: u64 = 1_000_000_000;
-/// Where the receiver lives, and so may have to make a pair with many others first, it waits for so long: beside 23
-/// others on two CPUs the last pair took more than a second. Less than a QP keeps it for.
+/// Nanoseconds that it waits for a receiver that lives, and may have to make pairs with many others first: beside 23
+/// others on two CPUs the last pair took more than a second. Less than the time for which a QP keeps the datagram.
 const BUSY_PAIR_NS: u64 = 3_000_000_000;
 const ROOM_NS: u64 = 1_000_000_000;
-/// How long one that joins a group waits until those that are there can know.
+/// Time that a process which joins a group waits, until the other members can know.
 pub const JOIN: Duration = Duration::from_millis(50);
 
 /// UD QPs that receive, and multicast groups.
@@ -46,7 +46,8 @@ pub struct Datagrams {
     groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
     /// Peers that are in a group.
     peers: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
-    /// When this process knows all members of groups (CLOCK_MONOTONIC, ns); unset while it has sent to none.
+    /// Time from which this process knows all members of groups (CLOCK_MONOTONIC, nanoseconds); unset: it has sent to
+    /// none.
     known_from: OnceLock<u64>,
 }
 
@@ -65,7 +66,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// When a datagram that could not be sent to a peer, or to all of a group, is tried again; None, when it has waited
+    /// Time of the next try of a datagram that could not be sent to a peer, or to all of a group; None: it has waited
     /// for `limit` nanoseconds.
     fn tries_again(&self, to: Option<PeerId>, limit: u64) -> Option<u64> {
         let mut waits = self.waits.lock();
@@ -79,7 +80,7 @@ impl Listener {
         Some(now + SOON_NS)
     }
 
-    /// Whether something has waited for a peer for so long.
+    /// Returns true if a datagram has waited for a peer for `ns` nanoseconds.
     fn has_waited(&self, to: Option<PeerId>, ns: u64) -> bool {
         self.waits.lock().get(&to).is_some_and(|since| now_ns().saturating_sub(*since) > ns)
     }
@@ -124,7 +125,7 @@ impl Datagrams {
         self.listeners.lock().get(&qpn).cloned()
     }
 
-    /// Enters `qpn` into a group; whether it is the first of this process.
+    /// Enters `qpn` into a group. Returns true if it is the first of this process.
     pub fn join(&self, group: &Gid, qpn: u32) -> bool {
         let mut groups = self.groups.lock();
         let members = groups.entry(*group).or_default();
@@ -134,7 +135,7 @@ impl Datagrams {
         members.len() == 1
     }
 
-    /// Takes it out; whether it was the last of this process.
+    /// Takes it out. Returns true if it was the last of this process.
     pub fn leave(&self, group: &Gid, qpn: u32) -> bool {
         let mut groups = self.groups.lock();
         let Some(members) = groups.get_mut(group) else { return false };
@@ -233,7 +234,7 @@ impl Datagrams {
         headers: &[u8; HEADERS],
         pieces: &Pieces,
     ) -> Option<u64> {
-        // A peer that joined before this process was there has told it nothing.
+        // A peer that joined before this process started has not announced it to this one.
         let known_from = *self.known_from.get_or_init(|| {
             pairs.request_all();
             now_ns() + JOIN.as_nanos() as u64

@@ -16,7 +16,8 @@ use vervain_wire::{Packet, parse_headers};
 
 /// Most answers that are set aside.
 const MOST: usize = 1024;
-/// How long a request waits at most for answers that came before it: a thread that posts has put by then.
+/// Most nanoseconds that a request waits for answers that came before it: a thread that posts has finished its put by
+/// then.
 const CATCH_UP_NS: u64 = 500_000;
 
 /// The answers that are set aside.
@@ -27,12 +28,12 @@ struct DeferredAnswer {
     connection: Arc<Connection>,
     headers: [u8; HEADERS],
     payload: Vec<u8>,
-    /// How many bytes are where they belong already; None: the payload is here.
+    /// Bytes that are at their destination already; None: the payload is here.
     landed: Option<usize>,
 }
 
 impl DeferredAnswers {
-    /// Whether there is none.
+    /// Returns true if there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -67,15 +68,16 @@ impl DeferredAnswers {
         true
     }
 
-    /// Has answers that came before a request of the same peer taken in before it, for a moment: a thread that posts
-    /// has the QP while its put lasts, and a program that sees a message has its own Sends completed that the peer
-    /// acknowledged before. One that is in the midst of a batch may have it for longer, and wait for what comes behind.
+    /// Handles answers that came before a request of the same peer first, and waits for that for a moment: a thread
+    /// that posts holds the QP during its put, and a program that sees a message must find its own Sends completed that
+    /// the peer acknowledged before. A thread in the middle of a batch may hold the QP for longer, and wait for later
+    /// messages.
     #[inline]
     pub fn catch_up(&mut self, connection: &Connection) {
         if self.0.is_empty() {
             return;
         }
-        // Of XRC the QPs that send and those that receive are others.
+        // With XRC, the QPs that send and those that receive differ.
         let precedes = |other: &Connection| {
             let (other_peer, peer) = (other.peer(), connection.peer());
             other_peer.own_qpn == peer.own_qpn
@@ -87,7 +89,7 @@ impl DeferredAnswers {
             if !self.0.iter().any(|deferred| precedes(&deferred.connection)) || now_ns() >= end {
                 return;
             }
-            // It may be this thread that has taken its CPU.
+            // This thread may have taken the other's CPU.
             std::thread::yield_now();
         }
     }

@@ -6,7 +6,7 @@ use super::reads::Reads;
 use super::writes::Writes;
 use std::sync::Arc;
 
-/// What is put of a connection's data, by kind.
+/// The direct puts of a connection's data, by kind.
 pub struct Direct {
     /// RDMA Writes.
     pub writes: Writes,
@@ -17,7 +17,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Of a connection between processes that put if `grantees` says so.
+    /// Those of a connection between processes that put directly if `grantees` allows it.
     pub fn new(grantees: &Arc<Grantees>) -> Self {
         let is_on = grantees.direct;
         Direct { writes: Writes::new(is_on), landing: Landing::new(is_on), reads: Reads::new(grantees) }

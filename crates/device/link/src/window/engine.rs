@@ -1,5 +1,5 @@
-//! What a process has of a window, and what its progress thread does: looks, and what is due by the clock. What comes
-//! is taken in by whichever thread looks ([`super::receive`]).
+//! A process's part in a window, and the work of its progress thread: looks, and tasks that are due by the clock.
+//! Whichever thread looks handles the messages that have come ([`super::receive`]).
 
 use super::address;
 use super::connection::Connection;
@@ -22,10 +22,10 @@ use vervain_window::pairs::heartbeat::BEAT_NS;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::{PutDevice, Region};
 
-/// Looks of the progress thread that find something, before it sees to other things.
+/// Most looks of the progress thread in a row that find messages, before it does its other work.
 const ROUNDS: usize = 64;
 
-/// What a process has of a window, in parts.
+/// A process's part in a window, by concern.
 pub struct Engine {
     pub pairs: Arc<Pairs>,
     /// The memory of this process in the window.
@@ -35,18 +35,18 @@ pub struct Engine {
     pub datagrams: Datagrams,
     pub mads: Mads,
     pub receiving: OwnerLock<Receiving>,
-    /// When the progress thread looks next: CLOCK_MONOTONIC, ns.
+    /// Time of the progress thread's next look: CLOCK_MONOTONIC, nanoseconds.
     pub next_look: Arc<AtomicU64>,
     pace: OwnerLock<Pace>,
-    /// When this process announces next that it lives: CLOCK_MONOTONIC, ns.
+    /// Time of this process's next heartbeat: CLOCK_MONOTONIC, nanoseconds.
     next_beat: AtomicU64,
-    /// How long the progress thread looks out for more after something came, and when it looked last.
+    /// Time for which the progress thread looks for more after a message, and the time of its last look.
     patience: OwnerLock<(Patience, u64)>,
     pub watch: Watch,
 }
 
 impl Engine {
-    /// Of a process that has no pair yet. `direct`: whether anything is put where it belongs.
+    /// The engine of a process without pairs. `direct`: true if data may be put directly to its destination.
     pub fn new(
         device: Arc<dyn PutDevice>,
         process: Arc<vervain_window::Process>,

@@ -14,7 +14,7 @@ pub type Way = (Arc<UseGuard>, Box<dyn Channel>);
 
 /// The peers that were granted memory of this process.
 pub struct Grantees {
-    /// Whether peers may put where data belongs, and this process at theirs.
+    /// True if peers may put data directly to its destination here, and this process at theirs.
     pub direct: bool,
     device: Arc<dyn PutDevice>,
     /// Takes back what was granted.
@@ -28,12 +28,12 @@ impl Grantees {
         Grantees { direct, device, grantor, noted: OwnerLock::default() }
     }
 
-    /// What takes back.
+    /// The revoker of grants.
     pub fn grantor(&self) -> Option<Arc<dyn Grantor>> {
         self.grantor.upgrade()
     }
 
-    /// Whether a peer may be granted anything that has followed so many times.
+    /// Returns true if a peer may get grants that has followed `count` revocations.
     pub fn may_grant(&self, pair: &Pair, count: u32) -> bool {
         self.direct && pair.told(block::GIVEN_BACK) == count
     }
@@ -53,12 +53,12 @@ impl Grantees {
         self.noted.lock().iter().filter(|pair| ids.contains(&pair.id)).cloned().collect()
     }
 
-    /// Whether a peer may still put by what it was granted. Its answer in a pair that is over is not seen any more.
+    /// Returns true if a peer may still put by its grants. Its answer in a pair that is over is not seen any more.
     pub fn may_put(&self, pair: &Pair) -> bool {
         pair.is_over() || pair.told(block::GIVEN_BACK) != pair.taken_back()
     }
 
-    /// Whether the process of a pair lives.
+    /// Returns true if the process of a pair lives.
     pub fn lives(&self, pair: &Pair) -> bool {
         self.device.claims().is_alive(pair.peer.node, pair.incarnation) != Ok(Some(false))
     }

@@ -1,5 +1,5 @@
-//! What peers ask of this process's memory, to put to it themselves, and what they answer; and taking back what they
-//! were granted ([`vervain_window::pairs::grant`]).
+//! Peers' requests for grants of this process's memory, their answers to this one's, and revocation
+//! ([`vervain_window::pairs::grant`]).
 
 use super::connection::Connection;
 use super::connections::Connections;
@@ -39,7 +39,8 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// Of a process with these pairs and connections. `direct`: whether anything is put where it belongs.
+    /// Grants of a process with these pairs and connections. `direct`: true if data may be put directly to its
+    /// destination.
     pub fn new(direct: bool, pairs: Arc<Pairs>, connections: Arc<Connections>) -> Arc<Grants> {
         let (device, region) = (Arc::clone(pairs.device()), pairs.device().own().clone());
         Arc::new_cyclic(|me: &Weak<Grants>| {
@@ -75,7 +76,7 @@ impl Grants {
             }
             None => Kind::NoGrant,
         };
-        // Where there is no room the peer asks again some time.
+        // Without room the peer asks again later.
         pair.say(Class::Control, kind, &reply.encode());
     }
 
@@ -101,7 +102,7 @@ impl Grants {
         self.tell_landing(&connection, &qp, pair, (bth.psn, number), memory);
     }
 
-    /// Tells the sender of a long message where it belongs: `memory` of this process, found by a key.
+    /// Announces the destination of a long message to its sender: `memory` of this process, found by a key.
     fn tell_landing(
         &self,
         connection: &Connection,
@@ -143,7 +144,7 @@ impl Grants {
         Some(connection)
     }
 
-    /// A READ with the PSN `first` has come; its payload tells where the answer belongs.
+    /// Handles a READ with the PSN `first`, whose payload names the destination of its answer.
     pub fn take_read(&self, pair: &Arc<Pair>, connection: &Connection, first: u32, message: &Message) {
         let word = |n| self.word(message, n);
         let (at, len, count, owner) = (word(0), word(1), word(2) as u32, word(3));

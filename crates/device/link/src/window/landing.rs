@@ -20,28 +20,29 @@ use vervain_window::pairs::slot::Kind;
 use vervain_window::{Channel, Origin, Put, Source, UseGuard};
 use vervain_wire::{Headers, opcode};
 
-/// Messages from so many bytes on are worth the question, which takes a round trip.
+/// Bytes from which on a message is worth the question, which takes a round trip.
 pub const LONG: u64 = 64 << 10;
 /// Packets of one put, 1 MiB. Between two puts others have their turn, and a grant can be taken back.
 pub const AT_ONCE: u32 = (1 << 20) / block::MTU;
 /// Bytes of the question besides the headers: the length, and a number that the answer repeats.
 pub const QUESTION: usize = 16;
-/// How long a sender waits for the answer: one that has no CPU just now takes nothing from the ring either.
+/// Nanoseconds that a sender waits for the answer: a receiver without a CPU just now takes nothing from the ring
+/// either.
 const ANSWER_NS: u64 = 1_000_000;
 
-/// Where long messages of a connection belong, in both directions.
+/// Destinations of the long messages of a connection, in both directions.
 pub struct Landing {
     is_on: bool,
     /// Bytes of the message under way, if it is a long one; 0: it is none.
     long: AtomicU64,
-    /// Where that belongs at the peer.
+    /// Destination of the message under way, at the peer.
     destination: OwnerLock<Destination>,
-    /// Where this process has told the peer to put its message, and whether it has.
+    /// Destination that this process has announced to the peer for its message; None: none.
     told: OwnerLock<Option<Told>>,
     has_told: AtomicBool,
 }
 
-/// What a sender knows of the message under way.
+/// The sender's knowledge of the message under way.
 #[derive(Default)]
 enum Destination {
     /// Nothing.
@@ -63,7 +64,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// That of a grant with the PSN of the first packet as its key.
+    /// The place of a grant, whose key is the PSN of the first packet.
     pub fn new(grant: Grant, channel: Box<dyn Channel>, used: Arc<UseGuard>) -> Place {
         Place { grant, channel, _used: used }
     }
@@ -73,7 +74,7 @@ impl Place {
         self.grant.rkey
     }
 
-    /// Whether the packet with this PSN belongs there.
+    /// Returns true if the packet with this PSN belongs there.
     pub fn covers(&self, psn: u32) -> bool {
         offset(self.first(), psn) < self.grant.len
     }
@@ -121,31 +122,31 @@ impl Place {
     }
 }
 
-/// What a receiver has told of the message under way, or of the answer to a READ.
+/// A destination that a receiver has announced, for the message under way or the answer to a READ.
 pub struct Told {
     /// The PSN of its first packet.
     pub psn: u32,
-    /// Where it begins in the own region.
+    /// Its offset in the own region.
     pub at: u64,
     /// The addresses in this process.
     pub memory: Range<u64>,
 }
 
 impl Told {
-    /// Whether the packet with this PSN has its payload there.
+    /// Returns true if the packet with this PSN has its payload there.
     pub fn has(&self, psn: u32, message: &Message) -> bool {
         let offset = offset(self.psn, psn);
         message.payload == self.at.wrapping_add(offset) && offset + message.len <= self.memory.end - self.memory.start
     }
 }
 
-/// Where in its message a packet begins.
+/// Offset of a packet's payload in its message.
 fn offset(first: u32, psn: u32) -> u64 {
     u64::from(psn.wrapping_sub(first) & 0xff_ffff) * u64::from(block::MTU)
 }
 
 impl Landing {
-    /// Where `is_on` is false, messages have none: nothing is asked.
+    /// With `is_on` false, messages have no destination, and none is asked for.
     pub fn new(is_on: bool) -> Self {
         Landing {
             is_on,
@@ -156,7 +157,7 @@ impl Landing {
         }
     }
 
-    /// A message of so many bytes begins with the next packet.
+    /// Announces that a message of `length` bytes begins with the next packet.
     pub fn begins_message(&self, length: u64) {
         let long = if length >= LONG && self.is_on { length } else { 0 };
         if self.long.load(Ordering::Relaxed) != long {
@@ -164,13 +165,13 @@ impl Landing {
         }
     }
 
-    /// Whether the message under way is a long one.
+    /// Returns true if the message under way is a long one.
     #[inline]
     fn is_long(&self) -> bool {
         self.long.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the sender waits for the answer where its message belongs.
+    /// Returns true if the sender waits for the destination of its message.
     #[inline]
     pub fn is_awaited(&self) -> bool {
         self.is_long() && self.awaits_answer()
@@ -188,15 +189,14 @@ impl Landing {
         }
     }
 
-    /// How many of the packets that are left of the message under way go as one: those of a put, where it has a
-    /// landing.
+    /// Number of packets left of the message under way that go as one: those of a put, if it has a destination.
     #[inline]
     pub fn packets(&self, left: u32) -> u32 {
         if self.is_long() && matches!(*self.destination.lock(), Destination::Here(_)) { left.min(AT_ONCE) } else { 1 }
     }
 
-    /// Sends a packet of a long message, or asks before the first one where the message belongs. None where the ring
-    /// has to carry its bytes.
+    /// Sends a packet of a long message, or asks for the message's destination before the first. None: the ring has to
+    /// carry its bytes.
     #[inline]
     pub fn push(&self, pair: &Pair, headers: &Headers, from: &Pieces) -> Option<Result<u64, Refused>> {
         // A READ has its own way, and does not end the message before.
@@ -261,18 +261,18 @@ impl Landing {
         self.long.store(0, Ordering::Relaxed);
     }
 
-    /// Notes where the peer is told to put its message; None: nowhere.
+    /// Notes the destination announced to the peer for its message; None: none.
     pub fn tell(&self, told: Option<Told>) {
         self.has_told.store(told.is_some(), Ordering::Relaxed);
         *self.told.lock() = told;
     }
 
-    /// Whether the peer is putting a message where this process has told it to.
+    /// Returns true if the peer is putting a message to a destination that this process has announced.
     pub fn has_told(&self) -> bool {
         self.has_told.load(Ordering::Relaxed)
     }
 
-    /// Whether a packet's payload lies where this process has told its sender to put it.
+    /// Returns true if a packet's payload is at the destination that this process has announced to its sender.
     pub fn has_landed(&self, headers: &Headers, message: &Message) -> bool {
         let told = self.told.lock();
         opcode::is_request(headers.bth.opcode) && told.as_ref().is_some_and(|told| told.has(headers.bth.psn, message))

@@ -28,7 +28,7 @@ const PATIENCE_NS: u64 = 3_000_000_000;
 /// Between two tries.
 const AGAIN_NS: u64 = 200_000;
 
-/// Where a MAD goes.
+/// Destination of a MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receiver {
     Process(PeerId),
@@ -47,7 +47,7 @@ pub struct Mads {
     /// Takes those that come for QP 1.
     gsi: Arc<Gsi>,
     waiting: OwnerLock<Vec<Waiting>>,
-    /// Which process of a node is next.
+    /// Turn among the processes of a node.
     turn: AtomicUsize,
 }
 
@@ -99,7 +99,7 @@ impl Mads {
             if pushed.is_ok() {
                 FIRST.add_both((Word::SentPackets, 1), (Word::WindowRingBytes, payload.len() as u64));
             }
-            // What a pair refuses for good is lost, as any datagram may be.
+            // A datagram that a pair refuses for good is lost.
             pushed != Err(Refused::Full)
         };
         match to {

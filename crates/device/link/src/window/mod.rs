@@ -1,12 +1,12 @@
 //! The carrier through a window (`VERVAIN_WINDOW`): memory of nodes that may share no kernel, where a process puts and
 //! never reads. The protocol is that of `vervain-transport`; its packets go into the rings of pairs
-//! ([`vervain_window::pairs`]), which lose nothing. A thread that polls takes in what comes, or the watch, which peers
-//! of this kernel wake, or the progress thread, which looks ever more seldom while nothing comes.
+//! ([`vervain_window::pairs`]), which lose nothing. The packets that come are handled by a thread that polls, by the
+//! watch, which peers of this kernel wake, or by the progress thread, which looks more and more rarely while nothing
+//! comes.
 //!
-//! `engine::Engine` has a part for each concern: `pairs` (how they begin and end), `connections`, `grants` (memory of
-//! either side that the other puts to), `datagrams` (UD and multicast), `mads` (QP 1), `receive` with `deferred`, and
-//! `watch`. A connection (`connection`) has the way of its packets in `slot_out`, and what is put where it belongs in
-//! `direct`.
+//! `engine::Engine` has a part for each concern: `pairs` (their begin and end), `connections`, `grants` (memory of
+//! either side into which the other puts), `datagrams` (UD and multicast), `mads` (QP 1), `receive` with `deferred`,
+//! and `watch`. A connection (`connection`) sends its packets by `slot_out`, and its direct puts by `direct`.
 
 mod address;
 mod connection;
@@ -54,11 +54,10 @@ use vervain_window::pairs::slot::Kind;
 use vervain_window::{Options, PROCESSES, PutDevice};
 use watch::Looker;
 
-/// The window of the calling process, opened at the first call; None where the environment names none, or nothing goes
-/// that way.
+/// The window of the calling process, opened at the first call; None: the environment names none, or nothing uses it.
 ///
 /// # Errors
-/// What is wrong with it, in a sentence.
+/// The window cannot be opened; the error is a sentence.
 pub fn of_process() -> Result<Option<Arc<dyn PutDevice>>> {
     static OPENED: OwnerLock<Option<Opened>> = OwnerLock::new(None);
     let pid = std::process::id();
@@ -67,7 +66,7 @@ pub fn of_process() -> Result<Option<Arc<dyn PutDevice>>> {
         return opened.device.clone();
     }
     let device = Config::of_process()?.window_in_use().map(self::open).transpose();
-    // What was the parent's is not mapped in a forked child, where its addresses may have become something else's.
+    // The parent's window is not mapped in a forked child, where its addresses may be something else's.
     std::mem::forget(opened.replace(Opened { pid, device: device.clone() }));
     device
 }
@@ -83,10 +82,10 @@ fn open(spec: &WindowSpec) -> Result<Arc<dyn PutDevice>> {
         .map_err(|e| Error::new(e.errno(), format!("{}: {e}", WINDOW.name())))
 }
 
-/// The GID of this node in the window of this process, if there is one.
+/// The GID of this node in the window of this process; None: it has no window.
 ///
 /// # Errors
-/// As [`of_process`].
+/// Those of [`of_process`].
 pub fn gid() -> Result<Option<Gid>> {
     Ok(of_process()?.map(|device| device.facts().gid(device.facts().node)))
 }
@@ -108,8 +107,8 @@ impl Window {
         Ok(Window(Arc::new(Engine::new(device, process, direct, gsi))))
     }
 
-    /// Slots of this process have this remainder when divided by the number of processes of a node, so that a QP number
-    /// says whose it is.
+    /// Divisor and remainder of this process's slots: number of processes of a node, and number of this one. So a QP
+    /// number shows its process.
     pub fn slots(&self) -> (u32, u32) {
         (PROCESSES, self.0.pairs.me().process)
     }
@@ -182,7 +181,7 @@ impl Carrier for Window {
         self.0.pairs.request_all();
         qp.process().expect_packets();
         qp.process().wake_for_packets();
-        // A sender that is told afterwards that this one listens finds that it does.
+        // A sender that learns afterwards of this member finds it there.
         nap(datagrams::JOIN);
         Ok(())
     }
@@ -207,7 +206,7 @@ impl Poller for Window {
     }
 
     fn wait_for(&self, _process: &'static Process, _fd: RawFd) -> Result<()> {
-        // The progress thread takes in what comes meanwhile.
+        // The progress thread handles packets meanwhile.
         Ok(())
     }
 

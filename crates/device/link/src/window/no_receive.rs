@@ -1,4 +1,4 @@
-//! Messages over UC and UD that find no receive: whether the QP is given time to post one.
+//! UC and UD messages that find no receive, and the time that a QP gets to post one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// not seen yet the last ones cannot post more.
 const NO_RECEIVE_NS: u64 = 50_000_000;
 
-/// Whether a message may wait for a receive of its QP.
+/// State of a message that may wait for a receive of its QP.
 #[derive(Default)]
 pub struct NoReceive {
     /// The QP had a receive for a message, and no wait has run out since.
@@ -22,7 +22,7 @@ impl NoReceive {
         self.since.store(0, Ordering::Relaxed);
     }
 
-    /// The QP has none; whether to wait.
+    /// Notes that the QP has no receive. Returns true if the message is to wait.
     pub fn waits(&self, now: u64) -> bool {
         if !self.served.load(Ordering::Relaxed) {
             return false;

@@ -1,19 +1,19 @@
-//! How soon the progress thread looks again for what peers have put. Peers on another kernel cannot wake it. It shares
-//! the CPUs with the program, so it stays away while that polls: a thread that polls takes in what comes.
+//! Pace of the progress thread's looks for peers' puts. Peers on another kernel cannot wake it. It shares the CPUs with
+//! the program, so it stays away while that polls: a thread that polls handles the messages that come.
 
 /// No time: nothing is due.
 pub const NEVER: u64 = u64::MAX;
-/// How soon it looks again: while something comes, and at last while nothing does.
+/// Shortest and longest interval in nanoseconds: while messages come, and when none have come for long.
 pub const FIRST_LOOK_NS: u64 = 20_000;
 pub const LAST_LOOK_NS: u64 = 4_000_000;
-/// How soon at last while threads of the program poll: one that stops says nothing.
+/// Longest interval while threads of the program poll: one that stops does not announce that.
 const POLLED_NS: u64 = LAST_LOOK_NS / 4;
 
-/// What the next pause follows from.
+/// State from which the next pause follows.
 pub struct Pace {
     /// Nanoseconds.
     pause: u64,
-    /// When it was asked last, and how often threads of the program had polled by then.
+    /// Time of the last call, and the number of the program's polls by then.
     at: u64,
     looks: u32,
     /// They have polled without a pause, and not stopped since.
@@ -54,7 +54,7 @@ impl Pace {
     }
 }
 
-/// Whether threads that have polled so often within `took` nanoseconds poll without a pause.
+/// Returns true if threads with `looks` polls within `took` nanoseconds poll without a pause.
 pub fn polls_steadily(looks: u32, took: u64) -> bool {
     looks > 0 && FIRST_LOOK_NS * u64::from(looks) >= took
 }
@@ -63,7 +63,7 @@ pub fn polls_steadily(looks: u32, took: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Goes on for so many looks, between which threads poll so often; the last pause.
+    /// Continues for `rounds` looks, with `looks` polls of threads between two of them. Returns the last pause.
     fn go_on(pace: &mut Pace, rounds: u32, looks: u32, found: bool) -> u64 {
         let mut pause = 0;
         for _ in 0..rounds {
@@ -95,8 +95,7 @@ mod tests {
         );
     }
 
-    /// As `ib_write_lat` does: it polls for the end of its own Write, and then looks at its memory until the peer's is
-    /// there.
+    /// Like `ib_write_lat`: polls for the end of its own Write, and then looks at its memory until the peer's is there.
     #[test]
     fn who_polls_between_two_waits_for_memory_is_looked_after_closely() {
         let mut pace = Pace::default();

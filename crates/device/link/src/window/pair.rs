@@ -37,7 +37,7 @@ struct Hold {
 pub struct Pair {
     /// The peer.
     pub peer: PeerId,
-    /// Which process of this number that is.
+    /// Incarnation of the peer's process.
     pub incarnation: u64,
     /// A number that no other pair of this process has or had.
     pub id: u64,
@@ -45,9 +45,9 @@ pub struct Pair {
     /// The block that this process has for the peer.
     region: Region,
     own: u64,
-    /// How often this process has taken back what it had granted.
+    /// Number of revocations by this process.
     taken_back: AtomicU32,
-    /// How often the peer has, as far as this process has followed.
+    /// Number of the peer's revocations that this process has followed.
     followed: AtomicU32,
     /// While these are there, nobody else gets the memory that is put to.
     uses: OwnerLock<Vec<UseGuard>>,
@@ -56,7 +56,7 @@ pub struct Pair {
     held: OwnerLock<VecDeque<Hold>>,
     /// The peer has ended, or puts what cannot be.
     over: AtomicBool,
-    /// It puts what cannot be: nothing more is taken from it.
+    /// True if it has put invalid slots: nothing more is taken from it.
     distrusted: AtomicBool,
     /// Heartbeat of a peer on another kernel; `silent`: ten looks without one.
     heartbeat: OwnerLock<Heartbeat>,
@@ -119,7 +119,7 @@ impl Pair {
         });
     }
 
-    /// Whether the peer has taken back what it had granted, and this process has not followed.
+    /// Returns true if the peer has revoked its grants, and this process has not followed.
     #[inline]
     pub fn is_asked_back(&self) -> bool {
         self.told(block::TAKEN_BACK) != self.followed()
@@ -148,18 +148,18 @@ impl Pair {
         Ok(used)
     }
 
-    /// How often this process has taken its grants back.
+    /// Number of revocations by this process.
     pub fn taken_back(&self) -> u32 {
         self.taken_back.load(Ordering::SeqCst)
     }
 
-    /// How often the peer has taken its grants back, as far as this process has followed.
+    /// Number of the peer's revocations that this process has followed.
     #[inline]
     pub fn followed(&self) -> u32 {
         self.followed.load(Ordering::Relaxed)
     }
 
-    /// Tells the peer that nothing more is put by the grants that it has taken back `count` times.
+    /// Announces to the peer that no more is put by grants before its revocation number `count`.
     pub fn follow(&self, count: u32) {
         self.put(|outgoing| {
             self.followed.store(count, Ordering::Relaxed);
@@ -176,8 +176,8 @@ impl Pair {
 
     /// Gives up the hold on the peer's memory, unless a thread is in the midst of a put: then that one does.
     fn let_go(&self) {
-        // That thread looks after it has given the lock back, by a plain store: the look may pass it in its processor,
-        // so the lock is tried for longer than a store takes to be seen.
+        // That thread checks after it has released the lock by a plain store. Its processor may execute the check
+        // first, so the lock is tried for longer than a store takes to become visible.
         if let Some(_outgoing) = self.outgoing.try_lock_briefly() {
             self.uses.lock().clear();
             self.held.lock().clear();
@@ -199,7 +199,7 @@ impl Pair {
         Some(done)
     }
 
-    /// Tells the peer, which may wait for it, how many of its messages were taken.
+    /// Puts the count of messages taken to the peer, which may wait for it.
     #[inline]
     pub fn tell_taken(&self, taken: u64) {
         self.put(|outgoing| {
@@ -209,12 +209,12 @@ impl Pair {
         });
     }
 
-    /// Announces to the peer that this process goes to sleep; whether it did not know.
+    /// Announces to the peer that this process goes to sleep. Returns true if it did not know.
     pub fn announce_sleep(&self) -> bool {
         self.put(Outgoing::announce_sleep).unwrap_or(false)
     }
 
-    /// Sends the peer a message of another kind than packets, if there is room for `class`; whether there was.
+    /// Sends the peer a message that is no packet, if there is room for `class`. Returns false if there is none.
     pub fn say(&self, class: Class, kind: Kind, headers: &[u8; HEADERS]) -> bool {
         let say = |outgoing: &mut Outgoing| {
             let has_room = outgoing.has_room(class) || outgoing.look().is_ok() && outgoing.has_room(class);
@@ -224,8 +224,8 @@ impl Pair {
         self.put(say).unwrap_or(true)
     }
 
-    /// Sends the peer a question before a request, if there is room for both; whether it did. None is sent when the
-    /// pair is over.
+    /// Sends the peer a question before a request, if there is room for both. Returns true if it was sent; false also
+    /// if the pair is over.
     pub fn ask(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> bool {
         let ask = |outgoing: &mut Outgoing| {
             let has_room =
@@ -276,8 +276,8 @@ impl Pair {
         }
     }
 
-    /// Whether the peer may be gone, and nothing is put straight into its memory. What goes through the ring has
-    /// timers.
+    /// Returns true if the peer may be gone, so that nothing is put directly into its memory. Packets through the ring
+    /// have timers.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
@@ -295,18 +295,18 @@ impl Pair {
         self.stalled.store(self.outgoing.lock().taken(), Ordering::Relaxed);
     }
 
-    /// Whether the peer has taken nothing since a datagram timed out.
+    /// Returns true if the peer has taken nothing since a datagram timed out.
     pub fn is_stalled(&self) -> bool {
         self.outgoing.lock().taken() == self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Whether a packet without payload would find room, as of the last look. It may find none even so.
+    /// Returns true if a packet without payload would have found room at the last look. It may find none now.
     #[inline]
     pub fn may_have_room(&self, class: Class) -> bool {
         !self.is_full.load(Ordering::Relaxed) || self.has_room(class)
     }
 
-    /// Whether a packet without payload would find room.
+    /// Returns true if a packet without payload would find room.
     pub fn has_room(&self, class: Class) -> bool {
         let mut outgoing = self.outgoing.lock();
         let has_room = outgoing.has_room(class) || outgoing.look().is_ok() && outgoing.has_room(class);
@@ -314,17 +314,17 @@ impl Pair {
         has_room
     }
 
-    /// Whether the peer has taken the first `sent` messages.
+    /// Returns true if the peer has taken the first `sent` messages.
     pub fn has_taken(&self, sent: u64) -> bool {
         let mut outgoing = self.outgoing.lock();
         outgoing.look().is_ok() && outgoing.taken() >= sent
     }
 
-    /// [`Pair::push`] of an acknowledgement: where a put takes long it goes with what is put next, or with a
-    /// [`Pair::flush`]. Calls `stands_for` if it replaces an earlier one that had not gone.
+    /// [`Pair::push`] of an acknowledgement: if a put takes long, it goes with the next put, or with a [`Pair::flush`].
+    /// Calls `stands_for` if it replaces an earlier one that had not gone.
     ///
     /// # Errors
-    /// As [`Pair::push`].
+    /// Those of [`Pair::push`].
     #[inline]
     pub fn push_later(&self, headers: &Headers, stands_for: impl FnOnce()) -> Result<u64, Refused> {
         let encoded = encode(headers);
@@ -342,13 +342,13 @@ impl Pair {
         })
     }
 
-    /// Whether something waits for the next put.
+    /// Returns true if an acknowledgement or put waits for the next put.
     #[inline]
     pub fn owes(&self) -> bool {
         self.owes.load(Ordering::Relaxed)
     }
 
-    /// Sends now what goes with the next put, as far as there is room.
+    /// Sends now everything that would go with the next put, while there is room.
     pub fn flush(&self) {
         if !self.owes() {
             return;
@@ -375,15 +375,15 @@ impl Pair {
     /// [`Pair::push`] of a request of another kind, with `more` as its payload.
     ///
     /// # Errors
-    /// As [`Pair::push`].
+    /// Those of [`Pair::push`].
     pub fn push_with(&self, kind: Kind, headers: &[u8; HEADERS], more: &[u8]) -> Result<u64, Refused> {
         self.push_by(headers, |outgoing| outgoing.packet_as(kind, Class::Request, headers, &more))
     }
 
-    /// [`Pair::push`] of a packet without the payload, which was put where it belongs.
+    /// [`Pair::push`] of a packet without its payload, which was put to its destination.
     ///
     /// # Errors
-    /// As [`Pair::push`].
+    /// Those of [`Pair::push`].
     pub fn push_landed_packet(
         &self,
         class: Class,
@@ -447,7 +447,7 @@ impl Pair {
         waiting
     }
 
-    /// Whether a QP waits for room.
+    /// Returns true if a QP waits for room.
     pub fn is_waited_for(&self) -> bool {
         self.is_waited_for.load(Ordering::Acquire)
     }

@@ -80,7 +80,7 @@ impl Pairs {
         self.by_peer.lock().values().cloned().collect()
     }
 
-    /// Whether there is a process of this number.
+    /// Returns true if there is a process of this number.
     pub fn has_process(&self, peer: PeerId) -> bool {
         self.device.claims().has_process(peer.node, peer.process) == Ok(true)
     }
@@ -106,13 +106,13 @@ impl Pairs {
         }
     }
 
-    /// Whether a process may have changed its state at its door, or an event waits.
+    /// Returns true if a process may have changed its state at its door, or an event waits.
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.bell.is_rung() || self.has_news.load(Ordering::Acquire)
     }
 
-    /// What has happened at the doors since the last look, in its order.
+    /// The events at the doors since the last look, in order.
     pub fn look(&self) -> Vec<Event> {
         let mut meeting = self.meeting.lock();
         let Meeting { rendezvous, memory } = &mut *meeting;
@@ -160,7 +160,7 @@ impl Pairs {
         }
     }
 
-    /// How a peer is woken, if it can be.
+    /// The way to wake a peer, if there is one.
     fn waking(&self, peer: PeerId) -> Option<(Waking, Barrier)> {
         let barrier = if barrier::is_registered() { Barrier::Compiler } else { Barrier::Full };
         let waking = || Waking::new(self.facts().layout, peer, self.me(), Occasion::Pair);

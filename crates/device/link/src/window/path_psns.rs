@@ -7,7 +7,7 @@ use vervain_wire::{Headers, opcode};
 /// Bits of a PSN.
 const MASK: u32 = 0x00ff_ffff;
 
-/// What is to be added to the PSNs of one direction of a connection.
+/// Difference between the PSNs of one direction of a connection and those by the path MTU.
 pub struct PathPsns {
     path_mtu: u64,
     /// The PSN behind the last packet counted, and what is to be added to it: both in one word, the second in the upper
@@ -48,8 +48,8 @@ impl PathPsns {
         self.state.store(u64::from(more) << 32 | u64::from(next), Ordering::Relaxed);
     }
 
-    /// So many bytes have gone without a packet; the PSNs that they would have taken. Called by one thread at a time,
-    /// as `count`.
+    /// Counts `bytes` that were put without a packet. Returns the PSNs that they would have taken. Called by one thread
+    /// at a time, like `count`.
     pub fn skip(&self, bytes: u64) -> u32 {
         let psns = bytes.div_ceil(self.path_mtu).max(1) as u32;
         let state = self.state.load(Ordering::Relaxed);

@@ -45,7 +45,7 @@ impl PeerQp {
         self.pair.get()
     }
 
-    /// Whether what comes by `pair` is the peer's: of the process that this QP is connected with, and of no other one.
+    /// Returns true if messages of `pair` are the peer's: it is with the process of this connection.
     pub fn is_with(&self, pair: &Arc<Pair>) -> bool {
         self.pair().is_some_and(|own| Arc::ptr_eq(own, pair))
     }
@@ -56,7 +56,7 @@ impl PeerQp {
         self.is_absent.store(self.pair.get().is_none() && !has_process(), Ordering::Relaxed);
     }
 
-    /// Whether the last look found neither a pair nor a process.
+    /// Returns true if the last look found neither a pair nor a process.
     pub fn is_absent(&self) -> bool {
         self.is_absent.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What a device with limits is told of the program: where its memory lies in the window. What it counts, counts at the first port.
+//! The program, for devices with limits: its memory in the window. The devices' counts are added at the first port.
 
 use vervain_hca::device::port_counters::{self, Word};
 use vervain_hca::process::Process;

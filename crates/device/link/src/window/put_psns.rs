@@ -12,7 +12,7 @@ use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::ring::Class;
 use vervain_window::pairs::slot::Kind;
 
-/// How long the answer is waited for. Its sender may have no CPU or be stopped: then the last answer holds.
+/// Nanoseconds that the answer is waited for. Its sender may have no CPU or be stopped: then the last answer holds.
 const PATIENCE_NS: u64 = 20_000_000;
 /// Between two looks for it.
 const LOOK: Duration = Duration::from_micros(20);
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_micros(20);
 pub struct PutPsns {
     /// Those of the Writes that this process has put.
     own: AtomicU32,
-    /// Whether the peer was granted anything, and so may put.
+    /// True if the peer has a grant, and so may put.
     is_granted: AtomicBool,
     /// Questions asked.
     asked: AtomicU32,
@@ -31,7 +31,7 @@ pub struct PutPsns {
 }
 
 impl PutPsns {
-    /// This process has put a Write of so many PSNs.
+    /// Notes that this process has put a Write of `psns` PSNs.
     pub fn count(&self, psns: u32) {
         self.own.fetch_add(psns, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl PutPsns {
         self.is_granted.store(true, Ordering::Relaxed);
     }
 
-    /// Those of the peer's Writes, as of its last answer.
+    /// PSNs of the peer's Writes in its last answer.
     pub fn peers(&self) -> u32 {
         self.told.load(Ordering::Acquire) as u32
     }

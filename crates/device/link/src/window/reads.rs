@@ -1,6 +1,6 @@
-//! Where the answer of a long READ belongs: the reader tells it with the request, if that is one piece of its memory in
-//! the window, and the responder puts it there. One packet then stands for many, without their bytes, as of a message
-//! that has a landing.
+//! Destinations of the answers to long READs. The reader names one with the request, if it is one piece of its memory
+//! in the window, and the responder puts the answer there. One packet then stands for many, without their bytes, like
+//! for a message that has a landing.
 
 use super::grantees::{Grantees, Way};
 use super::landing::{AT_ONCE, LONG, Place, Told};
@@ -25,20 +25,20 @@ const MOST: usize = 256;
 /// Bytes in a READ that tell where its answer belongs: place, length, count, owner.
 pub const READ_WORDS: usize = 32;
 
-/// Where the answers of a connection's READs belong, in both directions.
+/// Destinations of the answers to a connection's READs, in both directions.
 pub struct Reads {
     grantees: Weak<Grantees>,
-    /// Where the peer was told to put the answers of READs under way, in their order.
+    /// Destinations announced to the peer for the answers of READs under way, in order.
     told: OwnerLock<VecDeque<Told>>,
-    /// Whether there are any.
+    /// True if there are any.
     has_told: AtomicBool,
-    /// Where this process was told to put the answers to the peer's READs.
+    /// Destinations that the peer has announced for the answers to its READs.
     answers: OwnerLock<VecDeque<Place>>,
-    /// Whether there are any.
+    /// True if there are any.
     has_answers: AtomicBool,
 }
 
-/// PSNs of an answer of so many bytes.
+/// PSNs of an answer of `bytes` bytes.
 fn psns(bytes: u64) -> u32 {
     bytes.div_ceil(u64::from(block::MTU)).max(1) as u32
 }
@@ -50,7 +50,7 @@ impl Told {
 }
 
 impl Reads {
-    /// Of a connection that makes its peer one of `grantees`.
+    /// Those of a connection that makes its peer one of `grantees`.
     pub fn new(grantees: &Arc<Grantees>) -> Self {
         Reads {
             grantees: Arc::downgrade(grantees),
@@ -85,7 +85,7 @@ impl Reads {
             to.copy_from_slice(&word.to_le_bytes());
         }
         let mut told = self.told.lock();
-        // What is asked for anew is not told of twice.
+        // A READ that is sent again is not announced twice.
         while told.back().is_some_and(|told| !psn::is_before(told.psn, first)) {
             told.pop_back().iter().for_each(|told| qp.end_grant(&told.memory, pair.id));
         }
@@ -98,14 +98,14 @@ impl Reads {
         Some(pushed)
     }
 
-    /// Whether the payload of an answer lies where this process has told its peer to put it.
+    /// Returns true if the payload of an answer is at the destination announced to its peer.
     pub fn has_landed(&self, headers: &Headers, message: &Message) -> bool {
         let told = self.told.lock();
         opcode::is_read_response(opcode::operation(headers.bth.opcode))
             && told.iter().any(|told| told.has(headers.bth.psn, message))
     }
 
-    /// An answer has come that has so many bytes: READs that end with it, or before, have no destination any more.
+    /// Ends the READs up to the end of an answer of `bytes` bytes that has come: they have no destination any more.
     #[inline]
     pub fn end(&self, qp: &Qp, pair: &Pair, headers: &Headers, bytes: u64) {
         if self.has_told.load(Ordering::Relaxed) {
@@ -122,7 +122,7 @@ impl Reads {
         self.has_told.store(!told.is_empty(), Ordering::Relaxed);
     }
 
-    /// The peer has told where the answer of its READ belongs, and the way there.
+    /// Notes the destination of the answer to the peer's READ, and the way there.
     pub fn answers_to(&self, grant: Grant, (used, channel): Way) {
         let place = Place::new(grant, channel, used);
         let mut answers = self.answers.lock();
@@ -134,7 +134,7 @@ impl Reads {
         self.has_answers.store(true, Ordering::Relaxed);
     }
 
-    /// How many packets of an answer that has `left` go as one, from this PSN on.
+    /// Number of packets of an answer with `left` packets to go that leave as one, from this PSN on.
     #[inline]
     pub fn answer_packets(&self, psn: u32, left: u32) -> u32 {
         let lands = || self.answers.lock().iter().any(|place| place.covers(psn));
@@ -166,7 +166,7 @@ impl Reads {
         self.forget_answers();
     }
 
-    /// No answer is put any more where the peer has told it to.
+    /// Stops all puts of answers to destinations of the peer.
     pub fn forget_answers(&self) {
         self.answers.lock().clear();
         self.has_answers.store(false, Ordering::Relaxed);

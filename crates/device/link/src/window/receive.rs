@@ -28,16 +28,16 @@ use vervain_window::pairs::slot::Kind;
 use vervain_window::{GRANULE, Reason, Region};
 use vervain_wire::{Headers, Packet, opcode, parse_headers_to};
 
-/// Messages of one pair before others get their turn: as many as there are slots for requests.
+/// Messages of one pair before others get their turn: the number of slots for requests.
 const BATCH: usize = 32;
-/// How long a QP that is reset or destroyed waits for a message that may be there, of a sender that may have lost its
-/// CPU in the midst of it; and between two looks.
+/// Nanoseconds that a QP which is reset or destroyed waits for a message that may be arriving, whose sender may have
+/// lost its CPU in the middle of it; and the interval of the looks.
 const LANDING_ENDS_NS: u64 = 200_000_000;
 const LOOK: Duration = Duration::from_micros(20);
 /// Granules of a ring for long messages.
 const LONG_GRANULES: u32 = (block::LONG_BYTES / GRANULE) as u32;
 
-/// A peer's region is full, which each of many peers says.
+/// Reason of the warning of a peer's full region, which recurs with each of many peers.
 static FULL: Reason = Reason::new();
 
 /// State of the thread that receives.
@@ -59,14 +59,14 @@ pub struct Receiving {
 struct Inflow {
     pair: Arc<Pair>,
     incoming: Incoming,
-    /// The peer has asked for a ring for long messages, and has not been told.
+    /// True if the peer has asked for a ring for long messages, and has no answer yet.
     owes_ring: bool,
     /// Groups that were joined or left, for the peer to know.
     groups: Vec<(Kind, [u8; 16])>,
 }
 
 impl Inflow {
-    /// Whether there is anything to take from it, to tell the peer, or to go on with.
+    /// Returns true if there is anything to receive from it, to send to it, or to continue.
     #[inline]
     fn has_news(&self, region: &Region) -> bool {
         self.incoming.has_news(region)
@@ -78,7 +78,7 @@ impl Inflow {
     }
 }
 
-/// What became of a message.
+/// Fate of a message.
 #[derive(PartialEq, Eq)]
 enum Taken {
     Yes,
@@ -93,7 +93,7 @@ impl Taken {
 }
 
 impl Receiving {
-    /// Whether something is left to do that no peer will ring for.
+    /// Returns true if work is left for which no peer will ring.
     pub fn has_more(&self) -> bool {
         !self.unanswered.is_empty()
             || !self.deferred.is_empty()
@@ -103,23 +103,23 @@ impl Receiving {
                 .any(|inflow| inflow.owes_ring || !inflow.groups.is_empty() || inflow.pair.is_waited_for())
     }
 
-    /// Whether there is something to go on with that nobody rings for, in whatever thread.
+    /// Returns true if there is work to continue, by any thread, for which nobody rings.
     pub fn owes(&self) -> bool {
         self.later || !self.unanswered.is_empty() || !self.deferred.is_empty() || !self.held_up.is_empty()
     }
 
-    /// Has QPs send on that may again.
+    /// Makes QPs send on that may again.
     pub fn go_on(&mut self, qps: impl IntoIterator<Item = Weak<Qp>>) {
         let is_held_up = |qp: &Weak<Qp>| qp.upgrade().is_some_and(|qp| !qp.go_on());
         self.held_up.extend(qps.into_iter().filter(is_held_up));
     }
 
-    /// Whether an acknowledgement waits for something else to go.
+    /// Returns true if an acknowledgement waits for another message.
     fn owes_peers(&self) -> bool {
         self.pairs.iter().any(|inflow| inflow.pair.owes())
     }
 
-    /// Announces to all peers that this process goes to sleep; whether one did not know.
+    /// Announces to all peers that this process goes to sleep. Returns true if one did not know.
     fn announce_sleep(&mut self) -> bool {
         self.pairs.iter().fold(false, |any, inflow| inflow.pair.announce_sleep() | any)
     }
@@ -136,17 +136,17 @@ impl Receiving {
         Some(self.pairs.remove(at).pair)
     }
 
-    /// All peers are to be told of a group.
+    /// Announces a group to all peers.
     pub fn tell(&mut self, kind: Kind, group: [u8; 16]) {
         self.pairs.iter_mut().for_each(|inflow| inflow.groups.push((kind, group)));
     }
 
-    /// Has everything go that waits for something else to go.
+    /// Sends everything that waits for another message.
     pub fn flush(&self) {
         self.pairs.iter().for_each(|inflow| inflow.pair.flush());
     }
 
-    /// Tells every peer what was taken.
+    /// Puts the count of messages taken to every peer.
     pub fn tell_taken(&mut self) {
         for Inflow { pair, incoming, .. } in &mut self.pairs {
             if let Some(taken) = incoming.untold(true) {
@@ -192,14 +192,14 @@ impl Looker for Engine {
 }
 
 impl Engine {
-    /// Whether a look would find anything to do.
+    /// Returns true if a look would find anything to do.
     #[inline]
     fn has_news(&self, rx: &Receiving) -> bool {
         rx.pairs.iter().any(|inflow| inflow.has_news(&self.region)) || rx.owes() || self.pairs.is_rung()
     }
 
-    /// Whether what has been put to this process is acknowledged, as far as its program may have seen it. If not, the
-    /// progress thread sees to it. Waits for no lock.
+    /// Returns true if all messages put to this process that its program may have seen are acknowledged. If not, the
+    /// progress thread acknowledges them. Waits for no lock.
     pub fn is_all_said(&self) -> bool {
         let is_put_to = self.connections.is_put_to();
         // In this order: the thread that receives acknowledges the end of a message.
@@ -210,8 +210,8 @@ impl Engine {
         !is_put_to && !owes
     }
 
-    /// Waits for the message whose sender was told where it belongs: its bytes may be there already, where the program
-    /// sees them.
+    /// Waits for the message whose destination was announced to its sender: its bytes may be there already, where the
+    /// program sees them.
     pub fn let_message_arrive(&self, process: &'static Process, connection: &Connection) {
         let until = now_ns() + LANDING_ENDS_NS;
         while connection.is_put_to() && now_ns() < until {
@@ -221,7 +221,7 @@ impl Engine {
         }
     }
 
-    /// Has the progress thread see to what is left, as nothing more may come.
+    /// Makes the progress thread do the rest, as nothing more may come.
     #[cold]
     fn hand_over(&self, process: &'static Process) {
         if self.next_look.load(Ordering::SeqCst) > now_ns() + FIRST_LOOK_NS {
@@ -354,7 +354,7 @@ impl Engine {
         }
     }
 
-    /// Sends a peer its messages of other kinds than packets, as far as there is room.
+    /// Sends a peer its messages that are no packets, while there is room.
     fn tell_pair(&self, inflow: &mut Inflow) {
         let peer = inflow.pair.peer;
         if inflow.owes_ring {
@@ -417,7 +417,7 @@ impl Engine {
 
     fn packet(&self, rx: &mut Receiving, pair: &Arc<Pair>, message: &Message) -> Taken {
         let (landed, is_read) = (message.has_landed(), message.kind == Kind::ReadPacket);
-        // What a READ says besides is no payload.
+        // The destination that a READ names is no payload.
         let len = if is_read { 0 } else { message.len as usize };
         let Some(at) = self.region.bytes(message.payload..message.payload + message.len) else {
             pair.distrust();
@@ -452,7 +452,7 @@ impl Engine {
             // So does all that comes behind it from that process.
             return Taken::Later;
         }
-        // What was put where it belongs its sender counts in both directions.
+        // The sender counts direct puts in both directions.
         let count = || {
             let bytes = if landed { 0 } else { len as u64 };
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, bytes));
@@ -462,7 +462,7 @@ impl Engine {
             direct.landing.has_landed(&packet.headers, message) || direct.reads.has_landed(&packet.headers, message)
         };
         if landed && !is_told() {
-            // Of an earlier connection, say.
+            // It is of an earlier connection, say.
             return Taken::Yes;
         }
         if landed && !message.ends.is_empty() {
@@ -511,7 +511,7 @@ impl Engine {
         Taken::of(is_taken)
     }
 
-    /// Whether an unreliable message finds a receive, or is not worth waiting for one.
+    /// Returns true if an unreliable message finds a receive, or is not to wait for one.
     fn is_ready(&self, connection: &Connection, qp: &Qp, operation: u8) -> bool {
         let takes_receive = opcode::is_send(operation) && opcode::starts(operation)
             || opcode::has_imm(operation) && opcode::is_write(operation);
@@ -525,7 +525,7 @@ impl Engine {
         true
     }
 
-    /// Sends what the responders have to send; whether any did.
+    /// Sends the packets that the responders owe. Returns true if any did.
     fn answer(&self, rx: &mut Receiving) -> bool {
         let mut any = false;
         rx.unanswered.retain(|connection| {

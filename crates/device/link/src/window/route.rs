@@ -1,5 +1,5 @@
-//! What a packet of RoCE has in its IP header, and one of InfiniBand in its LRH and GRH: through a window it stands in
-//! front of the payload of a datagram.
+//! Header fields of a packet that a window has no header for: RoCE's IP header, InfiniBand's LRH and GRH. Through a
+//! window they stand in front of the payload of a datagram.
 
 use vervain_hca::device::{Device, lids};
 use vervain_hca::{AhAttr, Gid};
@@ -8,7 +8,7 @@ use vervain_window::Facts;
 /// Bytes in front of the payload.
 pub const ROUTE: usize = 24;
 
-/// What stands in front of the payload.
+/// Header in front of the payload.
 #[derive(Debug, PartialEq)]
 pub struct Route {
     pub dgid: Gid,
@@ -18,21 +18,21 @@ pub struct Route {
     pub lrh: Lrh,
 }
 
-/// What InfiniBand says of a datagram beside its GRH; on Ethernet nothing, and all have a GRH.
+/// InfiniBand's fields of a datagram besides its GRH; on Ethernet there are none, and all datagrams have a GRH.
 #[derive(Debug, Default, PartialEq)]
 pub struct Lrh {
-    /// Which port of its node it leaves from, as [`lids::place`].
+    /// Port of its node from which it leaves, as in [`lids::place`].
     pub place: u16,
     /// Its service level.
     pub service_level: u8,
-    /// Whether it has a GRH.
+    /// True if it has a GRH.
     pub has_grh: bool,
     /// Its source is the GID of the node in the window, not that of the port.
     pub from_node: bool,
 }
 
 impl Lrh {
-    /// Of what leaves from the port of `device` that has `lid`.
+    /// The fields of datagrams that leave from the port of `device` with `lid`.
     pub fn of(ah: &AhAttr, device: &Device, lid: u16, facts: &Facts) -> Lrh {
         if device.is_ethernet() {
             return Lrh::default();

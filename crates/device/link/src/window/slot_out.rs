@@ -1,4 +1,4 @@
-//! Where the packets of a connection leave: the ring of its pair, or the memory where their data belongs.
+//! The way out for packets of a connection: the ring of its pair, or the memory of their destination.
 
 use super::direct::Direct;
 use super::landing::LONG;
@@ -29,13 +29,13 @@ pub struct SendPath {
     pub peer: PeerQp,
     /// The wait for it, over UC.
     pub uc: UcPatience,
-    /// What is put where it belongs.
+    /// The connection's direct puts.
     pub direct: Direct,
     /// The PSNs of sent packets in those of the path MTU.
     pub sent: PathPsns,
     /// Messages of the pair when the connection has sent its last one.
     last_sent: AtomicU64,
-    /// Whether the message under way is a long one; and the answer to a READ.
+    /// True if the message under way is a long one; and the answer to a READ.
     sends_long: AtomicBool,
     answers_long: AtomicBool,
 }
@@ -58,11 +58,11 @@ pub struct SlotOut<'a> {
     path: &'a SendPath,
     tally: &'a Tally,
     class: Class,
-    /// How many more may go, so that posting stays asynchronous.
+    /// Number of packets that may still leave, so that posting stays asynchronous.
     pub left: u32,
     /// Requests are under way.
     pub is_busy: bool,
-    /// Where the answer to the next packet belongs.
+    /// Destination of the answer to the next packet.
     destination: Option<(u32, Range<u64>)>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> SlotOut<'a> {
         SlotOut { path, tally, class, left: BUDGET, is_busy: false, destination: None }
     }
 
-    /// Whether what is under way is long.
+    /// True if the message or answer under way is long.
     fn is_long(&self) -> &AtomicBool {
         if self.class == Class::Request { &self.path.sends_long } else { &self.path.answers_long }
     }

@@ -1,5 +1,5 @@
-//! How long messages over UC wait for a peer that is not there, or takes nothing. Then they are lost, as on a network:
-//! UC has no timer of the protocol's.
+//! Time that UC messages wait for a peer that is absent, or takes nothing. Then they are lost, as on a network: the UC
+//! protocol has no timer.
 
 use super::pair::Pair;
 use std::sync::Arc;

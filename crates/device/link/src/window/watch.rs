@@ -1,6 +1,6 @@
-//! The watch: a thread that sleeps until a peer on this kernel wakes it, and takes in what has come where nobody polls.
-//! It asks to be woken before it sleeps ([`vervain_window::pairs::waking`]); where the program has polled and taken
-//! everything before it was there, it does not ask again for a while.
+//! The watch: a thread that sleeps until a peer on this kernel wakes it, and handles messages while nobody polls. It
+//! asks to be woken before it sleeps ([`vervain_window::pairs::waking`]). If the program has polled and handled
+//! everything before the watch ran, it does not ask again for a while.
 
 use super::pace::{FIRST_LOOK_NS, polls_steadily};
 use super::pairs::Pairs;
@@ -15,17 +15,17 @@ use vervain_hca::process::Process;
 use vervain_window::pairs::rendezvous::Rendezvous;
 use vervain_window::pairs::waking::{Occasion, Waking};
 
-/// How long it stays away after a wake-up that found nothing, at first and at last.
+/// Shortest and longest time that it stays away after a wake-up that found nothing.
 const FIRST_REST: Duration = Duration::from_nanos(FIRST_LOOK_NS);
 const LAST_REST: Duration = Duration::from_millis(4);
 const STACK: usize = 256 << 10;
 
-/// What the watch looks with.
+/// The look of the watch.
 pub trait Looker: Send + Sync + 'static {
     /// The pairs that it looks at.
     fn pairs(&self) -> &Pairs;
 
-    /// Takes in what has come; whether there was anything.
+    /// Handles the messages that have come. Returns true if there were any.
     fn look(&self, process: &'static Process) -> bool;
 
     /// The look before a sleep, behind which each put of a peer finds that this process sleeps. None while the process
@@ -33,23 +33,23 @@ pub trait Looker: Send + Sync + 'static {
     fn last_look(&self, process: &'static Process) -> Option<bool>;
 }
 
-/// The watch of a process, but for its thread.
+/// The watch of a process, without its thread.
 #[derive(Default)]
 pub struct Watch {
     begun: AtomicBool,
     stands: AtomicBool,
-    /// How often the own process has woken it.
+    /// Number of wake-ups by the own process.
     woken: AtomicU64,
 }
 
 impl Watch {
-    /// Whether there is a thread that peers wake.
+    /// Returns true if there is a thread that peers wake.
     fn stands(&self) -> bool {
         self.stands.load(Ordering::Relaxed)
     }
 
-    /// Starts the thread, where there can be one, once. Called by the progress thread, whose signal mask the new one
-    /// has too.
+    /// Starts the thread once, if there can be one. Called by the progress thread, whose signal mask the new one
+    /// inherits.
     pub fn start(&self, looker: &Arc<impl Looker>, process: &'static Process) {
         if self.begun.swap(true, Ordering::Relaxed) {
             return;
@@ -68,7 +68,7 @@ impl Watch {
         }
     }
 
-    /// Whether every process of the window can wake the watch, so that nothing comes without.
+    /// Returns true if every process of the window can wake the watch, so that no message comes without.
     pub fn sees_all(&self, pairs: &Pairs) -> bool {
         let device = pairs.device();
         let is_known = |node| device.wakes(node) || !device.claims().has_node(node);
@@ -118,10 +118,10 @@ fn stand(looker: &impl Looker, process: &'static Process) {
     }
 }
 
-/// How long the watch stays away next, after a round of `took` in which threads of the program have looked so often.
+/// The next time that the watch stays away, after a round of `took` with `looks` looks of the program's threads.
 ///
-/// Where the program polls without a pause, it takes in what comes. Where it looks now and then, a message that was
-/// `found` here may be one that it would have taken in, had the sender not woken this thread to run in its stead.
+/// A program that polls without a pause handles the messages that come. If it looks now and then, a message `found`
+/// here may be one that it would have handled itself, had the sender not woken this thread to run in its place.
 fn next_rest(rest: Duration, looks: u32, took: Duration, found: bool) -> Duration {
     let polls = polls_steadily(looks, took.as_nanos() as u64);
     match (looks, found) {

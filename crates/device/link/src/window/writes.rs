@@ -22,24 +22,24 @@ use vervain_window::{Channel, Origin, Put, UseGuard};
 
 /// Bytes of a put. Between two puts a grant can be taken back.
 const CHUNK: u64 = 1 << 20;
-/// Shorter Writes go through the ring behind others, up to so many in a row.
+/// Bytes below which a Write goes through the ring behind others, up to a number in a row.
 const SHORT: u64 = 4096;
 const FEW: u32 = 16;
 /// Keys of one connection that are kept.
 const KEYS: usize = 1024;
-/// A grant that was refused, or not answered, is asked for again after so many Writes.
+/// Writes after which a grant that was refused, or not answered, is asked for again.
 const ASK_AGAIN: u32 = 1024;
 
 /// The Writes of a connection that it may put itself.
 pub struct Writes {
     is_on: bool,
-    /// What the connection was granted. Every put holds this lock: its holder knows that none is in flight.
+    /// The connection's grants. Every put holds this lock: its holder knows that none is in flight.
     granted: OwnerLock<Granted>,
     /// Writes in a row that could have been put, and went through the ring behind others.
     behind_others: AtomicU32,
 }
 
-/// What a connection was granted.
+/// The grants of a connection.
 #[derive(Default)]
 struct Granted {
     channel: Option<Box<dyn Channel>>,
@@ -73,7 +73,7 @@ impl Granted {
         self.last = None;
     }
 
-    /// Whether `rkey` is to be asked for.
+    /// Returns true if a grant for `rkey` is to be asked for.
     fn asks(&mut self, rkey: u32) -> bool {
         if self.keys.len() >= KEYS && !self.keys.contains_key(&rkey) {
             self.forget();
@@ -92,15 +92,15 @@ impl Granted {
         }
     }
 
-    /// Whether the device puts so many bytes there: others go through the ring, or if they are many, but for their
-    /// ends.
+    /// Returns true if the device puts so many bytes there: others go through the ring, or, if they are many, only
+    /// their ends.
     #[inline]
     fn takes(&self, to: u64, len: u64) -> bool {
         self.channel.as_ref().is_some_and(|channel| (to | len).is_multiple_of(channel.traits().grain))
     }
 
-    /// Where in the peer's region `[addr, addr + len)` of `rkey` lies, if that is granted now, `count` being how often
-    /// the peer has taken grants back.
+    /// Offset of `[addr, addr + len)` of `rkey` in the peer's region, if that is granted now; `count` is the number of
+    /// the peer's revocations.
     #[inline]
     fn place(&mut self, count: u32, rkey: u32, addr: u64, len: u64) -> Option<u64> {
         let grant = match self.last {
@@ -120,7 +120,7 @@ impl Granted {
 }
 
 impl Writes {
-    /// Where `is_on` is false, none: no grant is asked for.
+    /// With `is_on` false there are none, and none is asked for.
     pub fn new(is_on: bool) -> Self {
         Writes { is_on, granted: OwnerLock::default(), behind_others: AtomicU32::new(0) }
     }
@@ -180,8 +180,8 @@ impl Writes {
         Some(request.length)
     }
 
-    /// Whether a Write waits until nothing is under way, and is put then. A short one behind few others does not:
-    /// through the ring it is there sooner.
+    /// Returns true if a Write waits until nothing is under way, and is put then. A short one behind few others does
+    /// not: it arrives sooner through the ring.
     pub fn waits_for_turn(&self, peer: &PeerQp, request: &Request) -> bool {
         if request.opcode != Opcode::Write || request.length == 0 {
             self.behind_others.store(0, Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl Writes {
             return;
         }
         let want = Want { qpn: peer.qpn, from: peer.own_qpn, rkey };
-        // Where there is no room it is asked for some other time.
+        // Without room it is asked for later.
         pair.say(Class::Request, Kind::WantGrant, &want.encode());
     }
 }

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const RECEIVES: u32 = 64;
 /// Looks after which nothing more is on its way; if something is, it counts as lost.
 const LOOKS: u32 = 300;
-/// Where the peer reads, writes and counts.
+/// Offsets at which the peer reads, writes and counts.
 const READ_AT: u64 = 16 << 10;
 const WRITE_AT: u64 = 32 << 10;
 const WORD_AT: u64 = 48 << 10;
@@ -149,8 +149,8 @@ fn requests_that_come_again_in_any_order_never_complete_a_read_or_atomic_without
     });
 }
 
-// An HCA acknowledges a message before the program sees it. The device's program may take the first event after a send for the
-// completion of that.
+// An HCA acknowledges a message before the program sees it. The device's program may take the first event after a send
+// for the send's completion.
 #[test]
 fn a_message_is_acknowledged_before_its_answer() {
     alone("a_message_is_acknowledged_before_its_answer", || {
@@ -190,7 +190,7 @@ fn a_message_is_acknowledged_before_its_answer() {
                 let (first, last) = (answered, answered + length.div_ceil(MTU).max(1) as u32 - 1);
                 answered = last + 1;
                 let is_new = |headers: &Headers| !is_plain(headers) && headers.bth.psn >= first;
-                // What was answered before may come again.
+                // Requests answered before may come again.
                 let mut packets = iter::from_fn(|| Some(next(&rxe, &side))).skip_while(|headers| {
                     let is_acknowledged = is_plain(headers) && headers.bth.psn == asked;
                     assert!(

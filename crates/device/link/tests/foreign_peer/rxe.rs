@@ -1,5 +1,5 @@
-//! A device that is not Vervain's, as a plain socket: it sends what the kernel's rxe sends, and believes what rxe believes
-//! (its completer takes an acknowledgement with the PSN of a READ or atomic for the end of that). Its requests may be sent in
+//! A device that is not Vervain's, as a plain socket: it sends like the kernel's rxe, and accepts answers like it
+//! (rxe's completer takes an acknowledgement with the PSN of a READ or atomic for its end). Its requests may be sent in
 //! any order and any number of times.
 
 use super::forge::{emit, seal};
@@ -30,7 +30,7 @@ pub struct Request {
     pub length: u32,
     addr: u64,
     rkey: u32,
-    /// What a READ or atomic has brought.
+    /// Result of a READ or atomic.
     pub data: Vec<u8>,
     pub done: bool,
 }
@@ -176,7 +176,7 @@ impl Rxe {
                 continue;
             }
             if answered > last {
-                // What answers a later one shows that this one's answer is lost.
+                // An answer to a later one shows that this one's is lost.
                 self.goes_back = true;
                 return;
             }

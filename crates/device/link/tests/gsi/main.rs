@@ -12,7 +12,8 @@ const HERE: &str = "127.0.0.1";
 /// Within a host, without packets.
 const LOCAL: [(&str, &str); 1] = [("VERVAIN_LINK", "local")];
 
-/// Has processes take steps of parking, each before the next one; in the network namespace of this thread.
+/// Makes processes take steps of parking, all of them one step before the next; in the network namespace of this
+/// thread.
 pub fn park(members: &[&Member], steps: &[Step]) {
     for step in steps {
         for member in members {
@@ -114,7 +115,7 @@ fn more_than_a_socket_takes_arrives_in_order() {
         let n = usize::from(!said.contains(&format!("from {} ", first.slot)));
         let sender = if n == 0 { &first } else { &second };
         if next[n] == EACH {
-            // What was sent on top.
+            // The MADs sent on top.
             continue;
         }
         assert_eq!(said, server.line(REQ, next[n], sender, 0));

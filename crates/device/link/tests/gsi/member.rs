@@ -1,5 +1,5 @@
-//! A process with a connection manager that only says what comes and sends what it is told to. It is this test binary again, asked for by a
-//! variable of the environment; and the parent's hold on it.
+//! A process with a connection manager that prints received MADs and sends those that it is told to. It is this test
+//! binary again, started with a variable of the environment; and the parent's handle on it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ const LIMIT_MS: i32 = 20_000;
 pub const REQ: u16 = 0x10;
 pub const REP: u16 = 0x13;
 
-/// Where a MAD of these tests has its sequence number.
+/// Offset of the sequence number in a MAD of these tests.
 const SEQUENCE_AT: usize = 200;
 
 /// A MAD with sequence number `sequence` that process `from` sends to what `whom` says: a slot, or a service for a REQ.
@@ -197,18 +197,18 @@ impl Member {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// Has it do something; the errno.
+    /// Makes it do something. Returns the errno.
     pub fn does(&mut self, line: &str) -> i32 {
         self.tell(line);
         self.hear("did ").parse().unwrap()
     }
 
-    /// Has it send `count` MADs, numbered from `first`, to `whom` at `address`; the errno.
+    /// Makes it send `count` MADs, numbered from `first`, to `whom` at `address`. Returns the errno.
     pub fn sends(&mut self, attribute: u16, whom: u64, address: &str, first: u32, count: u32) -> i32 {
         self.does(&format!("send {attribute} {whom} {address} {first} {count}"))
     }
 
-    /// What it says of MAD `sequence` from `sender`.
+    /// Its report of MAD `sequence` from `sender`.
     pub fn line(&self, attribute: u16, sequence: u32, sender: &Member, hops: u8) -> String {
         let (slot, from, at) = (sender.slot, &sender.address, &self.address);
         format!("{attribute:#x} {sequence} from {slot} {from} at {at} hops {hops}")
@@ -220,7 +220,7 @@ impl Member {
 
     /// Sends a signal. One that is to stop has then stopped, one that is to end has ended.
     pub fn signal(&mut self, signal: i32) {
-        // SAFETY: a signal to a child that has not been waited for; what is told of it goes to a struct on this stack, for
+        // SAFETY: a signal to a child that has not been waited for; its status goes to a struct on this stack, for
         // which zeros are valid.
         unsafe {
             libc::kill(self.pid() as i32, signal);

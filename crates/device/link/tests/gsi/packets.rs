@@ -1,6 +1,5 @@
-//! QP 1 between two network namespaces with a veth pair between them: MADs in packets, and what is on the wire; and MADs through a window.
-//! Needs root and `ip`; says
-//! so and does nothing without them.
+//! QP 1 between two network namespaces with a veth pair between them: MADs in packets on the wire, and MADs through a
+//! window. Needs root and `ip`; without them the tests print that and pass.
 
 use crate::member::{FIRST, Member, REP, REQ, mad};
 use crate::{park, service};
@@ -100,7 +99,7 @@ fn hosts() -> Option<[Host; 2]> {
             ip(&format!("addr add {}/64 dev v{n} nodad", V6[n]));
         });
     }
-    // What is sent before the kernel has seen that both ends are up is dropped without a word.
+    // Packets sent before the kernel has noticed that both ends are up are silently dropped.
     for (n, host) in hosts.iter().enumerate() {
         host.run(|| wait_for_carrier(&format!("v{n}")));
     }
@@ -177,7 +176,7 @@ fn a_process_that_is_stopped_keeps_no_mads_of_others() {
         assert_eq!(client.sends(REP, third.slot.into(), to, n, 1), 0);
         assert_eq!(third.hear("mad "), third.line(REP, n, &client, HOPS));
     }
-    // What is sent again and again reaches somebody who can say that nobody has the service.
+    // A repeated request reaches a process that can reply that nobody has the service.
     for n in 0..50 {
         assert_eq!(client.sends(REQ, services[0] ^ 1 << 60, to, 3000 + n, 1), 0);
     }
@@ -260,7 +259,8 @@ fn push(batch: &mut SendBatch, to: IpAddr, mad: &[u8], change: impl FnOnce(&mut 
     assert_eq!(unsafe { batch.push(&packet) }, Ok(()));
 }
 
-/// The packets are those of the kernel's rdma_rxe (golden capture t_rping.pcap): all fields of BTH and DETH but the PSN's start.
+/// The packets are the kernel's rdma_rxe's (golden capture t_rping.pcap) in all fields of BTH and DETH but the first
+/// PSN.
 #[test]
 fn on_the_wire_mads_are_as_the_kernel_s() {
     let Some([here, there]) = hosts() else { return };

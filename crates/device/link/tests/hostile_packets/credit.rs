@@ -1,5 +1,5 @@
-//! Senders of UC and UD messages that wait for credit, seen by their peer, which is a plain socket here; receivers that have
-//! fewer receives than messages come; and those who forge probes and echoes.
+//! Senders of UC and UD messages that wait for credit, seen by their peer, which is a plain socket here; receivers that
+//! have fewer receives than messages come; and forgers of probes and echoes.
 
 use super::forge::{Fate, Forged, emit};
 use super::side::{Side, poll};
@@ -16,17 +16,17 @@ use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// A QP there.
 const THEIR_QPN: u32 = 0x77_7777;
-/// So many that they have room in a socket of the default size.
+/// Number of messages that fit into a socket of the default size.
 const MESSAGES: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(20);
 /// Bytes of an echo.
 const ECHO: u64 = 28;
-/// What such a message is counted with, and the credit of a peer that is not known yet.
+/// Cost of such a message, and the credit of an unknown peer.
 const COST: u64 = 2048 + 320;
 const FIRST: u64 = (64 << 10) / COST;
-/// How long one is waited for that has never answered.
+/// Time that a peer is waited for that has never answered.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long one that has answered is waited for at first; doubled with each try.
+/// Time that a peer is first waited for that has answered; doubled with each try.
 const WAIT: Duration = Duration::from_millis(4);
 
 /// The socket that stands for the other process.
@@ -291,8 +291,8 @@ fn a_probe_is_echoed_once_and_only_to_a_sender_of_its_qp() {
 /// Receives of a QP that gets more messages.
 const RECEIVES: u64 = 4;
 
-/// Whatever one look takes in, all come in order to a program that posts a receive for each that it finds: those from the
-/// `first` on. How long it takes.
+/// Checks that all messages from `first` on come in order to a program that posts a receive for each that it finds,
+/// however many one poll receives. Returns the time that it takes.
 fn all_come_in_order(a: &Side, b: &Side, first: u64) -> Duration {
     let (mut next, before) = (first, Instant::now());
     while next < first + MESSAGES {
@@ -317,8 +317,9 @@ fn datagrams_wait_for_a_program_that_polls_and_has_no_connection() {
         connect_to(&b.qp, here, 0);
         let ah = Ah::create(&a.pd, &here).unwrap();
         (0..RECEIVES).for_each(|n| b.post_receive(n));
-        // Nothing more comes to the socket, so that the program's polls do not look at what has come before: the progress thread does,
-        // every 100 us. Else it would be seen to when the program is kept from polling next, some seconds later.
+        // Nothing more comes to the socket, so the program's polls do not look at earlier packets. The progress thread
+        // does, every 100 us; otherwise they would wait until the program is next kept from polling, some seconds
+        // later.
         let times = (0..40).map(|round| {
             (0..MESSAGES).for_each(|n| a.post(n, Some(UdDest { ah: &ah, qpn: b.qp.qp_num(), qkey: QKEY })));
             all_come_in_order(&a, &b, round * MESSAGES)
@@ -353,8 +354,9 @@ fn overrun(qp_type: QpType) {
     assert!(poll(&b.received).is_empty());
     (0..MESSAGES).for_each(send);
     all_come_in_order(&a, &b, 0);
-    // To one that does not, as many as there are receives. The others are given up after a while, and not in the way of reliable
-    // traffic: it passes while they wait, at least once where the machine does not keep this program waiting for longer.
+    // A program that does not post receives gets as many messages as there are receives. The others are given up after
+    // a while, and do not hold up reliable traffic: it passes while they wait, at least once if the machine does not
+    // delay this program for longer.
     let mut passes_them = || {
         let drops = dropped();
         (0..MESSAGES).for_each(send);
@@ -425,7 +427,7 @@ fn messages_that_wait_for_a_receive_are_counted_once() {
     alone_with(TEST, &variables, || [QpType::Uc, QpType::Ud].into_iter().for_each(each_is_counted_once));
 }
 
-/// Whoever takes packets from a socket handles them under the same lock as [`take_in`].
+/// A thread that takes packets from a socket handles them under the same lock as [`take_in`].
 fn until_nobody_receives(world: &World) {
     take_in(world, &[]);
 }

@@ -7,7 +7,7 @@ use vervain_hca::arena::layout::{INDEX_BITS, PER_SLOT, slot_of};
 use vervain_wire::icrc::Flow;
 use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS, Reth, UDP_PORT, opcode, parse};
 
-/// Where a packet ends.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
     BadIcrc,
@@ -203,7 +203,7 @@ impl Forger {
         self.marks = Mark::all(world);
     }
 
-    /// Has packets come from these addresses only.
+    /// Makes packets come from these addresses only.
     pub fn from(mut self, stranger: SocketAddr, peer: SocketAddr) -> Forger {
         (self.strangers, self.peers) = (vec![stranger], vec![peer]);
         self

@@ -1,5 +1,5 @@
-//! Packets from enemies at live QPs. One that fails any check changes nothing but a counter, and nothing is sent because of
-//! it; one that comes as if from a QP's peer is answered as the specification says and no more.
+//! Hostile packets at live QPs. A packet that fails any check changes nothing but a counter, and nothing is sent
+//! because of it. A packet that seems to come from a QP's peer is answered as the specification demands, and no more.
 
 mod credit;
 mod forge;
@@ -25,7 +25,7 @@ const KINDS: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend]
 const TRAIN: usize = 64;
 /// Attacks, between which messages go through.
 const ROUNDS: usize = 10;
-/// How much the process may grow while it is under attack.
+/// Bytes by which the process may grow under attack.
 const GROWTH: u64 = 8 << 20;
 
 fn captured() -> Vec<Vec<u8>> {
@@ -50,7 +50,8 @@ fn counted(world: &World) -> BTreeMap<Fate, u64> {
             *counts.entry(Fate::Dropped).or_default() += responder.dropped;
             *counts.entry(Fate::Stale).or_default() += requester.map_or(0, |counters| counters.stale);
             if pair.kind == QpType::Uc {
-                // What lies a little back is dropped as a duplicate; a gap is counted, and the packet behind it as well.
+                // A packet from shortly before is dropped as a duplicate; a gap is counted, and the packet behind it as
+                // well.
                 *counts.entry(Fate::Dropped).or_default() += responder.duplicates;
             } else {
                 *counts.entry(Fate::Duplicate).or_default() += responder.duplicates;
@@ -61,7 +62,7 @@ fn counted(world: &World) -> BTreeMap<Fate, u64> {
     counts
 }
 
-/// What [`counted`] must have grown by.
+/// Adds `fate` to the expected growth of [`counted`].
 fn note(fates: &mut BTreeMap<Fate, u64>, fate: Fate) {
     let counters: &[Fate] = match fate {
         Fate::Ghost => &[Fate::Duplicate, Fate::Dropped],
@@ -88,7 +89,7 @@ fn take_in(world: &World, train: &[Forged]) {
     assert!(world.roce.take_in(HERE, datagrams));
 }
 
-/// How many packets to forge: `part` of this many, or of those that `VERVAIN_HOSTILE_PACKETS` asks for.
+/// Number of packets to forge: `part` of this many, or of those that `VERVAIN_HOSTILE_PACKETS` asks for.
 fn packets(part: f64) -> usize {
     let all = std::env::var("VERVAIN_HOSTILE_PACKETS").ok().map_or(10_000_000.0, |n| n.parse().unwrap());
     (all * part) as usize
@@ -100,10 +101,10 @@ fn seed() -> u64 {
     seed
 }
 
-/// What a round has done.
+/// Results of a round.
 struct Round {
     trains: u64,
-    /// What is counted, and what was sent in.
+    /// Fates counted, and packets sent.
     counted: BTreeMap<Fate, u64>,
     fates: BTreeMap<Fate, u64>,
     /// Packets that went out.

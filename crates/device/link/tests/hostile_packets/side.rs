@@ -17,7 +17,7 @@ pub struct Side {
     pub context: Arc<Context>,
     pub pd: Arc<Pd>,
     pub qp: Arc<Qp>,
-    /// Of both CQs.
+    /// Channel of both CQs.
     pub channel: Arc<CompChannel>,
     pub sent: Arc<Cq>,
     pub received: Arc<Cq>,
@@ -65,7 +65,7 @@ impl Side {
     }
 }
 
-/// What has completed, all of it well.
+/// Completions, all of them successful.
 pub fn poll(cq: &Cq) -> Vec<Completion> {
     let mut got = Vec::new();
     cq.poll(64, &mut |c| got.push(*c));

@@ -1,6 +1,6 @@
-//! Requests of a QP's own peer that break the protocol: a NAK, and the QP ends as the specification says. What each packet
-//! must be is tested beside the protocol; here it is seen that the whole link keeps its word, and that a QP that has
-//! ended is deaf and dumb.
+//! Requests of a QP's own peer that break the protocol: a NAK is sent, and the QP ends as the specification demands.
+//! The protocol's own tests check each packet; these check that the whole link obeys, and that a QP that has ended
+//! neither sends nor receives.
 
 use super::forge::{Fate, Forged, Mark, emit, seal};
 use super::take_in;
@@ -18,7 +18,7 @@ fn reth(headers: &mut Headers) -> &mut Reth {
     headers.reth.as_mut().unwrap()
 }
 
-/// What is sent one behind the other, and the event by which the QP ends.
+/// Packets sent one behind the other, and the event by which the QP ends.
 const CASES: &[(&[Change], u32)] = &[
     (&[(opcode::SEND_MIDDLE, MTU, as_it_is)], event::QP_REQ_ERR),
     (&[(opcode::SEND_FIRST, MTU, as_it_is), (opcode::SEND_ONLY, 8, as_it_is)], event::QP_REQ_ERR),

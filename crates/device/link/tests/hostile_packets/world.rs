@@ -67,7 +67,7 @@ fn loopback_up() -> std::io::Result<()> {
     }
 }
 
-/// What byte `i` of all memory is.
+/// The value of byte `i` of all memory.
 fn pattern(i: usize) -> u8 {
     (i * 31 + i / 256 * 7) as u8 | 1
 }
@@ -152,7 +152,7 @@ impl World {
         self.pairs.iter().find(|pair| pair.kind == kind).unwrap()
     }
 
-    /// What has come is taken in, and all is as it was.
+    /// Checks that all packets are handled, and everything is as before.
     pub fn unchanged(&self, when: &str) {
         self.drain(when);
         for pair in &self.pairs {
@@ -290,7 +290,7 @@ impl Pair {
         if self.xrcd.is_some() { QpState::Rtr } else { QpState::Rts }
     }
 
-    /// Has its receiving QP fail.
+    /// Makes its receiving QP fail.
     pub fn fail(&self) {
         self.b.modify(&QpAttr { qp_state: QpState::Err, ..QpAttr::default() }, attr::STATE).unwrap();
     }

@@ -11,11 +11,11 @@ use vervain_hca::{Cq, Data, Opcode, Qp, QpType, SendRequest, send_flags};
 use vervain_wire::{Bth, opcode, parse};
 use world::{FIRST_PSN, MAX_READS, MTU, Pair, World, alone, alone_with};
 
-/// As many as there are receives, less one.
+/// Number of messages: the receives less one.
 const ROUNDS: u32 = 7;
-/// As often the machine may keep the program waiting.
+/// Attempts in which the machine may delay the program.
 const TRIES: u32 = 30;
-/// What never comes has not come after this.
+/// Time after which a packet that has not come never will.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn send(qp: &Qp, pair: &Pair, length: usize) {
@@ -36,7 +36,7 @@ fn wait(cq: &Cq) {
     }
 }
 
-/// The BTHs of a capture, in its order, and the places of their packets in their trains: records of a header and an IPv4
+/// The BTHs of a capture, in order, each with the place of its packet in its train: records of a header and an IPv4
 /// packet, whose identification is that place.
 fn headers(mut capture: &[u8]) -> Vec<(Bth, u16)> {
     const FILE: usize = 24;
@@ -69,8 +69,9 @@ fn with_packets<T>(test: &str, body: impl FnOnce() -> T, check: impl FnOnce(T, V
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// Runs `body`, which tells what is wanted, with every packet captured, and hands the places of both among them to `check`,
-/// each with that in its train, until it is content: what waits leaves by itself when the machine keeps the program waiting.
+/// Runs `body`, which returns the wanted packets, with every packet captured, and gives `check` the places of both in
+/// the capture and in their trains, until it returns true: waiting packets leave by themselves if the machine delays
+/// the program.
 fn captured(test: &str, body: impl FnOnce() -> Vec<Wanted>, check: impl Fn((usize, u16), (usize, u16)) -> bool) {
     with_packets(test, body, |all, packets| {
         let place = |wanted: (u32, u32), acknowledges: bool| {
@@ -87,11 +88,11 @@ fn captured(test: &str, body: impl FnOnce() -> Vec<Wanted>, check: impl Fn((usiz
     });
 }
 
-/// Messages from `a` to `b`, and for each an answer of so many bytes. Tells the acknowledgements, and the last packets of
-/// the answers.
+/// Messages from `a` to `b`, and for each an answer of `length` bytes. Returns the acknowledgements and the last
+/// packets of the answers.
 fn ask_and_answer(length: usize) -> Vec<Wanted> {
     let round = |_| {
-        // Its own, for where the machine kept a packet waiting until it was sent again, the window is small from then on.
+        // A world of its own, as its window stays small once the machine has delayed a packet until it was sent again.
         let mut world = World::new(&[QpType::Rc]);
         let pair = world.take(QpType::Rc);
         pair.a.post_recv(0, &[pair.memory.sge(0, length)]).unwrap();
@@ -112,8 +113,8 @@ fn is_in_the_train_of_the_last(acknowledged: (usize, u16), last: (usize, u16)) -
     acknowledged == (last.0 + 1, last.1 + 1)
 }
 
-// A program that has seen its own message complete may look for the answer in its memory: nobody takes in at once what comes
-// then. So the answer comes along with the acknowledgement.
+// A program that has seen its own message complete may look for the answer in its memory, and nobody receives later
+// packets at once. So the answer comes along with the acknowledgement.
 #[test]
 fn a_message_is_acknowledged_along_with_the_end_of_an_answer_of_several_packets() {
     let test = "a_message_is_acknowledged_along_with_the_end_of_an_answer_of_several_packets";
@@ -179,8 +180,8 @@ fn what_comes_behind_an_acknowledgement_waits_with_it_but_not_for_long() {
         let in_time = (0..ROUNDS).any(|_| {
             send(&asked.a, asked, 8);
             wait(&asked.recv_cq);
-            // While its send queue is busy, the acknowledgement cannot be taken in; if it has been before, there is no order
-            // to keep.
+            // The acknowledgement cannot be handled while its send queue is busy; if it was handled before, there is no
+            // order to keep.
             let mut completed = false;
             let early = asked.a.post_send(|_| {
                 let since = Instant::now();

@@ -1,5 +1,5 @@
-//! How processes share UDP port 4791 of an address, with real processes: whoever comes, goes, is stopped or killed,
-//! each packet is processed by the owner of its slot, and none is lost that was sent to a process that is there.
+//! Sharing of UDP port 4791 of an address by real processes: while others come, go, are stopped or killed, each packet
+//! is handled by the owner of its slot, and none is lost that was sent to a living process.
 
 mod faults;
 mod member;
@@ -45,7 +45,7 @@ fn sixty_four_processes_join_at_once_and_half_of_them_are_killed() {
     let sockets: HashSet<String> = killed.iter().map(|(_, member)| member.socket.clone()).collect();
     drop(killed);
     traffic.flows(20);
-    // Who joins now takes the places of the dead.
+    // A process that joins now takes the places of the dead.
     for slot in (1..=32).map(|i| i * 15 + 1) {
         let member = member(at, slot);
         assert!(sockets.contains(&member.socket), "{} is a new socket", member.socket);

@@ -1,5 +1,5 @@
-//! Another user who has taken the names by which a port is shared, or the port: nobody waits for it, and who cannot join is
-//! told whose they are.
+//! Another user that has taken the names by which a port is shared, or the port itself: a join does not wait for it,
+//! and its error names the owner.
 
 use super::world::{Member, address};
 use super::{member, turn};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use vervain_skip::skip;
 
 const NOBODY: u32 = 65534;
-/// What a stranger may cost; a join takes some milliseconds. Less than the 10 s for which one's own processes are waited for.
+/// Most time that a stranger costs; a join takes some milliseconds. Less than the 10 s for which processes of one's own
+/// user are waited for.
 const AT_MOST: Duration = Duration::from_secs(8);
 
 /// Runs this as another user; None, with a message, where that is not allowed.
@@ -24,7 +25,8 @@ fn as_nobody<T: Send>(make: impl FnOnce() -> T + Send) -> Option<T> {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, most).unwrap();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: the system call itself, unlike libc's function, changes the user of this thread only, which ends here.
+            // SAFETY: unlike libc's function, the bare system call changes the user of this thread only, which ends
+            // here.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
             assert_eq!(changed, 0, "{}", std::io::Error::last_os_error());
             make()

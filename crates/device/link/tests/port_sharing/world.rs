@@ -37,7 +37,7 @@ pub struct Member {
     lines: BufReader<ChildStdout>,
     /// The socket that it got.
     pub socket: String,
-    /// Where its program lies if another user starts it; removed with it.
+    /// Folder of its program if another user starts it; removed with it.
     _copy: Option<TempDir>,
 }
 
@@ -108,14 +108,13 @@ impl Member {
         }
     }
 
-    /// Has the process do something, and returns what it says.
+    /// Makes the process do something, and returns its answer.
     pub fn tell(&mut self, line: &str) -> String {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
         self.hear()
     }
 
-    /// What has happened to misrouted packets: handed over, not taken, unowned, adopted; and unclaimed packets at the
-    /// address.
+    /// Fates of misrouted packets: handed over, not taken, unowned, adopted; and unclaimed packets at the address.
     pub fn counts(&mut self) -> [u64; 5] {
         let said = self.tell("counts");
         let numbers: Vec<u64> = said.split(' ').map(|n| n.parse().unwrap()).collect();

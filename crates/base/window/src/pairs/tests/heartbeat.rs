@@ -1,4 +1,4 @@
-//! How a peer on another kernel is known to live.
+//! Detection of a peer's death on another kernel.
 
 use super::Two;
 use crate::pairs::block;
@@ -22,7 +22,7 @@ impl Side {
         self.outgoing.tell(block::BEAT, self.heartbeat.beat().into());
     }
 
-    /// Whether the other is silent.
+    /// Returns true if the other is silent.
     fn looks(&mut self) -> bool {
         self.heartbeat.look(self.outgoing.told(block::BEAT))
     }

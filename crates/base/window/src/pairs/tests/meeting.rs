@@ -1,4 +1,4 @@
-//! How ends find each other, and notice that one is another.
+//! Meeting of ends, and their replacement by others.
 
 use super::{Stop, Two};
 use crate::pairs::block;
@@ -91,7 +91,7 @@ impl Side {
         std::mem::take(events)
     }
 
-    /// Where the second process puts its state for this one.
+    /// Offset at which the second process puts its state for this one.
     fn second(&self) -> &[AtomicU64] {
         let at = (self.device.facts().layout.door(0) + u64::from(PROCESSES) * CELL) / 8;
         &self.region().words()[at as usize..at as usize + WORDS]
@@ -235,7 +235,7 @@ fn memory_that_is_said_to_be_anothers_is_found_when_nothing_else_is_free() {
     let region = a.region();
     let layout = a.device.facts().layout;
     let all = layout.granules();
-    // As if the other process had all but the last two: that is asked for first what nobody is said to have.
+    // Makes the other process seem to have all but the last two granules; granules without an owner are tried first.
     for granule in all.start..all.end - 2 {
         region.word(Layout::owner(granule)).store(u64::from(other.number()) + 1, Ordering::Relaxed);
     }
@@ -260,8 +260,8 @@ fn what_was_meant_for_the_process_before_is_not_for_this_one() {
     blocks(&settle(&mut c, &mut b), incarnations);
 }
 
-/// Has the second ask the first for a pair, which offers it a block, in which something is put before the first knows
-/// more, which `wants` the pair too. The blocks of both.
+/// The second side requests a pair, the first offers it a block, and something is put there before the first knows
+/// more; with `wants` the first requests the pair too. Returns the blocks of both.
 fn offer_and_use(a: &mut Side, b: &mut Side, wants: bool) -> [u64; 2] {
     assert!(b.request_pair(FIRST) && a.look().is_empty() && (!wants || a.request_pair(SECOND)));
     let [Event::Up { theirs, own, .. }] = b.look()[..] else { panic!("it was offered a block") };
@@ -318,7 +318,7 @@ fn who_connects_finds_the_next_process_of_a_number_though_nothing_was_heard_of_i
     let [own, _] = blocks(&settle(&mut a, &mut b), [a.incarnation(), b.incarnation()]);
     let (last, old) = (a.cell_of_second(), b.incarnation());
     drop(b);
-    // What the first of the two has said comes late.
+    // The first one's state comes late.
     let mut next = Side::new(&two, 1);
     a.say_as_second(last);
     assert_eq!(a.look(), []);
@@ -412,7 +412,7 @@ fn who_comes_and_goes_gets_no_more_memory_than_others() {
     let ring = a.memory.long_ring(other).unwrap();
     a.memory.give_back(0, other, living.incarnation());
     assert_ne!(a.memory.long_ring(other), Some(ring), "the one before may still put there");
-    // What nobody was told of, and what was a dead one's, does not rest.
+    // Blocks that were never announced, or whose peer is dead, do not rest.
     let dead = living.incarnation();
     drop(living);
     for incarnation in [0, dead] {

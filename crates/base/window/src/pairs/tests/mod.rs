@@ -57,7 +57,7 @@ impl Two {
     }
 }
 
-/// Has another thread stop, also when this one fails.
+/// A guard that stops another thread, also when this one fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

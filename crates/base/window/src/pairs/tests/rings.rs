@@ -29,10 +29,10 @@ impl Channel for Slow {
     }
 }
 
-/// What is said to a peer behind one another.
+/// Messages sent to a peer one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
-    /// How far QP `qp` is.
+    /// Progress of QP `qp`.
     Acknowledged {
         qp: u32,
         psn: u32,
@@ -137,7 +137,7 @@ proptest! {
             let (at, mark) = loop {
                 match ring.hand_out(len) {
                     Some(found) => break found,
-                    // What is empty has room for the longest.
+                    // An empty ring has room for the longest message.
                     None => {
                         let (_, _, mark) = used.pop_front().expect("something is used");
                         ring.free_up_to(mark);
@@ -292,7 +292,7 @@ fn what_a_slot_means_is_what_was_meant() {
     }
     let acknowledging = Meaning { kind: Kind::Packet, place: Place::Landed, len: 0, acknowledges: true };
     assert_eq!(Meaning::decode(acknowledging.encode()), Some(acknowledging));
-    // Of what is no packet nobody says that it acknowledges.
+    // A message that is no packet never acknowledges.
     for wrong in [[0, 0, 0, 0], [15, 0, 0, 0], [1, 4, 0, 0], [0x84, 0, 0, 0], [255; 4]] {
         assert_eq!(Meaning::decode(wrong), None);
     }

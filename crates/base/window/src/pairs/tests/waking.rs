@@ -1,4 +1,4 @@
-//! How an end that sleeps is woken.
+//! Waking an end that sleeps.
 
 use super::Two;
 use super::rings::headers;
@@ -27,7 +27,7 @@ impl Two {
         (out, Incoming::new(self.block(0)), back)
     }
 
-    /// Where the second sleeps.
+    /// Offset of the word on which the second sleeps.
     fn waking_word(&self) -> u64 {
         Rendezvous::waking_word(self.devices[1].facts().layout, PeerId { node: 1, process: 5 })
     }

@@ -43,7 +43,7 @@ impl RawAddress {
         }
     }
 
-    /// What the kernel filled in; None if it is no IP address.
+    /// The address that the kernel filled in; None: it is no IP address.
     pub fn get(&self) -> Option<SocketAddr> {
         // SAFETY: every bit pattern is a valid value of all members, and all bytes are initialised.
         unsafe {

@@ -67,7 +67,7 @@ impl Control {
     }
 }
 
-/// What came along with a train.
+/// Control data of a received train.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Bytes of each packet but the last; None for one packet.

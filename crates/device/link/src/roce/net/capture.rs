@@ -1,5 +1,5 @@
-//! The packets of this process in a file (`VERVAIN_PCAP`), as they are on the wire: IP and UDP headers are put around them
-//! again, with what the sockets tell of them. Readable by Wireshark, tshark, tcpdump and scapy, without privileges.
+//! The packets of this process in a file (`VERVAIN_PCAP`), as they are on the wire: IP and UDP headers are added again,
+//! from the data that the sockets provide. Wireshark, tshark, tcpdump and scapy can read it, without privileges.
 
 use etherparse::{IpDscp, IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, PacketBuilder};
 use pcap_parser::{LegacyPcapBlock, Linktype, PcapHeader, ToVec};
@@ -23,7 +23,7 @@ const NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// The file, which all ports of the process write.
 pub struct Capture(OwnerLock<File>);
 
-/// A packet and its way.
+/// A packet with its addresses and header fields.
 pub struct Captured<'a> {
     /// Sender.
     pub from: SocketAddr,
@@ -33,7 +33,7 @@ pub struct Captured<'a> {
     pub hop_limit: u8,
     /// Traffic class.
     pub tos: u8,
-    /// Flow label of IPv6; 0 where the kernel has chosen it.
+    /// Flow label of IPv6; 0 if the kernel has chosen it.
     pub label: u32,
     /// IPv4 identification, and DF.
     pub untold: Untold,
@@ -42,7 +42,7 @@ pub struct Captured<'a> {
 }
 
 impl Capture {
-    /// The capture that the environment asks for; None for none. The error is a sentence on the file.
+    /// The capture that the environment asks for; None: it asks for none. The error is a sentence about the file.
     pub fn from_environment() -> Result<Option<&'static Capture>> {
         static CAPTURE: OnceLock<Result<Option<Capture>>> = OnceLock::new();
         let name = Config::of_process()?.pcap.as_deref();
@@ -50,8 +50,9 @@ impl Capture {
         opened.as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
-    /// Whether the capture that the environment asks for can be made. A file that is there is taken at once, so that no old one
-    /// is mistaken for this process's; one that is not is made by the first packet's port, for most processes send none.
+    /// Checks that the capture which the environment asks for can be made. An existing file is taken at once, so that
+    /// an old one is not mistaken for this process's; a new one is made with the first port, as most processes send no
+    /// packets.
     pub fn check() -> Result<()> {
         let Some(name) = Config::of_process()?.pcap.as_deref().map(file_name) else { return Ok(()) };
         let path = Path::new(&name);
@@ -68,7 +69,7 @@ impl Capture {
         let name = file_name(name);
         let opened = File::options().write(true).create(true).truncate(false).open(&name);
         let file = opened.map_err(|e| refusal(&name, &e))?;
-        // The lock lasts as long as the process; a file left by an earlier one is written anew.
+        // The lock lasts as long as the process. A file of an earlier process is overwritten.
         file.try_lock().map_err(|_| {
             Error::new(
                 libc::EBUSY,
@@ -87,23 +88,23 @@ impl Capture {
         without_sigxfsz(|| file.write_all(header))
     }
 
-    /// The next place in the file, stamped with the time of now. Who sends takes it before, and who has received before
-    /// handing on: so no answer, which another thread may take in or send meanwhile, stands before what it answers, nor has
-    /// an earlier time.
+    /// The next place in the file, with the present time. A sender takes it before the send, and a receiver before it
+    /// hands the packet on. So an answer, which another thread may receive or send meanwhile, never stands before its
+    /// request, nor has an earlier time.
     pub fn turn(&self) -> Turn<'_> {
         let file = self.0.lock();
         Turn { file, now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
     }
 }
 
-/// A place in the file: all others wait for it. Its thread takes no second one meanwhile.
+/// A place in the file, for which all other threads wait. Its thread must not take a second one meanwhile.
 pub struct Turn<'a> {
     file: OwnerGuard<'a, File>,
     now: Duration,
 }
 
 impl Turn<'_> {
-    /// Writes packets, all of one moment.
+    /// Writes packets, all with the same time.
     pub fn write<'a>(&mut self, packets: impl Iterator<Item = Captured<'a>>) {
         let records = packets.filter_map(|packet| packet.record(self.now)).flatten().collect::<Vec<u8>>();
         // A full disk, or a limit on the size of files, ends the capture, not the program.

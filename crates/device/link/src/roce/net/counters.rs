@@ -1,4 +1,4 @@
-//! What a port counts. Every packet that is not delivered is in one of these.
+//! Counters of a port. Every packet that is not delivered is in one of these.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,7 +50,7 @@ pub struct Counters {
     pub no_room: Counter,
     /// Not sent since they are larger than the path's MTU.
     pub too_large: Counter,
-    /// Not sent since the network refused: no route, link down, a peer that is told to be unreachable.
+    /// Not sent as the network refused: no route, link down, or a peer reported as unreachable.
     pub unreachable: Counter,
     /// Trains that the network interface did not take, so that they were sent packet by packet.
     pub refused_trains: Counter,

@@ -1,6 +1,6 @@
 //! Faults made on purpose (`VERVAIN_FAULTS`): lines of `vervain-fault` before the sockets, one for each direction that
-//! has any. They are asked about each packet of a train. What they let pass goes on in trains, parted where one is
-//! lost; those that are late, changed or sent twice leave one by one, from the line.
+//! has any. They judge each packet of a train. Packets that pass go on in trains, parted where one is lost; those that
+//! are late, changed or sent twice leave one by one, from the line.
 
 use super::receive::Datagram;
 use super::train::FlowKey;
@@ -13,7 +13,7 @@ use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::now_ns;
 use vervain_hca::{Error, Result};
 
-/// What is known of a received packet but its bytes.
+/// Properties of a received packet apart from its bytes.
 #[derive(Clone, Copy)]
 pub struct Arrival {
     from: SocketAddr,
@@ -25,7 +25,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Of this packet.
+    /// The properties of this packet.
     pub fn of(packet: &Datagram<'_>) -> Arrival {
         let Datagram { from, to, hop_limit, tos, label, index, .. } = *packet;
         Arrival { from, to, hop_limit, tos, label, index }
@@ -38,7 +38,7 @@ impl Arrival {
     }
 }
 
-/// The lines of this process's ports, to be told of at its end. Ports are few, so those of closed ones stay.
+/// The lines of this process's ports, reported at its end. Ports are few, so those of closed ones stay.
 static MADE: OwnerLock<Vec<Made>> = OwnerLock::new(Vec::new());
 
 /// The lines of a port, and the process that has opened it: a forked child has ports of its own.
@@ -60,7 +60,7 @@ impl Lines {
         Config::of_process()?.faults.as_deref().map_or(Ok(()), |text| Lines::new(text).map(drop))
     }
 
-    /// As the environment asks for them; None for no faults. The end of the process tells what they have done.
+    /// The faults that the environment asks for; None: none. They are reported at the end of the process.
     pub fn from_environment() -> Result<Option<Arc<Lines>>> {
         let lines = Config::of_process()?.faults.as_deref().map_or(Ok(None), Lines::new)?.map(Arc::new);
         if let Some(lines) = &lines {
@@ -89,7 +89,7 @@ impl Lines {
         self.transmit.as_ref()?.lock().pop(now_ns())
     }
 
-    /// Whether packets that are received pass a line.
+    /// Returns true if received packets pass a line.
     pub fn receives(&self) -> bool {
         self.receive.is_some()
     }
@@ -106,7 +106,7 @@ impl Lines {
         self.receive.as_ref()?.lock().pop(now_ns())
     }
 
-    /// When the next packet comes out of either.
+    /// Time at which the next packet leaves either line.
     pub fn next_release(&self) -> Option<Nanos> {
         let transmit = self.transmit.as_ref().and_then(|line| line.lock().next_timeout());
         let receive = self.receive.as_ref().and_then(|line| line.lock().next_timeout());
@@ -148,7 +148,7 @@ extern "C" fn tell() {
     }
 }
 
-/// What the faults of some ports of a process have done, as a line; none if no packet has met them.
+/// Summary of the faults of some ports of a process; None: no packet has met them.
 fn summary<'a>(all: impl Iterator<Item = &'a Lines>) -> Option<String> {
     let (mut seed, mut sent, mut received) = (0, Counts::default(), Counts::default());
     for lines in all {
@@ -171,7 +171,7 @@ fn summary<'a>(all: impl Iterator<Item = &'a Lines>) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Which of so many packets are lost.
+    /// For each of `packets` packets, true if it is lost.
     fn lost(lines: &Lines, packets: usize) -> Vec<bool> {
         let packet = [0x04; 16];
         let mut line = lines.transmit().expect("faults of what is sent");

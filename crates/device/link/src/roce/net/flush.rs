@@ -1,5 +1,5 @@
-//! Handing a batch to the kernel, and what to do when that refuses. Packets that are not sent are lost, as if on the wire: the
-//! protocol above sends them again. Each is in a counter.
+//! Handing a batch to the kernel, and handling its refusals. Packets that are not sent are lost, like packets on the
+//! wire: the protocol above sends them again. A counter counts each.
 
 use super::address::RawAddress;
 use super::ancillary::Control;
@@ -17,23 +17,23 @@ use vervain_hca::now_ns;
 use vervain_wire::ICRC_LEN;
 use vervain_wire::icrc::Untold;
 
-/// How long a call waits for the kernel to have room, in milliseconds.
+/// Milliseconds that a call waits for the kernel to have room.
 const PATIENCE: i64 = 1;
 
-/// Why the kernel did not take a message.
+/// Reasons why the kernel did not take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// A signal came, or word of an earlier packet: the message may be tried again.
+    /// A signal came, or an error of an earlier packet: the message may be tried again.
     Earlier,
     /// The socket's buffer is full.
     Busy,
     /// The interface's queue is full, which cannot be waited for.
     QueueFull,
-    /// Larger than the MTU, or a train with such packets.
+    /// A packet is larger than the MTU, alone or in a train.
     Size,
     /// The interface does not take trains.
     Train,
-    /// No route there.
+    /// There is no route.
     Unreachable,
 }
 
@@ -52,7 +52,7 @@ impl Trouble {
 }
 
 impl SendBatch {
-    /// Sends everything.
+    /// Sends the batch.
     pub fn flush(&mut self) {
         if self.port.lines.is_some() {
             self.pass_faults();
@@ -62,7 +62,7 @@ impl SendBatch {
         self.room.clear();
     }
 
-    /// Leaves in the batch what faults let pass, and sends what they held back and is due.
+    /// Removes from the batch the packets that faults drop or hold back, and sends held ones that are due.
     #[cold]
     fn pass_faults(&mut self) {
         let port = Arc::clone(&self.port);
@@ -74,7 +74,7 @@ impl SendBatch {
                 continue;
             };
             let now = now_ns();
-            // Packets that pass side by side, which are a train again.
+            // Packets that pass one after the other, which form a train again.
             let mut run: Option<Train> = None;
             for n in 0..train.packets {
                 let at = n * train.segment;
@@ -93,7 +93,7 @@ impl SendBatch {
                 seal(&train, 0, packet);
                 line.keep(course, train.key, packet);
                 if line.next_timeout().is_some_and(|at| at <= now) {
-                    // It follows what came before it, and is not overtaken.
+                    // It follows the packets before it without being overtaken.
                     drop(line);
                     self.send();
                     self.trains.clear();
@@ -148,7 +148,7 @@ impl SendBatch {
         }
     }
 
-    /// Makes the kernel's messages of the trains.
+    /// Makes the kernel's messages out of the trains.
     fn address(&mut self) {
         self.messages.clear();
         self.pieces.clear();
@@ -161,7 +161,7 @@ impl SendBatch {
         }
     }
 
-    /// Train `n` was refused: its packets go one by one if that may help, else they are lost.
+    /// Handles a refused train: its packets leave one by one if that may help, else they are lost.
     fn refused(&mut self, n: usize, trouble: Trouble) {
         let train = &self.trains[n];
         if train.packets > 1 && matches!(trouble, Trouble::Size | Trouble::Train) {
@@ -171,7 +171,7 @@ impl SendBatch {
         }
     }
 
-    /// Sends the packets of train `n` each for itself, with the ICRC for identification 0.
+    /// Sends the packets of train `n` one by one, with the ICRC for identification 0.
     fn one_by_one(&mut self, n: usize) {
         let Train { key, start, bytes, segment, .. } = self.trains[n];
         for at in (0..bytes).step_by(segment) {
@@ -196,7 +196,7 @@ impl SendBatch {
 }
 
 impl Port {
-    /// Sends what faults have held back and is due now.
+    /// Sends held packets that are due.
     pub fn release(&self) {
         while let Some((key, packet)) = self.lines.as_deref().and_then(Lines::next_to_send) {
             if let Err(trouble) = self.send(&key, &packet) {
@@ -205,7 +205,7 @@ impl Port {
         }
     }
 
-    /// Sends a packet for itself.
+    /// Sends one packet.
     fn send(&self, key: &FlowKey, packet: &[u8]) -> Result<(), Trouble> {
         let mut piece = piece(packet);
         let (socket, source) = self.flow(key.slot, key.spread);

@@ -1,6 +1,6 @@
-//! Multicast groups of a port (IBA 10.5.2, over IP multicast as annex A17.4 has it). A socket bound to a unicast address gets
-//! no multicast packets, so each group has its own, bound to the group's address; every process that has joined gets
-//! a copy, that of the sender too.
+//! Multicast groups of a port (IBA 10.5.2, over IP multicast by annex A17.4). A socket bound to a unicast address gets
+//! no multicast packets, so each group has a socket of its own, bound to the group's address. Every process that has
+//! joined gets a copy, including the sender's own.
 
 use super::address::scoped;
 use super::options::{self, set};
@@ -15,14 +15,14 @@ use vervain_hca::process::forget_private_fd;
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;
 
-/// Missing from libc: deliver only what this socket's own memberships name.
+/// Missing from libc: limits delivery to this socket's own memberships.
 const IPV6_MULTICAST_ALL: i32 = 29;
 
-/// The groups.
+/// The groups of a port.
 #[derive(Default)]
 pub struct Groups {
     list: OwnerLock<Vec<Group>>,
-    /// Whether there are any, for those who look after each packet.
+    /// True if there are any, for a look after each packet.
     any: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ struct Group {
     joins: usize,
 }
 
-/// Whoever watches the socket may have kept it from children; its number may soon be a file of the program.
+/// The watcher of the socket may have noted it for closing in children; its number may soon be a file of the program.
 impl Drop for Group {
     fn drop(&mut self) {
         forget_private_fd(self.socket.as_raw_fd());
@@ -40,7 +40,7 @@ impl Drop for Group {
 }
 
 impl Port {
-    /// Enters a group. For the first one who does, `watch` gets the socket that its packets come in by, to wait for;
+    /// Enters a group. The first entry calls `watch` with the socket for its packets, to wait for;
     /// [`super::ReceiveBatch::receive`] asks there too.
     pub fn join(&self, group: IpAddr, watch: impl FnOnce(BorrowedFd<'_>) -> Result<()>) -> Result<()> {
         let mut list = self.groups.list.lock();
@@ -59,7 +59,7 @@ impl Port {
         Ok(())
     }
 
-    /// Leaves a group that was joined; the last one who does closes its socket.
+    /// Leaves a group that was joined. The last one to leave closes its socket.
     pub fn leave(&self, group: IpAddr) {
         let mut list = self.groups.list.lock();
         let Some(at) = list.iter().position(|known| known.ip == group) else { return };
@@ -70,7 +70,7 @@ impl Port {
         }
     }
 
-    /// What [`Groups::close`] has closed is there again.
+    /// Opens the sockets again that [`Groups::close`] has closed.
     pub(super) fn reopen_groups(&self) -> io::Result<()> {
         let list = self.groups.list.lock();
         list.iter().try_for_each(|group| sys::refill(group.socket.as_fd(), self.open_group(group.ip)?))
@@ -109,8 +109,8 @@ impl Port {
         Ok(socket)
     }
 
-    /// Has `socket` send to groups by the port's interface (to IPv4 ones it does so by its address), and to this host's
-    /// members or not.
+    /// Makes `socket` send to IPv6 groups by the port's interface (to IPv4 ones its address decides), and with `loops`
+    /// also back to this host's members.
     pub(super) fn send_multicast_by(&self, socket: BorrowedFd<'_>, loops: bool) -> io::Result<()> {
         let loops = i32::from(loops);
         if self.ip().is_ipv4() {
@@ -132,7 +132,7 @@ impl Groups {
         self.list.lock().iter().try_for_each(|group| f(group.socket.as_fd()))
     }
 
-    /// Calls `take` with the socket and address of each group until it says that it has taken something.
+    /// Calls `take` with the socket and address of each group until it returns true. Returns true if it did.
     pub fn any(&self, mut take: impl FnMut(BorrowedFd<'_>, IpAddr) -> bool) -> bool {
         self.any.load(Ordering::Acquire) && self.list.lock().iter().any(|group| take(group.socket.as_fd(), group.ip))
     }

@@ -36,7 +36,7 @@ pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};
 pub use send::{Outgoing, SendBatch, TooLarge};
 
-/// Whether the variables that ask for faults and for a capture are right. The error is one sentence.
+/// Checks the variables that ask for faults and for a capture. The error is one sentence.
 pub fn check_environment() -> vervain_hca::Result<()> {
     faults::Lines::check_environment()?;
     capture::Capture::check()

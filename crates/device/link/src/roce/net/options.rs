@@ -5,8 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What sockets ask for as room for packets, in bytes. A burst of 64 windows of full packets; the kernel gives what it
-/// allows (net.core.rmem_max) unless the process may pass over that.
+/// Bytes of room that sockets ask for: a burst of 64 windows of full packets. The kernel limits it to net.core.rmem_max
+/// unless the process may exceed that.
 const ROOM: i32 = 16 << 20;
 
 /// The value of a switch.
@@ -63,10 +63,10 @@ pub fn for_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))
 }
 
-/// What is asked of all sockets of an address, also of the one that nobody reads: IPv6 sockets take no IPv4 packets;
-/// trains come whole, about which the kernel asks any of them before it knows whose the packet is; and UDP checksum 0,
-/// which RoCE senders have the right to (IBA annex A17), is no damage over IPv6, as it is to other sockets (RFC 6935).
-/// A network stack without trains, such as a sandbox's, hands out each packet by itself.
+/// Sets the options of all sockets of an address, including the one that nobody reads. IPv6 sockets take no IPv4
+/// packets. Trains come whole; the kernel asks any of the sockets for that before it knows whose the packet is. UDP
+/// checksum 0, to which RoCE senders have a right (IBA annex A17), is accepted over IPv6, where other sockets drop it
+/// (RFC 6935). A network stack without trains, such as a sandbox's, hands out each packet by itself.
 pub fn for_any_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     if local.is_ipv6() {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &ON)?;

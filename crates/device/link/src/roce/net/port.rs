@@ -1,7 +1,7 @@
-//! A port: the sockets of one local address. Packets come in at UDP port 4791, which the processes of a user share; they
-//! leave by one of several source ports, so that those of different QPs may take different queues and paths (IBA annex
-//! A17.9.1). Those to different processes of a host have different ones: a network card merges the packets of one port on
-//! arrival, and what is for two processes had to be parted again.
+//! A port: the sockets of one local address. Packets come in at UDP port 4791, which the processes of a user share.
+//! They leave by one of several source ports, so that those of different QPs can take different queues and paths (IBA
+//! annex A17.9.1). Packets to different processes of a host have different source ports: a network card merges the
+//! packets of one port on arrival, and packets for two processes would have to be parted again.
 
 use super::address::scoped;
 use super::capture::Capture;
@@ -20,30 +20,30 @@ use vervain_hca::host::address_map::{actual, is_moved};
 use vervain_hca::{Error, Result};
 use vervain_wire::UDP_PORT;
 
-/// How many source ports the QPs of one peer process share.
+/// Source ports that the QPs of one peer process share.
 pub const SPREAD: usize = 4;
-/// Source ports in use at most; every eighth process slot has the same.
+/// Most source ports in use; every eighth process slot shares the same ones.
 const FLOWS: usize = 8 * SPREAD;
-/// Source ports are those from here to the end, as adapters choose them.
+/// First of the source ports, which reach to 65535; adapters use the same range.
 const FIRST_SOURCE_PORT: u16 = 0xc000;
-/// How many ports may be taken by others before a flow does with [`UDP_PORT`].
+/// Source ports of others that a flow tries before it uses [`UDP_PORT`].
 const TRIES: u16 = 64;
 
-/// The sockets of one local address, as the program knows it; they are bound to what that has become.
+/// The sockets of one local address, by which the program knows it; they are bound to its present address.
 pub struct Port {
     ip: IpAddr,
     interface: AtomicU32,
     receive: OwnedFd,
     flows: [OnceLock<Option<Flow>>; FLOWS],
-    /// The interface takes trains, as far as is known.
+    /// True while the interface is thought to take trains.
     trains: AtomicBool,
-    /// Hop limits are asked for.
+    /// True once hop limits are asked for.
     hop_limits: AtomicBool,
-    /// The kernel lets programs choose the flow label; asked when one does.
+    /// True if the kernel lets programs choose the flow label; tested when a program first does.
     labels: OnceLock<bool>,
-    /// Multicast packets come back to this host's members too.
+    /// True if multicast packets are also sent back to this host's members.
     multicast_loops: AtomicBool,
-    /// What its receive buffer holds, as the kernel counts it.
+    /// Bytes that its receive buffer holds, as the kernel counts them.
     room: u64,
     counters: Counters,
     pub(super) groups: Groups,
@@ -51,20 +51,21 @@ pub struct Port {
     pub(super) capture: Option<&'static Capture>,
 }
 
-/// A socket that packets leave by.
+/// A socket by which packets leave.
 struct Flow {
     socket: OwnedFd,
     source: AtomicU16,
 }
 
 impl Port {
-    /// Opens the sockets of address `ip` on the interface with index `interface`. The errors: EADDRINUSE when somebody
-    /// else has UDP port 4791 there, EACCES, EADDRNOTAVAIL when the host has no such address (any more).
+    /// Opens the sockets of address `ip` on the interface with index `interface`. EADDRINUSE: another user or program
+    /// has UDP port 4791 there; EACCES: this process may not open it; EADDRNOTAVAIL: the host does not have the address
+    /// (any more).
     pub fn open(ip: IpAddr, interface: u32) -> Result<Port> {
         Port::with_socket(ip, interface, Port::bind(ip, interface)?)
     }
 
-    /// The socket alone that packets come in by, bound and ready. It is the last of its reuseport group.
+    /// Only the socket for incoming packets, bound and ready. It is the last of its reuseport group.
     pub fn bind(ip: IpAddr, interface: u32) -> Result<OwnedFd> {
         let local = scoped(actual(ip), UDP_PORT, interface);
         let opened = open(local.ip()).and_then(|socket| {
@@ -76,8 +77,8 @@ impl Port {
         opened.map_err(|e| refusal(local.ip(), &e))
     }
 
-    /// A port that takes packets from `receive`, which [`Port::bind`] made for the same address. The error: a variable that
-    /// asks for faults or for a capture is wrong.
+    /// A port that receives from `receive`, which [`Port::bind`] made for the same address. Fails if a variable that
+    /// asks for faults or for a capture is invalid.
     pub fn with_socket(ip: IpAddr, interface: u32, receive: OwnedFd) -> Result<Port> {
         let room = options::get(receive.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or_default();
         Ok(Port {
@@ -102,35 +103,35 @@ impl Port {
         self.ip
     }
 
-    /// The address as it is, with a port.
+    /// The present address, with a port.
     #[cold]
     pub(super) fn local(&self, port: u16) -> SocketAddr {
         scoped(actual(self.ip), port, self.interface())
     }
 
-    /// What it has counted.
+    /// The port's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// This host's members of multicast groups get their copies in another way: they are not sent any. To be said before the
-    /// first packet.
+    /// Sends no multicast packets back to this host's members, which get their copies in another way. To be called
+    /// before the first packet.
     pub fn spare_own_members(&self) {
         self.multicast_loops.store(false, Ordering::Relaxed);
     }
 
-    /// Bytes that its receive buffer holds, as the kernel counts them: with the memory around each packet.
+    /// Bytes that its receive buffer holds, as the kernel counts them: including the memory around each packet.
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// The socket that packets come in by, to wait for.
+    /// The socket for incoming packets, to wait for.
     pub fn receive_socket(&self) -> BorrowedFd<'_> {
         self.receive.as_fd()
     }
 
-    /// From now on hop limit, traffic class and flow label of what comes in are told, as the GRH of a datagram needs them. Not from the
-    /// beginning, for they cost 170 ns a packet.
+    /// Makes hop limit, traffic class and flow label of incoming packets available from now on, for the GRH of
+    /// datagrams. Not from the beginning, as they cost 170 ns a packet.
     pub fn tell_hop_limits(&self) {
         self.hop_limits.store(true, Ordering::Relaxed);
         if let Err(e) = options::for_hop_limits(self.receive.as_fd(), self.ip()) {
@@ -138,13 +139,13 @@ impl Port {
         }
     }
 
-    /// When the next packet is due that faults hold back (CLOCK_MONOTONIC, ns): [`Port::release`] is to be called then, and
-    /// packets are to be asked for.
+    /// Time at which the next packet that faults hold back is due (CLOCK_MONOTONIC, nanoseconds): [`Port::release`] is
+    /// to be called then, and packets are to be asked for.
     pub fn next_release(&self) -> Option<u64> {
         self.lines.as_ref()?.next_release()
     }
 
-    /// The largest IP packet that the way to `to` takes, in bytes, as far as the kernel knows.
+    /// Bytes of the largest IP packet that the route to `to` takes, as far as the kernel knows.
     pub fn path_mtu(&self, to: IpAddr) -> io::Result<usize> {
         let socket = open(to)?;
         options::for_sending(socket.as_fd(), to)?;
@@ -155,7 +156,7 @@ impl Port {
         options::get(socket.as_fd(), level, name).map(|mtu| mtu as usize)
     }
 
-    /// The address that packets of a flow go to, as it is.
+    /// The present address of a flow's receiver.
     pub(super) fn remote(&self, key: &FlowKey) -> SocketAddr {
         let mut to = scoped(key.to, UDP_PORT, self.interface());
         if is_moved() {
@@ -172,14 +173,14 @@ impl Port {
         scoped(actual(to), UDP_PORT, self.interface())
     }
 
-    /// What packets come from that leave by a source port, for their ICRC.
+    /// The source of packets that leave by source port `port`, for their ICRC.
     #[inline]
     pub(super) fn source(&self, port: u16) -> SocketAddr {
         if is_moved() { self.local(port) } else { SocketAddr::new(self.ip, port) }
     }
 
-    /// Whether packets can have the flow label that the program wants. Any process may choose one, since Linux 5.3, unless
-    /// somebody in the network namespace has one to himself (IPV6_FL_S_EXCL): then all have to be leased.
+    /// Returns true if packets can have the flow label that the program wants. Since Linux 5.3 any process may choose
+    /// one, unless a socket in the network namespace has an exclusive one (IPV6_FL_S_EXCL): then all have to be leased.
     #[inline]
     pub(super) fn sends_labels(&self) -> bool {
         *self.labels.get_or_init(|| {
@@ -196,7 +197,7 @@ impl Port {
         })
     }
 
-    /// The index of the port's interface, 0 if it is not known.
+    /// Index of the port's interface; 0: unknown.
     pub fn interface(&self) -> u32 {
         self.interface.load(Ordering::Relaxed)
     }
@@ -218,7 +219,7 @@ impl Port {
         Some(Flow { socket, source: AtomicU16::new(source) })
     }
 
-    /// A socket to send by, bound to the source port that `first` stands for or one of the next; and which that is.
+    /// A socket to send by, and its source port: the one that `first` stands for, or one of the next.
     fn open_flow_from(&self, first: u16) -> Option<(OwnedFd, u16)> {
         let socket = open(self.ip()).ok()?;
         options::for_sending(socket.as_fd(), self.ip()).ok()?;
@@ -226,7 +227,7 @@ impl Port {
         if let Err(e) = self.send_multicast_by(socket.as_fd(), loops) {
             log::debug!("{}: no multicast: {e}", self.ip());
         }
-        // Nothing is meant to come in here.
+        // No packets are expected here.
         options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0).ok()?;
         let is_free = |source: &u16| sys::bind(socket.as_fd(), self.local(*source)).is_ok();
         let source =
@@ -234,7 +235,7 @@ impl Port {
         Some((socket, source))
     }
 
-    /// Closes all its sockets but the one that packets come in by, which stands for nothing any more, until [`Port::reopen`].
+    /// Closes all sockets but the one for incoming packets, whose descriptor stands for nothing until [`Port::reopen`].
     pub fn close(&self) -> io::Result<()> {
         self.flows
             .iter()
@@ -244,8 +245,9 @@ impl Port {
         sys::vacate(self.receive.as_fd())
     }
 
-    /// Opens them again, on the interface with index `interface`, by the source ports that they had where these are free, and takes packets
-    /// from `receive` from now on. In place of a socket to send by that is not to be had there is another one of the port's.
+    /// Opens the sockets again, on the interface with index `interface`, with their previous source ports where these
+    /// are free, and receives from `receive` from now on. A sending socket that cannot be opened is replaced by another
+    /// of the port's.
     pub fn reopen(&self, receive: OwnedFd, interface: u32) -> io::Result<()> {
         self.interface.store(interface, Ordering::Relaxed);
         sys::refill(self.receive.as_fd(), receive)?;
@@ -263,13 +265,13 @@ impl Port {
         self.reopen_groups()
     }
 
-    /// The sockets that packets come in by, those of multicast groups too.
+    /// Calls `f` with the sockets for incoming packets, including those of multicast groups.
     pub fn each_receive_socket(&self, mut f: impl FnMut(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         f(self.receive.as_fd())?;
         self.groups.each(f)
     }
 
-    /// Counts packets that the kernel gave; `dropped` are those that it did not, so far.
+    /// Counts received packets; `dropped` are those that the kernel has dropped so far.
     pub(super) fn received(&self, packets: usize, bytes: usize, dropped: Option<u32>) {
         self.counters.received_packets.add(packets as u64);
         self.counters.received_bytes.add(bytes as u64);
@@ -278,12 +280,12 @@ impl Port {
         }
     }
 
-    /// Whether several packets may go as one train.
+    /// Returns true if several packets may leave as one train.
     pub fn takes_trains(&self) -> bool {
         self.trains.load(Ordering::Relaxed)
     }
 
-    /// The interface does not take trains: one without checksum offload, for instance.
+    /// Notes that the interface does not take trains: it has no checksum offload, for instance.
     pub(super) fn without_trains(&self) {
         if self.trains.swap(false, Ordering::Relaxed) {
             self.counters.refused_trains.add(1);

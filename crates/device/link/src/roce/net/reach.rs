@@ -1,11 +1,12 @@
-//! Whether another host can be reached, found out when a QP is connected to it or an address handle made. An RNIC has to
-//! know the link-layer address of the next hop by then, and the kernel finds it out: without a route the verb fails at
-//! once, with ETIMEDOUT when nobody answers within a second. So it does here, and a program hears of a wrong address where it
-//! has named it, not by a completion much later.
+//! Reachability of another host, tested when a QP is connected to it or an address handle is made. An RNIC has to know
+//! the link-layer address of the next hop by then, and the kernel resolves it: without a route the verb fails at once,
+//! without an answer with ETIMEDOUT after a second. This does the same, so that a program gets an error for a wrong
+//! address where it names it, not by a completion much later.
 //!
-//! A process without privileges can neither ask for a link-layer address nor wait for the answer. But it can look at what
-//! the kernel knows (rtnetlink(7)), and a datagram makes the kernel ask. It is an empty one to the discard port, not to the RoCE
-//! port: Debian's rdma_rxe panics the peer's kernel if an empty datagram comes there by IPv6.
+//! A process without privileges can neither ask for a link-layer address nor wait for the answer. But it can read the
+//! kernel's neighbour table (rtnetlink(7)), and a datagram makes the kernel ask. That datagram is empty and goes to the
+//! discard port, not to the RoCE port: Debian's rdma_rxe panics the peer's kernel if an empty datagram comes there by
+//! IPv6.
 
 use super::address::scoped;
 use super::rtnetlink::{Hop, Rtnetlink};
@@ -21,12 +22,13 @@ use vervain_hca::host::address_map::actual;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Error, Result};
 
-/// How long the next hop may take to answer at least (the kernel's `rdma_addr_find_l2_eth_by_grh`), and after which it is asked again.
+/// Shortest time that the next hop has to answer (the kernel's `rdma_addr_find_l2_eth_by_grh`), and interval of the
+/// questions.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a host that was reached is not asked for again: programs connect many QPs to one peer.
+/// Time for which a host that was reached is not asked again: programs connect many QPs to one peer.
 const KNOWN: Duration = Duration::from_secs(10);
 
-/// Where datagrams go that only make the kernel ask for the next hop: "discard" (RFC 863).
+/// Port for datagrams that only make the kernel ask for the next hop: "discard" (RFC 863).
 const DISCARD_PORT: u16 = 9;
 
 /// A local address, its interface, and a host.
@@ -37,8 +39,9 @@ type HostPair = (IpAddr, u32, IpAddr);
 pub struct Reach(OwnerLock<HashMap<HostPair, Instant>>);
 
 impl Reach {
-    /// Makes sure that `to` can be reached from `from`, an address of `interface`; waits for `patience`, or a second, whichever is longer.
-    /// ENETUNREACH, EHOSTUNREACH and others as routes say, ETIMEDOUT when the next hop does not answer. Both are as the program knows them.
+    /// Checks that `to` can be reached from `from`, an address of `interface`; both are the addresses that the program
+    /// knows. Waits for `patience`, at least a second. ENETUNREACH, EHOSTUNREACH and others: the error of the route;
+    /// ETIMEDOUT: the next hop does not answer.
     pub fn check(&self, from: IpAddr, interface: u32, to: IpAddr, patience: Duration) -> Result<()> {
         let [from, to] = [from, to].map(actual);
         if from == to || to.is_multicast() {
@@ -57,7 +60,7 @@ impl Reach {
 }
 
 fn find(from: IpAddr, interface: u32, to: IpAddr, patience: Duration) -> Result<()> {
-    // Whatever is wrong with the own address shows when its port is opened.
+    // An error of the own address shows when its port is opened.
     let Some(socket) = prober(from, interface, to)? else { return Ok(()) };
     match resolve(&socket, from, interface, to, patience) {
         Ok(None) => Ok(()),
@@ -67,14 +70,14 @@ fn find(from: IpAddr, interface: u32, to: IpAddr, patience: Duration) -> Result<
             Err(Error::new(libc::ETIMEDOUT, what))
         }
         Err(e) => {
-            // A sandbox without netlink sockets: what cannot be reached shows by retries, later.
+            // A sandbox without netlink sockets: an unreachable host shows later, by retries.
             log::debug!("whether {to} can be reached from {from} is not told: {e}");
             Ok(())
         }
     }
 }
 
-/// A socket that sends from one address to another; none if the own one is not there.
+/// A socket that sends from one address to another; None: the own address is not there.
 fn prober(from: IpAddr, interface: u32, to: IpAddr) -> Result<Option<OwnedFd>> {
     let Ok(socket) = port::open(from).and_then(|s| sys::bind(s.as_fd(), scoped(from, 0, interface)).map(|()| s)) else {
         return Ok(None);
@@ -86,7 +89,8 @@ fn prober(from: IpAddr, interface: u32, to: IpAddr) -> Result<Option<OwnedFd>> {
     Ok(Some(socket))
 }
 
-/// Has the kernel find the link-layer address of the next hop, if it needs one; the hop if it does not answer.
+/// Makes the kernel find the link-layer address of the next hop, if it needs one. Returns the hop if it does not
+/// answer.
 fn resolve(socket: &OwnedFd, from: IpAddr, interface: u32, to: IpAddr, patience: Duration) -> io::Result<Option<Hop>> {
     let mut kernel = Rtnetlink::open()?;
     let of_link = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());

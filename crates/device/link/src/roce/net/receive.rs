@@ -48,12 +48,13 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Whether the ICRC is right. Over IPv4 any identification will do, with DF or without, for sockets tell neither.
+    /// Returns true if the ICRC is right. Over IPv4 any identification is accepted, with DF or without, as sockets show
+    /// neither.
     pub fn is_intact(&self) -> bool {
         self.untold().is_some()
     }
 
-    /// What the ICRC says of the IPv4 header.
+    /// The fields of the IPv4 header that follow from the ICRC.
     fn untold(&self) -> Option<Untold> {
         self.flow()?.verify(self.index, self.bytes)
     }
@@ -83,7 +84,7 @@ impl<'a> Datagram<'a> {
         Some(self.flow()?.icrc(self.index, covered))
     }
 
-    /// Where the sockets do not tell, the likely.
+    /// The packet for the capture, with likely values where the sockets provide none.
     fn captured(self) -> Captured<'a> {
         let (from, to) = self.on_the_wire();
         Captured {
@@ -110,10 +111,11 @@ struct Received {
 /// Buffers for packets, and the packets in them.
 pub struct ReceiveBatch {
     bytes: Box<[u8]>,
-    /// Where the rooms begin.
+    /// Offset of the first buffer.
     start: usize,
     trains: [Option<Received>; TRAINS],
-    /// How often something came at once after the last; counts the trains themselves where they are asked for singly.
+    /// Number of calls in a row that found a train directly after the last one; counts the trains themselves while they
+    /// are taken one by one.
     in_a_row: u32,
     /// Packets that faults have let pass.
     late: Vec<(Arrival, Vec<u8>)>,
@@ -133,8 +135,8 @@ impl ReceiveBatch {
         ReceiveBatch { bytes, start, trains: [None; TRAINS], in_a_row: 0, late: Vec::new() }
     }
 
-    /// Takes what has come to `port`, without waiting, in place of what was there before; whether anything has. There
-    /// may be more: ask again until there is nothing.
+    /// Receives from `port`, without waiting, in place of the previous packets. Returns true if any came. There may be
+    /// more: call it until it returns false.
     // Once for each poll; what parks sockets, which calls it too, does not count.
     #[inline(always)]
     pub fn receive(&mut self, port: &Port) -> bool {
@@ -153,7 +155,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Passes what has come through a line, and takes what comes out of it; whether anything does.
+    /// Passes received packets through a line, and takes those that come out. Returns true if any do.
     fn pass(&mut self, lines: &Lines) -> bool {
         self.late.clear();
         self.datagrams().for_each(|datagram| lines.arrived(&datagram));

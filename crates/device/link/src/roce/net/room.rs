@@ -1,38 +1,39 @@
-//! The bytes of a batch.
+//! The buffer of a batch.
 
 use vervain_hca::host::guarded::Access;
 
-/// Bytes that are filled from the front.
+/// A buffer that is filled from the front.
 pub struct Room {
     bytes: Box<[u8]>,
     used: usize,
 }
 
 impl Room {
-    /// Empty, with place for `size` bytes.
+    /// An empty buffer of `size` bytes.
     pub fn new(size: usize) -> Room {
         Room { bytes: vec![0; size].into(), used: 0 }
     }
 
-    /// Whether `length` more bytes have place.
+    /// Returns true if `length` more bytes fit.
     pub fn has(&self, length: usize) -> bool {
         length <= self.bytes.len() - self.used
     }
 
-    /// How many bytes there are.
+    /// Number of bytes in use.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Copies `bytes` behind what is there.
+    /// Appends `bytes`.
     pub fn append(&mut self, bytes: &[u8]) {
         self.next(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Copies `length` bytes from `from`, or as many zeros if that is null. They count as added even where they cannot be read.
+    /// Appends `length` bytes from `from`, or as many zeros if that is null. They count as appended even if they cannot
+    /// be read.
     ///
     /// # Safety
-    /// No reference excludes others from them, and they are not in here.
+    /// No exclusive reference to them exists, and they are not in this buffer.
     pub unsafe fn append_from(&mut self, from: *const u8, length: usize) -> Access {
         let room = self.next(length);
         if from.is_null() {
@@ -49,17 +50,17 @@ impl Room {
         &mut self.bytes[at..at + length]
     }
 
-    /// What has been added since `start` were used.
+    /// The bytes appended since `start` were in use.
     pub fn since(&self, start: usize) -> &[u8] {
         &self.bytes[start..self.used]
     }
 
-    /// `length` bytes from `start` on.
+    /// The `length` bytes from `start` on.
     pub fn part(&mut self, start: usize, length: usize) -> &mut [u8] {
         &mut self.bytes[start..start + length]
     }
 
-    /// Forgets what was added since `used` were used.
+    /// Removes the bytes appended since `used` were in use.
     pub fn cut(&mut self, used: usize) {
         self.used = used;
     }

@@ -7,30 +7,30 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::io;
 use std::net::IpAddr;
 
-/// Bytes of an answer at most; each is a message.
+/// Most bytes of an answer, which is one message.
 const ROOM: usize = 8 << 10;
 /// Bytes of a message's header, and of an attribute's.
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 /// Missing from libc for some C libraries.
 const RTA_VIA: u16 = 18;
-/// How long an answer may take, which the kernel gives within the question.
+/// Milliseconds that an answer may take. The kernel answers within the call that asks.
 const PATIENCE_MS: i64 = 1000;
 
-/// The next host on the way somewhere.
+/// The next host on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Its address.
     pub ip: IpAddr,
-    /// Index of the interface that it is behind.
+    /// Index of the interface to it.
     pub interface: u32,
 }
 
-/// A socket for questions, which also hears when something about a neighbour changes.
+/// A socket for questions, which also receives notifications about neighbours.
 pub struct Rtnetlink {
     socket: OwnedFd,
     asked: u32,
-    /// Something came that was no answer.
+    /// True if a message came that was no answer.
     heard: bool,
 }
 
@@ -44,9 +44,10 @@ impl Rtnetlink {
         Ok(Rtnetlink { socket, asked: 0, heard: false })
     }
 
-    /// The next hop on the way from `from` to `to`, by `interface` unless that is 0; None: `to` is an address of this host.
+    /// The next hop on the route from `from` to `to`, by `interface` unless that is 0; None: `to` is an address of this
+    /// host.
     pub fn next_hop(&mut self, from: IpAddr, to: IpAddr, interface: u32) -> io::Result<Option<Hop>> {
-        // struct rtmsg: family, lengths of the prefixes, and what is open, the kind of route among it.
+        // struct rtmsg: family, lengths of the prefixes, and fields left 0, the kind of route among them.
         const LENGTH: usize = 12;
         const KIND: usize = 7;
         let bits = if to.is_ipv4() { 32 } else { 128 };
@@ -66,7 +67,7 @@ impl Rtnetlink {
             match kind {
                 libc::RTA_OIF => hop.interface = value.try_into().map_or(interface, u32::from_ne_bytes),
                 libc::RTA_GATEWAY => hop.ip = address(value).unwrap_or(to),
-                // Of another family: struct rtvia, whose first two bytes say which.
+                // Of another family: struct rtvia, which begins with two bytes for the family.
                 RTA_VIA => hop.ip = value.get(2..).and_then(address).unwrap_or(to),
                 _ => {}
             }
@@ -74,9 +75,9 @@ impl Rtnetlink {
         Ok(Some(hop))
     }
 
-    /// Whether the neighbours behind an interface have link-layer addresses.
+    /// Returns true if the neighbours behind an interface have link-layer addresses.
     pub fn resolves(&mut self, interface: u32) -> io::Result<bool> {
-        // struct ifinfomsg: family, type, index, flags, which of these.
+        // struct ifinfomsg: family, type, index, flags, mask of changed flags.
         let mut question = vec![0; 16];
         question[4..8].copy_from_slice(&interface.to_ne_bytes());
         let answer = self.ask(libc::RTM_GETLINK, &question)?;
@@ -84,7 +85,7 @@ impl Rtnetlink {
         Ok(flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK) == 0)
     }
 
-    /// Whether the link-layer address of a neighbour is known.
+    /// Returns true if the link-layer address of a neighbour is known.
     pub fn knows(&mut self, hop: Hop) -> io::Result<bool> {
         const VALID: u16 = libc::NUD_PERMANENT
             | libc::NUD_NOARP
@@ -107,10 +108,11 @@ impl Rtnetlink {
         }
     }
 
-    /// Waits until something about a neighbour has changed since the last call, at most so long.
+    /// Waits at most `milliseconds` for a notification about a neighbour since the last call.
     pub fn wait_for_change(&mut self, milliseconds: i64) {
         if !std::mem::take(&mut self.heard) && sys::is_readable_within(self.socket.as_raw_fd(), milliseconds) {
-            // Whatever it is: the question says what holds now. NOBUFS, some were lost, says the same.
+            // Its contents do not matter: the next question shows the present state. NOBUFS (some were lost) means the
+            // same.
             let _ = recv(&self.socket, &mut [0u8; 1], RecvFlags::DONTWAIT);
         }
     }
@@ -167,7 +169,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// Appends an attribute, whose value is of whole words.
+/// Appends an attribute, whose value consists of whole words.
 fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend_from_slice(&((ATTRIBUTE + value.len()) as u16).to_ne_bytes());
     message.extend_from_slice(&kind.to_ne_bytes());

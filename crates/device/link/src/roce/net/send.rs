@@ -53,7 +53,7 @@ pub struct Outgoing<'a> {
 /// A packet was larger than the path's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge {
-    /// Where it should have gone.
+    /// Its destination.
     pub to: IpAddr,
     /// Bytes of UDP payload.
     pub bytes: usize,
@@ -94,7 +94,7 @@ impl SendBatch {
         &self.port
     }
 
-    /// Whether there is nothing to flush.
+    /// Returns true if there is nothing to flush.
     pub fn is_empty(&self) -> bool {
         self.trains.is_empty()
     }
@@ -104,7 +104,7 @@ impl SendBatch {
         self.too_large.take()
     }
 
-    /// Has the next two packets go in one train, where the port takes trains and the second is no longer than the
+    /// Makes the next two packets leave in one train, if the port takes trains and the second is no longer than the
     /// first.
     pub fn keep_together(&mut self) {
         self.together = true;
@@ -144,7 +144,7 @@ impl SendBatch {
         Ok(())
     }
 
-    /// Forgets the last packet, of so many bytes, which begins after `used`.
+    /// Removes the last packet, of `length` bytes, which begins after `used`.
     #[cold]
     fn take_back(&mut self, used: usize, length: usize) {
         self.room.cut(used);
@@ -154,8 +154,8 @@ impl SendBatch {
         self.trains.pop_if(|train| train.packets == 0);
     }
 
-    /// Finds the train for a packet, the first of so many that are to stay together, and its place at the end of it;
-    /// None when the port cannot send there at all.
+    /// Finds the train for a packet, the first of `packets` that are to stay together, and its place at the train's
+    /// end; None: the port cannot send there at all.
     fn couple(&mut self, packet: &Outgoing<'_>, length: usize, packets: usize) -> Option<&Train> {
         let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
         let label = if packet.label != 0 && self.port.sends_labels() { packet.label } else { 0 };

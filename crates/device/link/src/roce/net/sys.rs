@@ -1,6 +1,6 @@
-//! The system calls on sockets that take addresses and lists of messages.
+//! System calls on sockets that take addresses and lists of messages.
 //!
-//! They go past the C library's wrappers where these are cancellation points ([`vervain_hca::host::cancel`]).
+//! They bypass the C library's wrappers where these are cancellation points ([`vervain_hca::host::cancel`]).
 
 use super::address::RawAddress;
 use libc::{mmsghdr, msghdr};
@@ -13,24 +13,25 @@ fn result(value: isize) -> io::Result<usize> {
     usize::try_from(value).map_err(|_| io::Error::last_os_error())
 }
 
-/// bind.
+/// Calls bind(2).
 pub fn bind(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let (raw, length) = RawAddress::new(address);
     // SAFETY: `raw` is an address of `length` bytes.
     result(unsafe { libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), length) } as isize).map(drop)
 }
 
-/// connect.
+/// Calls connect(2).
 pub fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let (raw, length) = RawAddress::new(address);
     // SAFETY: `raw` is an address of `length` bytes.
     result(unsafe { libc::syscall(libc::SYS_connect, fd.as_raw_fd(), &raw const raw, length) } as isize).map(drop)
 }
 
-/// Sends one message. By sendto if it is in one piece and has no control messages: that takes 130 ns less than sendmsg.
+/// Sends one message: by sendto(2) if it is in one piece and has no control messages, which takes 130 ns less than
+/// sendmsg(2).
 ///
 /// # Safety
-/// All that `message` points at is there.
+/// All memory to which `message` points is valid.
 pub unsafe fn send(fd: BorrowedFd<'_>, message: &msghdr) -> io::Result<usize> {
     let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     // SAFETY: the caller vouches for the message.
@@ -45,10 +46,10 @@ pub unsafe fn send(fd: BorrowedFd<'_>, message: &msghdr) -> io::Result<usize> {
     } as isize)
 }
 
-/// sendmmsg: how many messages were sent. The error is that of the first message.
+/// Calls sendmmsg(2). Returns the number of messages sent; an error is that of the first message.
 ///
 /// # Safety
-/// All that the messages point at is there.
+/// All memory to which the messages point is valid.
 pub unsafe fn send_all(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the caller vouches for the messages.
@@ -57,10 +58,11 @@ pub unsafe fn send_all(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Resu
     } as isize)
 }
 
-/// Takes what is there: how many messages. One message by recvmsg, which is quicker than recvmmsg.
+/// Receives waiting messages, and returns their number. One message is received by recvmsg(2), which is quicker than
+/// recvmmsg(2).
 ///
 /// # Safety
-/// All that the messages point at is there and may be written.
+/// All memory to which the messages point is valid for writes.
 pub unsafe fn receive(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT;
     // SAFETY: the caller vouches for the messages.
@@ -76,31 +78,32 @@ pub unsafe fn receive(fd: BorrowedFd<'_>, messages: &mut [mmsghdr]) -> io::Resul
     }
 }
 
-/// Waits until `fd` takes packets again, `milliseconds` at most; whether it does.
+/// Waits at most `milliseconds` until `fd` takes packets again. Returns true if it does.
 pub fn wait_for_room(fd: BorrowedFd<'_>, milliseconds: i64) -> bool {
     poll(fd.as_raw_fd(), libc::POLLOUT, milliseconds)
 }
 
-/// Has the number `fd` stand for nothing that leads to the network; what it stood for is closed. [`refill`] gives it something again.
+/// Makes the descriptor `fd` stand for nothing that leads to the network, and closes its socket. [`refill`] gives it
+/// another.
 pub fn vacate(fd: BorrowedFd<'_>) -> io::Result<()> {
     let _whole = Uncancelled::begin();
     let nothing = std::fs::File::open("/dev/null")?;
     refill(fd, nothing.into())
 }
 
-/// Has the number `fd` stand for what `with` does.
+/// Makes the descriptor `fd` stand for the socket of `with`.
 pub fn refill(fd: BorrowedFd<'_>, with: OwnedFd) -> io::Result<()> {
     let _whole = Uncancelled::begin();
-    // SAFETY: both are open. Whoever owns the number goes on to own it, and nobody relies on what stands behind it.
+    // SAFETY: both are open. The owner of `fd` goes on to own it, and nothing relies on the file behind it.
     result(unsafe { libc::dup3(with.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) } as isize).map(drop)
 }
 
-/// Whether `fd` is readable.
+/// Returns true if `fd` is readable.
 pub fn is_readable(fd: RawFd) -> bool {
     is_readable_within(fd, 0)
 }
 
-/// Waits until `fd` is readable, `milliseconds` at most; whether it is.
+/// Waits at most `milliseconds` until `fd` is readable. Returns true if it is.
 pub fn is_readable_within(fd: RawFd, milliseconds: i64) -> bool {
     poll(fd, libc::POLLIN, milliseconds)
 }

@@ -29,7 +29,7 @@ fn payload(n: usize, length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 7 + n * 13) as u8).collect()
 }
 
-/// A payload in as many pieces as there are slices.
+/// A payload with one piece for each slice.
 fn pieces(slices: &[&[u8]]) -> Pieces {
     let mut pieces = Pieces::new();
     slices.iter().for_each(|slice| pieces.push(slice.as_ptr().cast_mut(), slice.len() as u64));
@@ -455,7 +455,7 @@ fn captured_order(file: &std::path::Path) -> Vec<(u64, IpAddr, usize)> {
     let read = |block: &mut pcap_parser::LegacyPcapBlock<'_>| {
         let time = u64::from(block.ts_sec) * 1_000_000_000 + u64::from(block.ts_usec);
         let sender: [u8; 4] = block.data[12..16].try_into().unwrap();
-        // Behind the headers of IPv4 and UDP, the last two bytes of the BTH.
+        // The last two bytes of the BTH, behind the headers of IPv4 and UDP.
         (time, IpAddr::from(sender), usize::from(u16::from_be_bytes([block.data[38], block.data[39]])))
     };
     capture.blocks.iter_mut().map(read).collect()

@@ -10,7 +10,7 @@ use vervain_wire::icrc::Flow;
 /// UDP_MAX_SEGMENTS of kernels before 6.9.
 const MOST_PACKETS: usize = 64;
 
-/// What all packets of a train have in common.
+/// Fields common to all packets of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey {
     /// Address, as the program knows it.
@@ -29,15 +29,15 @@ pub struct FlowKey {
 
 /// A train.
 pub struct Train {
-    /// Where it goes.
+    /// The train's flow.
     pub key: FlowKey,
     /// The destination as the kernel takes it, and the length of that.
     pub address: (RawAddress, u32),
-    /// What the kernel is told along with it; filled in at the end.
+    /// Control messages of the train; filled in at the end.
     pub control: Control,
     /// Source port.
     pub source: u16,
-    /// What the ICRCs of its packets have in common.
+    /// Fields common to the ICRCs of its packets.
     pub flow: Flow,
     /// Bytes of the first packet.
     pub segment: usize,
@@ -45,7 +45,7 @@ pub struct Train {
     pub packets: usize,
     /// Bytes of all.
     pub bytes: usize,
-    /// Where its bytes begin in the batch.
+    /// Offset of its bytes in the batch.
     pub start: usize,
 }
 
@@ -75,15 +75,15 @@ impl Train {
         self.bytes -= bytes;
     }
 
-    /// Whether a packet of `bytes` bytes of flow `key` may be the next, and after it others up to `packets`, none
-    /// longer.
+    /// Returns true if a packet of `bytes` bytes of flow `key` may be the next, and after it others up to `packets`,
+    /// none longer.
     pub fn admits(&self, key: &FlowKey, bytes: usize, packets: usize) -> bool {
         let even = self.bytes == self.packets * self.segment;
         let in_size = if packets == 1 { bytes <= self.segment } else { bytes == self.segment };
         even && in_size && self.has_place(bytes, packets) && self.key == *key
     }
 
-    /// Whether no packet of full size may follow.
+    /// Returns true if no packet of full size may follow.
     pub fn is_full(&self) -> bool {
         !self.has_place(self.segment, 1)
     }

@@ -1,10 +1,10 @@
-//! The group of sockets at one address. The kernel picks from it by index, and the last moves into the place of one
-//! that is closed; so none is ever closed while the group has a member: each also lies, as a descriptor in flight (`man
-//! 7 unix`, SCM_RIGHTS), in the queue of a socket pair that all members hold, the descriptor store. Message k there is the socket
-//! with index k. Which slots lead to which socket stands in the table, a memfd beside the sink in message 0.
+//! The group of sockets at one address. The kernel picks from it by index, and the last socket moves into the place of
+//! one that is closed. So none is ever closed while the group has a member: each also lies, as a descriptor in flight
+//! (`man 7 unix`, SCM_RIGHTS), in the queue of a socket pair that all members hold, the descriptor store. Message k
+//! there is the socket with index k. The table, a memfd beside the sink in message 0, maps slots to sockets.
 //!
-//! Whatever changes something has the turn ([`super::group_lock`]), and may be killed at any point of it. So a socket is in
-//! the descriptor store before the table speaks of it, and whether an entry's process lives is asked of the kernel.
+//! Every change requires the turn ([`super::group_lock`]), and its process may be killed at any point of it. So a
+//! socket is in the descriptor store before the table names it, and the kernel is asked if an entry's process lives.
 
 use super::mailbox::Caller;
 use super::program::{self, Management};
@@ -25,25 +25,26 @@ use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::{Error, Result};
 use vervain_share::sys::without_sigxfsz;
 
-/// Bytes of a message in the descriptor store, whatever they are; messages are found by their distance.
+/// Bytes of a message in the descriptor store; their values do not matter, and messages are found by their distance.
 const STRIDE: usize = 8;
-/// Room for descriptors in flight. The kernel gives what net.core.wmem_max allows; the default is enough for some 500.
+/// Bytes of room for descriptors in flight. The kernel gives what net.core.wmem_max allows; the default is enough for
+/// some 500.
 const VAULT_BYTES: i32 = 4 << 20;
-/// Slots of one member, 0 for none. The entry of the sink has the version of the table instead.
+/// Slots of one member, 0: none. The entry of the sink has the version of the table instead.
 type Entry = [u32; SLOTS_PER_PROCESS];
 const ENTRY: usize = size_of::<Entry>();
-/// As many as there are slots, and the sink.
+/// Entries: as many as there are slots, the first for the sink.
 const ENTRIES: usize = SLOTS as usize;
-/// Behind them the records of what is for whom of QP 1: service ID, slot, kind. Of no slot are those that are free.
+/// Records behind the entries, for packets of QP 1: service ID, slot, kind. A free one has slot 0.
 const RECORDS: usize = 4096;
 const RECORD: usize = 16;
 
-/// What a record says of the process that has its slot.
+/// Roles of the process with a record's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// It has claimed the service.
     Service = 1,
-    /// It answers those that ask for a service that nobody has claimed.
+    /// It answers requests for services that nobody has claimed.
     Taker = 2,
 }
 
@@ -74,11 +75,11 @@ impl Record {
     }
 }
 
-/// What is for a process of QP 1: all with the slot, what asks for these services, and its share of what asks for services that nobody has
-/// claimed.
+/// The packets of QP 1 that a process gets: all with its slot, requests for these services, and a share of the requests
+/// for services that nobody has claimed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// One of the process's.
+    /// A slot of the process.
     pub slot: u32,
     /// Service IDs.
     pub services: Vec<u64>,
@@ -92,14 +93,14 @@ impl Served {
     }
 }
 
-/// What each member holds of the group.
+/// A member's descriptors of the group.
 pub struct Group {
     fd_store: [Private; 2],
     sink: Private,
     table: Private,
 }
 
-/// The descriptor store's ends: what goes in, and what is looked at.
+/// Ends of the descriptor store: messages go into one, and are looked at in the other.
 const IN: usize = 0;
 const OUT: usize = 1;
 
@@ -128,7 +129,7 @@ impl Group {
         made().map_err(|e| failure(names, &e))
     }
 
-    /// The group whose descriptor store a member has handed over.
+    /// The group whose descriptor store a member has sent.
     pub fn open(names: &Names, fd_store: [OwnedFd; 2]) -> Result<Group> {
         let fd_store = fd_store.map(Private::keep);
         let looked = look(&fd_store[OUT], 0).map_err(|e| failure(names, &e))?;
@@ -138,12 +139,12 @@ impl Group {
         Ok(Group { fd_store, sink: Private::keep(sink), table: Private::keep(table) })
     }
 
-    /// Lets go of it. What is held stands for nothing until [`Group::take_over`].
+    /// Leaves the group. Its descriptors stand for nothing until [`Group::take_over`].
     pub fn leave(&self) -> io::Result<()> {
         self.each().try_for_each(|held| vacate(held.as_fd()))
     }
 
-    /// Holds what `other` holds.
+    /// Makes the descriptors stand for the same as those of `other`.
     pub fn take_over(&self, other: &Group) -> io::Result<()> {
         self.each()
             .zip(other.each())
@@ -154,18 +155,18 @@ impl Group {
         self.fd_store.iter().chain([&self.sink, &self.table])
     }
 
-    /// The descriptor store, for somebody who joins.
+    /// The descriptor store, for a process that joins.
     pub fn fd_store(&self) -> [BorrowedFd<'_>; 2] {
         [self.fd_store[IN].as_fd(), self.fd_store[OUT].as_fd()]
     }
 
-    /// Packets that the kernel dropped because nobody has their slot.
+    /// Packets that the kernel dropped because no process has their slot.
     pub fn unclaimed(&self) -> u32 {
         sys::drops(self.sink.as_fd())
     }
 
-    /// A place in the group for one more process: its index, and the socket. `bind` makes one that shares the address.
-    /// Called with the turn; leaves no route to a process that is gone.
+    /// Takes a place in the group for one more process. Returns its index and the socket. `bind` makes a socket that
+    /// shares the address. Called with the turn; leaves no route to a process that is gone.
     pub fn take_place(
         &self,
         names: &Names,
@@ -178,8 +179,8 @@ impl Group {
             if entries.get(index).is_some_and(|e| e[0] != 0) {
                 continue;
             }
-            // What the last owner left: its packets are nobody's any more. A socket may also be here because its maker
-            // ended before the table spoke of it.
+            // Drops packets for the last owner, which are nobody's any more. A socket may also be here because its
+            // maker ended before the table named it.
             if let Some(socket) = self.socket(names, index)? {
                 udp::drain(&socket);
                 return Ok((index as u32, socket));
@@ -192,8 +193,8 @@ impl Group {
         Err(names.error(libc::ENOMEM, &format!("{} processes share the port", ENTRIES - 1)))
     }
 
-    /// Makes `slots`, whose mailboxes the caller has opened, lead to the socket with this index, and to no other; and what is `served` of
-    /// QP 1. Called with the turn.
+    /// Makes `slots`, whose mailboxes the caller has opened, lead to the socket with this index and no other, along
+    /// with the packets of QP 1 in `served`. Called with the turn.
     pub fn lead(&self, names: &Names, doors: &Doors, index: u32, slots: &[u32], served: Option<&Served>) -> Result<()> {
         let mut entry = Entry::default();
         let Some(places) = entry.get_mut(..slots.len()) else {
@@ -203,7 +204,8 @@ impl Group {
         self.write(index as usize, &entry).map_err(|e| failure(names, &e))?;
         let mut entries = self.live_entries(names, doors)?;
         for (other, entry) in entries.iter_mut().enumerate().skip(1).filter(|(other, _)| *other != index as usize) {
-            // Its process ended since the look before: the mailboxes behind which it would be alive are the caller's now.
+            // Its process has ended since the last look: the mailboxes by which it would seem alive are the caller's
+            // now.
             if entry.iter().any(|slot| *slot != 0 && slots.contains(slot)) {
                 *entry = Entry::default();
                 self.write(other, entry).map_err(|e| failure(names, &e))?;
@@ -212,7 +214,7 @@ impl Group {
         self.route(names, &entries, slots, served)
     }
 
-    /// The table without those that are gone, as it stands from now on.
+    /// The table, from which entries of dead processes are removed.
     fn live_entries(&self, names: &Names, doors: &Doors) -> Result<Vec<Entry>> {
         let mut entries = self.entries().map_err(|e| failure(names, &e))?;
         if entries[0][0] != VERSION {
@@ -230,7 +232,7 @@ impl Group {
         Ok(entries)
     }
 
-    /// Writes the program for the table. The records of the member that has `slots` become what is `served`.
+    /// Writes the program for the table. The records of the member that has `slots` become those of `served`.
     fn route(&self, names: &Names, entries: &[Entry], slots: &[u32], served: Option<&Served>) -> Result<()> {
         let members = entries.iter().enumerate().skip(1);
         let routes = members.flat_map(|(index, entry)| {
@@ -251,9 +253,9 @@ impl Group {
         program::attach(self.sink.as_fd(), &routes, management).map_err(|e| failure(names, &e))
     }
 
-    /// Frees the records of who does not live any more, and those of `slots` that are not `served`, for which it makes those that are not
-    /// there; what there is no place for is handed on by whoever gets it. The records as they stand. Each is written by itself, so that
-    /// whoever is killed meanwhile leaves those of others whole.
+    /// Frees the records of dead processes, and those of `slots` that are not in `served`, and makes the missing ones.
+    /// Packets of a record without a place are handed on by their receiver. Returns the records. Each is written by
+    /// itself, so that a process killed meanwhile leaves the others' whole.
     fn change_records(
         &self,
         lives: impl Fn(&Record) -> bool,
@@ -292,7 +294,7 @@ impl Group {
         if written == RECORD { Ok(()) } else { Err(Errno::IO.into()) }
     }
 
-    /// The socket with this index, if the group has as many.
+    /// The socket with this index; None: the group has fewer.
     fn socket(&self, names: &Names, index: usize) -> Result<Option<OwnedFd>> {
         let fds = look(&self.fd_store[OUT], index).map_err(|e| failure(names, &e))?;
         Ok(fds.and_then(|mut fds| fds.pop()))
@@ -327,10 +329,10 @@ impl Group {
 
 /// The descriptors of message `index` of the descriptor store, which stay there.
 fn look(fd_store: &Private, index: usize) -> io::Result<Option<Vec<OwnedFd>>> {
-    // The distance belongs to the socket, not to this process; but so does the turn.
+    // The distance belongs to the socket, not to this process, but this process has the turn.
     options::set(fd_store.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, &((index * STRIDE) as i32))?;
     match unix::receive(fd_store.as_fd(), &mut [0; STRIDE], libc::MSG_PEEK) {
-        // The kernel leaves out descriptors that this process has no place for, and no message is without.
+        // The kernel leaves out descriptors for which this process has no place; every message has some.
         Ok(message) if message.fds.is_empty() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
         Ok(message) => Ok(Some(message.fds)),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -341,7 +343,8 @@ fn look(fd_store: &Private, index: usize) -> io::Result<Option<Vec<OwnedFd>>> {
 fn failure(names: &Names, e: &io::Error) -> Error {
     let errno = e.raw_os_error().unwrap_or(libc::EIO);
     match errno {
-        // Descriptors in flight are limited per user (`man 7 unix`, ETOOMANYREFS), and by the room of the descriptor store.
+        // The limits are one per user on descriptors in flight (`man 7 unix`, ETOOMANYREFS), and the room of the
+        // descriptor store.
         libc::ETOOMANYREFS | libc::EAGAIN | libc::ENOBUFS => {
             names.error(errno, "too many processes share the port for the limit of open files or net.core.wmem_max")
         }
@@ -363,7 +366,8 @@ mod tests {
         let _doors = [7, 8, 9].map(|slot| Mailbox::open(&names, uid, slot).unwrap());
         group.lead(&names, &none, owner, &[8, 9], None).unwrap();
         group.lead(&names, &none, other, &[7], None).unwrap();
-        // The owner of 8 and 9 ends after its heir has looked who lives, and before the heir opens the mailbox of 8.
+        // The owner of 8 and 9 ends after its heir's look for living processes, and before the heir opens the mailbox
+        // of 8.
         group.lead(&names, &none, 3, &[8], None).unwrap();
         let slots = || group.entries().unwrap()[1..5].iter().map(|e| e[0]).collect::<Vec<_>>();
         assert_eq!(slots(), [0, 7, 8, 0]);

@@ -14,11 +14,11 @@ use vervain_names::Other;
 
 /// The lock is held for milliseconds, and some seconds when members do not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the lock is waited for if its holder is not known, as it cannot be connected to.
+/// Time that the lock is waited for if its holder is unknown, as it cannot be connected to.
 const PATIENCE_WITH_STRANGERS: Duration = Duration::from_secs(2);
 /// A process of this user that has the lock listens at once.
 const LISTENS_AFTER: Duration = Duration::from_millis(20);
-/// Between two tries while nothing tells when the next may succeed.
+/// Interval of tries while nothing shows when the next may succeed.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The right to change the group, until dropped.

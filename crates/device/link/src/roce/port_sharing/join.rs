@@ -1,5 +1,5 @@
-//! Asking: who joins gets the descriptor store from a member, whichever answers first. So one that runs is enough, though others
-//! may be stopped.
+//! Requests to join: a process gets the descriptor store from whichever member answers first. So one that runs is
+//! enough, though others may be stopped.
 
 use super::mailbox::{Caller, HEAD, Word};
 use super::{Doors, Names, os_error, udp};
@@ -14,16 +14,17 @@ use vervain_hca::host::cancel::nap;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
-/// A member answers at once, unless it is stopped or has no CPU; then others are asked too, for all this time.
+/// Time to wait for one member, time for which members are asked one by one, and time for the whole request. A member
+/// answers at once, unless it is stopped or has no CPU.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const ONE_BY_ONE: Duration = Duration::from_millis(500);
 const WHOLE_WAIT: Duration = Duration::from_millis(2500);
-/// Each takes a descriptor.
+/// Most members asked, as each request takes a descriptor.
 const MOST_ASKED: usize = 256;
-/// Between two questions to those who could not hear.
+/// Interval of requests to members whose queues were full.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Gets the descriptor store from a member. None when there is no member. Who has a mailbox of another user is not asked.
+/// Gets the descriptor store from a member. None: there is no member. A mailbox of another user is not asked.
 pub fn ask_members(names: &Names, uid: u32, doors: &Doors) -> Result<Option<[OwnedFd; 2]>> {
     let begin = Instant::now();
     let caller = Caller::default();
@@ -40,22 +41,22 @@ pub fn ask_members(names: &Names, uid: u32, doors: &Doors) -> Result<Option<[Own
             match caller.ask(names, uid, slot) {
                 Ok(None) => continue,
                 Ok(Some(socket)) => asked.push((slot, socket)),
-                // Its owner has too many messages to read.
+                // Its owner has too many unread messages.
                 Err(Errno::AGAIN) => {}
                 Err(e) => return Err(os_error(names, e)),
             }
             seen.insert(slot);
-            // One after the other only as long as that leads somewhere.
+            // Members are asked one by one only at the beginning.
             let wait = if begin.elapsed() < ONE_BY_ONE { FIRST_WAIT } else { Duration::ZERO };
             if let Some(fd_store) = wait_for_answer(names, uid, &mut asked, wait)? {
                 return Ok(Some(fd_store));
             }
         }
-        // Those who are there but could not hear the question; it also needs a free descriptor on either side.
+        // Members that live but could not receive the request, which also needs a free descriptor on either side.
         to_ask = seen.clone();
         to_ask.retain(|slot| asked.iter().all(|(other, _)| other != slot) && caller.finds(names, *slot));
         let nobody_is_there = asked.is_empty() && to_ask.is_empty();
-        // A member has the port, whether the list has its mailbox or not.
+        // While a member lives the port is taken, even if its mailbox is not in the list.
         if nobody_is_there && (tried_all || udp::is_vacant(names)) {
             return Ok(None);
         }
@@ -85,7 +86,7 @@ fn no_answer(names: &Names) -> Error {
     names.error(libc::EBUSY, why)
 }
 
-/// Waits for the first answer; forgets those who have ended without one.
+/// Waits for the first answer; forgets members that have ended without one.
 fn wait_for_answer(
     names: &Names,
     uid: u32,
@@ -112,14 +113,14 @@ fn wait_for_answer(
     Ok(None)
 }
 
-/// The descriptor store, if that is the answer; None when there is none and will not be.
+/// The descriptor store, if that is the answer; None: there is none, and there will be none.
 fn read_answer(names: &Names, uid: u32, socket: &Private) -> Result<Option<[OwnedFd; 2]>> {
     let mut head = [0; HEAD];
     let Ok(message) = unix::receive(socket.as_fd(), &mut head, 0) else { return Ok(None) };
     if message.length != HEAD {
         return Ok(None);
     }
-    // Without a user there is nobody to believe.
+    // An answer without a user cannot be trusted.
     let Some(sender) = message.uid else { return Ok(None) };
     if sender != uid {
         return Err(names.other_user(&Other { uid: sender, names: 1, process: None }));

@@ -1,7 +1,7 @@
-//! Mailboxes: the datagram sockets, one for each process slot, by which members hear of each other. Their names tell
-//! who is there: the kernel takes a name back when its process ends. Who joins asks at a mailbox for the descriptor
-//! store; misrouted packets are put through the mailbox of their owner. Every message carries the sender's user id,
-//! vouched for by the kernel.
+//! Mailboxes: datagram sockets, one for each process slot, by which members reach each other. A name that exists shows
+//! a living member, as the kernel frees it when its process ends. A joining process asks at a mailbox for the
+//! descriptor store; misrouted packets go through the mailbox of their owner. Every message carries the sender's user
+//! id, vouched for by the kernel.
 
 use super::misrouted::Origin;
 use super::udp::to_wide;
@@ -20,7 +20,7 @@ pub const HEAD: usize = 64;
 /// The longest message: a whole train, and a little for each packet of it.
 pub const MOST: usize = HEAD + (66 << 10);
 
-/// What a message says.
+/// Meaning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// Somebody wants to join, and sees itself as this user. The end of a socket pair for the answer comes along.
@@ -64,7 +64,7 @@ impl Word {
         bytes
     }
 
-    /// What the message says, and the sender's version; the word is None for another version's.
+    /// The meaning of a message, and the sender's version; the word is None for another version's.
     pub fn of(bytes: &[u8; HEAD]) -> (Option<Word>, u32) {
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -128,7 +128,7 @@ impl AsFd for Mailbox {
     }
 }
 
-/// Who goes from mailbox to mailbox. All connections are made by one socket, for there may be a thousand: a connection
+/// A caller at one mailbox after the other. One socket makes all connections, as there may be a thousand: a connection
 /// of datagrams lasts until the next one.
 #[derive(Default)]
 pub struct Caller {
@@ -152,12 +152,12 @@ impl Caller {
         }
     }
 
-    /// Whether `slot` has a mailbox just now.
+    /// Returns true if `slot` has a mailbox just now.
     pub fn finds(&self, names: &Names, slot: u32) -> bool {
         !matches!(self.call(names, slot), Ok(None))
     }
 
-    /// Whether the process that has `slot` is a member, or was one when the list was made.
+    /// Returns true if the process with `slot` is a member, or was one when the list was made.
     pub fn is_live(&self, names: &Names, doors: &Doors, slot: u32) -> bool {
         doors.listed.contains(&slot) || !doors.strange.contains(&slot) && self.finds(names, slot)
     }
@@ -175,7 +175,7 @@ impl Caller {
 
 /// Sends an answer.
 pub fn answer(to: &OwnedFd, word: Word, fds: &[BorrowedFd<'_>]) {
-    // Who asked and is gone needs no answer.
+    // A process that asked and is gone needs no answer.
     let _ = send(to.as_fd(), None, word, &[], fds);
 }
 

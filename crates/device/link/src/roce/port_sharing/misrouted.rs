@@ -27,8 +27,8 @@ pub fn slot_of_packet(packet: &[u8]) -> Option<u32> {
     qpn_of_packet(packet).map(slot_of)
 }
 
-/// What all packets of a message have in common. Addresses are those on the wire: the owner may know them by others
-/// than who received the packets.
+/// Fields common to all packets of a message. Addresses are those on the wire: the owner may know them by other ones
+/// than the receiver does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The sender.
@@ -95,7 +95,7 @@ impl Misrouted {
         }
     }
 
-    /// Whether there is nothing to flush.
+    /// Returns true if there is nothing to flush.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

@@ -1,9 +1,9 @@
-//! How the processes of a user share UDP port 4791 of an address. Each has a socket there, bound with SO_REUSEPORT; a
-//! program in the kernel picks the socket by the process slot in the destination QPN (`program`). Which socket is
-//! which, and that it stays so when processes end, is `group`'s; how members hear of each other, `mailbox`'s. There is
-//! no process that others depend on: whoever joins does all that is to be done, one at a time (`turn`).
+//! Sharing of UDP port 4791 of an address by the processes of a user. Each has a socket there, bound with SO_REUSEPORT;
+//! a program in the kernel picks the socket by the process slot in the destination QPN (`program`). `group` keeps the
+//! order of the sockets, also when processes end; members reach each other by `mailbox`. No process depends on another:
+//! each that joins does all the work itself, one at a time (`turn`).
 //!
-//! docs/port-sharing.md tells the whole story.
+//! docs/port-sharing.md has the details.
 
 mod group;
 mod group_lock;
@@ -45,7 +45,7 @@ const SINK: u32 = 0;
 /// Messages taken from a mailbox in one visit.
 const MESSAGES: usize = 16;
 
-/// What has happened to misrouted packets, in packets.
+/// Fates of misrouted packets, in packets.
 #[derive(Default)]
 pub struct Counters {
     /// Handed to their owner.
@@ -108,12 +108,12 @@ impl Names {
         Some(self.error(libc::EADDRINUSE, &why))
     }
 
-    /// The mailboxes that are open. Whoever has the turn asks this once: mailboxes of this user open and close
-    /// meanwhile only where their processes end.
+    /// The open mailboxes. The holder of the turn asks this once: meanwhile mailboxes of this user open and close only
+    /// where their processes end.
     fn doors(&self, uid: u32) -> Doors {
         let prefix = vervain_names::mailboxes(self.at);
         let mut doors = Doors::default();
-        // Where the kernel does not list them, those of this user are found by trying.
+        // If the kernel does not list them, this user's are found by trying.
         for holder in vervain_names::holders(SocketType::DGRAM, &prefix).unwrap_or_default() {
             let Some(slot) = holder.name.strip_prefix(&prefix).and_then(|slot| slot.parse().ok()) else { continue };
             let is_strange = holder.uid.is_some_and(|of| of != uid);
@@ -148,7 +148,7 @@ struct Doors {
 
 /// A process's part in an address.
 pub struct Sharing {
-    /// Of the address as it is now; changed only while this process has left.
+    /// Names for the present address; changed only while this process has left.
     names: OwnerLock<Names>,
     uid: u32,
     index: AtomicU32,
@@ -156,7 +156,7 @@ pub struct Sharing {
     /// One for each slot. Above the group, so that they go first: who has no mailbox is taken for dead.
     mailboxes: [OnceLock<Mailbox>; SLOTS_PER_PROCESS],
     group: Group,
-    /// Of QP 1. Changed with the turn.
+    /// This process's part of QP 1. Changed with the turn.
     served: OwnerLock<Option<Served>>,
     buffer: OwnerLock<Vec<u8>>,
     /// Trains of packets that others have received while this process was stopped. Taken after `buffer`.
@@ -211,7 +211,7 @@ impl Sharing {
         Ok((sharing, socket))
     }
 
-    /// Makes another slot lead here, before anybody hears of a QPN in it. Waits as [`Sharing::join`] does.
+    /// Makes another slot lead here, before any peer learns a QPN in it. Waits like [`Sharing::join`].
     pub fn add_slot(&self, slot: u32) -> Result<()> {
         let names = self.names();
         let _lock = GroupLock::take(&names, self.uid)?;
@@ -220,8 +220,8 @@ impl Sharing {
         self.lead(&names, served.as_ref())
     }
 
-    /// Has what is for QP 1 led here, where it names the slot, one of this process's, or one of these services. Waits
-    /// as [`Sharing::join`] does.
+    /// Delivers packets of QP 1 here that name the slot, one of this process's, or one of these services. Waits like
+    /// [`Sharing::join`].
     pub fn serve(&self, served: Served) -> Result<()> {
         let served = Some(served);
         if *self.served.lock() == served {
@@ -234,7 +234,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Has led here what is this process's, and what is `served` of QP 1. Called with the turn.
+    /// Makes this process's slots lead here, and the packets of QP 1 in `served`. Called with the turn.
     fn lead(&self, names: &Names, served: Option<&Served>) -> Result<()> {
         let slots: Vec<u32> = self.mailboxes().map(|mailbox| mailbox.slot).collect();
         self.group.lead(names, &names.doors(self.uid), self.index.load(Ordering::Relaxed), &slots, served)
@@ -323,7 +323,7 @@ impl Sharing {
                         match &mut adopt {
                             Some(adopt) => self.adopt(origin, packets, *adopt),
                             None if kept.len() < MOST_KEPT => kept.push((origin, packets.to_vec())),
-                            // As if its socket had been full.
+                            // The packet is lost, as in a full socket.
                             None => {}
                         }
                     }
@@ -345,7 +345,7 @@ impl Sharing {
 
     fn adopt(&self, origin: Origin, packets: &[u8], adopt: &mut dyn FnMut(&Datagram<'_>)) {
         for packet in misrouted::packets(origin, packets) {
-            // What is not ours is not handed on: it would go round and round.
+            // Packets of others are not handed on again: they would go round and round.
             if slot_of_packet(packet.bytes).is_some_and(|slot| self.owns(slot)) {
                 self.counters.adopted.add(1);
                 adopt(&packet);
@@ -353,7 +353,7 @@ impl Sharing {
         }
     }
 
-    /// Whether packets for `slot` are for this process.
+    /// Returns true if packets for `slot` are for this process.
     pub fn owns(&self, slot: u32) -> bool {
         self.mailboxes().any(|mailbox| mailbox.slot == slot)
     }
@@ -367,7 +367,7 @@ impl Sharing {
         }
     }
 
-    /// What has happened to misrouted packets.
+    /// Counters of misrouted packets.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -378,7 +378,7 @@ impl Sharing {
     }
 }
 
-/// What has become of a message.
+/// Fate of a message.
 enum SlotOwner {
     Took,
     IsBusy,

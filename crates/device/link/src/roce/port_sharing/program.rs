@@ -1,7 +1,8 @@
 //! The program that picks a socket for each packet: classic BPF on the UDP payload, which needs no privilege (`man 7
 //! socket`, SO_ATTACH_REUSEPORT_CBPF). It reads the destination QPN of the BTH (IBA 9.2.3, bytes 5 to 7) and returns
-//! the index, in the order of the group, of the socket that has the QPN's process slot. QP 1 is nobody's: what is for it goes by the
-//! slot in the communication identifier, or by the service, that its management datagram names (`gsi/mad.rs`).
+//! the index, in the order of the group, of the socket that has the QPN's process slot. QP 1 belongs to no process: its
+//! packets are led by the slot in the communication identifier, or by the service, in their management datagram
+//! (`gsi/mad.rs`).
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_RSH, BPF_W,
@@ -16,25 +17,25 @@ use super::SINK;
 use crate::gsi::mad::{ATTRIBUTE_AT, LOCAL_AT, QPN, REMOTE_AT, REQ, SERVICE_AT, SIDR_REP, SIDR_REQ};
 use crate::roce::net::options;
 
-/// Slots that are compared one by one at the end of the search; in between, each step halves them.
+/// Slots that are compared one by one at the end of the search; each step before halves them.
 const LEAF: usize = 8;
-/// Instructions that the kernel takes.
+/// Most instructions that the kernel takes.
 const MOST: usize = libc::BPF_MAXINSNS as usize;
-/// Processes among which the program chooses for a service that nobody has claimed.
+/// Most processes among which the program chooses for a service that nobody has claimed.
 const MOST_TAKERS: usize = 32;
-/// Where a packet of a datagram has its payload: behind BTH and DETH.
+/// Offset of a datagram's payload in its packet: behind BTH and DETH.
 const PAYLOAD_AT: usize = 20;
-/// Where the program finds a random number.
+/// Offset at which the program reads a random number.
 const RANDOM: u32 = (SKF_AD_OFF + SKF_AD_RANDOM) as u32;
 /// BPF_MOD of linux/filter.h.
 const BPF_MOD: u32 = 0x90;
 
-/// Whom the packets for QP 1 are led to.
+/// Destinations of the packets for QP 1.
 #[derive(Clone, Debug, Default)]
 pub struct Management {
     /// Services, and the index of the process that has claimed each.
     pub services: Vec<(u64, u32)>,
-    /// Indices of those that answer for services that nobody has claimed.
+    /// Indices of the processes that answer for services that nobody has claimed.
     pub takers: Vec<u32>,
 }
 
@@ -62,9 +63,9 @@ const fn jump(over: u32) -> sock_filter {
     instruction(BPF_JMP | BPF_JA, 0, 0, over)
 }
 
-/// The program for `slots`, pairs of slot and index. Slots that it does not know go to the sink, and so does a packet
-/// too short for what is looked at, for a load beyond the end returns 0 as well. Services for which there is no room are led as if nobody
-/// had claimed them, and handed on by whoever gets them.
+/// The program for `slots`, pairs of slot and index. Unknown slots go to the sink, and so does a packet that is too
+/// short, as a load beyond the end returns 0 as well. Services for which there is no room are led as if nobody had
+/// claimed them, and handed on by their receivers.
 pub fn build(mut slots: Vec<(u32, u32)>, management: &Management) -> Vec<sock_filter> {
     slots.sort_unstable();
     let Management { services, takers } = management;
@@ -113,13 +114,13 @@ fn assemble(slots: &[(u32, u32)], services: &[(u64, u32)], takers: &[u32]) -> Ve
     program
 }
 
-/// Has the jump at `at` end here.
+/// Makes the jump at `at` end here.
 fn land(program: &mut [sock_filter], at: usize) {
     let here = program.len();
     program[at].k = (here - at - 1) as u32;
 }
 
-/// Finds the service that a request names; the program goes on behind this where there is none.
+/// Appends the search for the service of a request; the program goes on behind it if there is none.
 fn search_services(program: &mut Vec<sock_filter>, services: &[(u64, u32)]) {
     let mut services = services.to_vec();
     services.sort_unstable();
@@ -144,7 +145,7 @@ fn search_services(program: &mut Vec<sock_filter>, services: &[(u64, u32)]) {
     misses.into_iter().for_each(|at| land(program, at));
 }
 
-/// Finds the index for a number; where there is none, `miss` has the last word.
+/// Appends the search for the index of a number; `miss` appends the end of a search that finds none.
 fn search(program: &mut Vec<sock_filter>, routes: &[(u32, u32)], miss: &mut impl FnMut(&mut Vec<sock_filter>)) {
     if routes.len() <= LEAF {
         for (slot, index) in routes {
@@ -164,7 +165,7 @@ fn search(program: &mut Vec<sock_filter>, routes: &[(u32, u32)], miss: &mut impl
     search(program, high, miss);
 }
 
-/// `struct sock_fprog`, padding and all: memcheck would tell of bytes that nobody has written.
+/// `struct sock_fprog`, with its padding: memcheck would report uninitialised bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Given {
@@ -179,9 +180,9 @@ const _: () = {
     assert!(offset_of!(Given, filter) == offset_of!(sock_fprog, filter));
 };
 
-/// Gives the group of `socket` the program for `slots` and `management`, in place of the one it had: a packet meets either the old or the
-/// new one. Old kernels take no more than 20 KiB of a program after their translation to eight-byte instructions (net.core.optmem_max),
-/// three for a slot; services have the room that is left.
+/// Gives the group of `socket` the program for `slots` and `management` in place of its old one: each packet meets
+/// either. Old kernels take at most 20 KiB of a program translated to eight-byte instructions (net.core.optmem_max),
+/// three for a slot; the rest is room for services.
 pub fn attach(socket: BorrowedFd<'_>, slots: &[(u32, u32)], mut management: Management) -> io::Result<()> {
     loop {
         let program = build(slots.to_vec(), &management);
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
     use vervain_hca::arena::layout::SLOTS;
 
-    /// What the kernel would return for `payload`, with 7 as its random number.
+    /// The kernel's result for `payload`, with 7 as its random number.
     fn run(program: &[sock_filter], payload: &[u8]) -> u32 {
         run_by_chance(program, payload, 7)
     }

@@ -1,4 +1,4 @@
-//! What this module asks the kernel that rustix does not know.
+//! Requests of this module to the kernel that rustix does not support.
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 

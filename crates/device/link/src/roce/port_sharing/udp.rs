@@ -1,4 +1,4 @@
-//! The UDP sockets that sharing itself makes, and who else has sockets at an address.
+//! The UDP sockets that sharing itself makes, and the owners of other sockets at an address.
 
 use super::Names;
 use crate::roce::net::options;
@@ -11,7 +11,7 @@ use vervain_hca::host::cancel::nap;
 use vervain_hca::{Error, Result};
 use vervain_names::Other;
 
-/// The sockets of processes that are just ending go within this time.
+/// Time within which the sockets of ending processes are closed.
 const SETTLE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(1);
 
@@ -22,12 +22,12 @@ fn open(at: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether nobody has a socket at the address, so that it has no group.
+/// Returns true if nobody has a socket at the address, so that it has no group.
 pub fn is_vacant(names: &Names) -> bool {
     open(names.at).and_then(|socket| Ok(bind(&socket, &names.at)?)).is_ok()
 }
 
-/// Makes sure that nobody else has a socket at the address: one that shares would be part of the group, unknown to it.
+/// Checks that nobody else has a socket at the address: one that shares it would be part of the group, unknown to it.
 pub fn must_be_vacant(names: &Names) -> Result<()> {
     let end = Instant::now() + SETTLE;
     loop {
@@ -41,7 +41,7 @@ pub fn must_be_vacant(names: &Names) -> Result<()> {
     }
 }
 
-/// The first socket of a group, which gets what nobody is to get.
+/// The first socket of a group, which gets the packets that are for no process.
 pub fn sink(names: &Names) -> Result<OwnedFd> {
     let made = open(names.at).and_then(|socket| {
         options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32)?;
@@ -52,8 +52,7 @@ pub fn sink(names: &Names) -> Result<OwnedFd> {
     made.map_err(|e| refusal(names, &e))
 }
 
-/// Makes sure that the group has `count` sockets. Somebody else's among them would move the places of those that join
-/// later.
+/// Checks that the group has `count` sockets. A stranger's among them would shift the places of those that join later.
 pub fn must_be_alone(names: &Names, count: usize) -> Result<()> {
     let end = Instant::now() + SETTLE;
     loop {
@@ -87,26 +86,26 @@ fn refusal(names: &Names, e: &io::Error) -> Error {
     }
 }
 
-/// Who has a socket.
+/// Owner of a socket.
 #[derive(Clone, Copy)]
 struct Owner {
     uid: u32,
     inode: u32,
 }
 
-/// Who has the address, or all addresses of its family.
+/// Owner of a socket at the address, or at all addresses of its family.
 fn owner(at: SocketAddr) -> Option<Owner> {
     let any = SocketAddr::new(if at.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() }, at.port());
     [at, any].into_iter().find_map(|at| sockets_at(at)?.first().copied())
 }
 
-/// Whether another user has the address: waiting for a process of this user that is just ending would be in vain.
+/// Returns true if another user has the address: then there is no use in waiting for an ending process of this user.
 fn is_others(names: &Names) -> bool {
     owner(names.at).is_some_and(|owner| owner.uid != rustix::process::geteuid().as_raw())
 }
 
-/// The UDP sockets that are bound to exactly `at`, in this thread's network namespace; None where /proc does not tell. For
-/// an address of a link it would tell those of all links.
+/// The UDP sockets bound to exactly `at`, in this thread's network namespace; None: /proc does not show them, as for an
+/// address of a link, for which it would show those of all links.
 fn sockets_at(at: SocketAddr) -> Option<Vec<Owner>> {
     let (file, local) = match at {
         SocketAddr::V4(a) => ("udp", format!("{:08X}:{:04X}", u32::from_ne_bytes(a.ip().octets()), a.port())),
@@ -124,10 +123,10 @@ fn sockets_at(at: SocketAddr) -> Option<Vec<Owner>> {
     Some(rows.filter(|row| row.get(1) == Some(&local.as_str())).filter_map(owner).collect())
 }
 
-/// Throws away what waits in a socket that a process has left behind.
+/// Drops the packets in a socket that a process has left behind.
 pub fn drain(socket: &OwnedFd) {
     let mut byte = [0u8; 1];
-    // Bounded, for packets may come as fast as they are thrown away.
+    // Bounded, as packets may come as fast as they are dropped.
     for _ in 0..100_000 {
         if rustix::net::recv(socket, &mut byte[..], rustix::net::RecvFlags::DONTWAIT).is_err() {
             return;

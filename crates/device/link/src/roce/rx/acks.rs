@@ -1,6 +1,5 @@
-//! What the responders of this process have to say: acknowledgements, which wait for a packet that goes the same way,
-//! for a program that has just got a message often answers; and what READs and atomics are answered with, which does
-//! not wait.
+//! Packets that this process's responders owe. Acknowledgements wait for a packet in the same direction, as a program
+//! that has just got a message often answers. Answers to READs and atomics do not wait.
 
 use super::{FEW, Receiver};
 use crate::roce::connection::Connection;
@@ -11,64 +10,64 @@ use vervain_hca::process::Process;
 use vervain_transport::Nanos;
 use vervain_wire::{Bth, opcode};
 
-/// Nanoseconds that an acknowledgement may wait for a program that was at it a moment ago.
+/// Nanoseconds that an acknowledgement may wait for a program that has polled recently.
 pub(in crate::roce) const ACK_DELAY_NS: u64 = 20_000;
-/// Packets that a READ's answer may put out before others get their turn.
+/// Packets of a READ's answer that leave before others get their turn.
 const MAX_RESPONSE_PACKETS: u32 = 64;
-/// Messages whose acknowledgement may wait for another packet.
+/// Most messages whose acknowledgement waits for another packet.
 const MAX_UNACKNOWLEDGED: u32 = 32;
 
-/// The connections whose responder has something to say, and what tells how long that may wait.
+/// Connections whose responders owe packets, and the counts that limit their wait.
 #[derive(Default)]
 pub(super) struct AcksDue {
     connections: Vec<Arc<Connection>>,
-    /// When the first of them had something to say.
+    /// Time from which the first of them has owed packets.
     since: Nanos,
-    /// One of them has more to say than an acknowledgement.
+    /// True if one of them owes more than an acknowledgement.
     urgent: bool,
-    /// Packets that asked for an acknowledgement.
+    /// Packets that requested an acknowledgement.
     unacknowledged: u32,
-    /// Packets of requests since responses were sent last, messages that have ended, and whether another has begun.
+    /// Packets of requests since the last responses; messages that have ended; and true if another has begun.
     requests: u32,
     messages: u32,
     in_message: bool,
 }
 
-/// `connection` is no longer among those that have something to say.
+/// Takes `connection` out of those that owe packets.
 pub(super) fn forget(connection: &Connection) {
     connection.owed.in_acks_due.store(false, Ordering::Relaxed);
 }
 
 impl AcksDue {
-    /// Since when something waits to be said.
+    /// Time from which packets are owed; None: none are.
     pub(super) fn since(&self) -> Option<Nanos> {
         (!self.connections.is_empty()).then_some(self.since)
     }
 
-    /// Whether the rest of a message is still to come.
+    /// Returns true if the rest of a message is still to come.
     pub(super) fn is_in_message(&self) -> bool {
         self.in_message
     }
 
-    /// Whether a READ's answer is not all sent.
+    /// Returns true if a READ's answer is not all sent.
     pub(super) fn has_more(&self) -> bool {
         self.urgent && !self.connections.is_empty()
     }
 
-    /// Whether the requests look like a stream, which needs its acknowledgements to go on. To a few packets, or to one
-    /// message, however long, an answer may follow at once.
+    /// Returns true if the requests look like a stream, which needs its acknowledgements to go on. A few packets, or
+    /// one message of any length, may be answered at once.
     pub(super) fn is_stream(&self) -> bool {
         self.requests > FEW && (self.in_message || self.messages > 1)
     }
 
-    /// Whether what waits is to leave at once.
+    /// Returns true if the owed packets must leave at once.
     #[inline]
     pub(super) fn must_leave(&self, now: Nanos) -> bool {
         let waits_long = !self.connections.is_empty() && now.saturating_sub(self.since) > ACK_DELAY_NS;
         self.urgent || self.unacknowledged >= MAX_UNACKNOWLEDGED || waits_long
     }
 
-    /// The responder of `connection` has taken a request's packet.
+    /// Notes that the responder of `connection` has taken a request's packet.
     #[inline]
     pub(super) fn add(&mut self, connection: &Arc<Connection>, now: Nanos, bth: &Bth) {
         if !connection.owed.in_acks_due.swap(true, Ordering::Relaxed) {
@@ -77,7 +76,7 @@ impl AcksDue {
                 self.since = now;
             }
         } else if self.connections.len() == 1 && connection.owed.piggybacked.load(Ordering::Relaxed) {
-            // Those before have been acknowledged by a packet of a post.
+            // A packet of a post has acknowledged those before.
             self.begin(now);
         }
         connection.owed.piggybacked.store(false, Ordering::Relaxed);
@@ -88,12 +87,12 @@ impl AcksDue {
         self.unacknowledged += u32::from(bth.ack_request);
     }
 
-    /// What has been said is not counted any more; what is left waits since `now`.
+    /// Restarts the counts; the rest has waited since `now`.
     fn begin(&mut self, now: Nanos) {
         (self.unacknowledged, self.requests, self.messages, self.since) = (0, 0, 0, now);
     }
 
-    /// Has each responder put what it has to say into the batch of its port.
+    /// Makes each responder put its packets into the batch of its port.
     fn respond(&mut self, now: Nanos) {
         let mut more = false;
         self.connections.retain(|connection| {
@@ -106,8 +105,8 @@ impl AcksDue {
         self.begin(now);
     }
 
-    /// Has acknowledgements that are due put into the batches of the ports without waiting for anybody; false while
-    /// other threads have what that takes.
+    /// Puts due acknowledgements into the batches of the ports without waiting. Returns false if other threads hold a
+    /// lock for that.
     pub(super) fn acknowledge_if_free(&self) -> bool {
         self.connections.iter().fold(true, |all, connection| {
             let done = connection.qp.upgrade().is_none_or(|qp| connection.acknowledge_if_free(&qp));
@@ -117,7 +116,7 @@ impl AcksDue {
 }
 
 impl Receiver {
-    /// Sends what the responders have to send.
+    /// Sends the packets that the responders owe.
     pub(in crate::roce) fn send_responses(&mut self) {
         let acks = &mut self.state.acks;
         if acks.connections.is_empty() {

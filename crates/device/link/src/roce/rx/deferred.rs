@@ -1,7 +1,7 @@
-//! Reliable packets that wait for their QP: responses whose send queue another thread had, and what came after them
-//! from the same process, in that order; and those for a QP that is stopped. A program must not find an answer to a
-//! message of its own whose completion is still to come, and over XRC such an answer is for another QP. But one QP may
-//! be busy for long (`ibv_wr_start`); the others wait for a while only.
+//! Reliable packets that wait for their QP: responses whose send queue another thread had, and later packets from the
+//! same process, in that order; and packets for a QP that is stopped. A program must not find an answer to its own
+//! message before the message's completion, and over XRC such an answer is for another QP. But one QP may be busy for
+//! long (`ibv_wr_start`), so the others wait for a while only.
 
 use super::RxState;
 use crate::roce::connection::Connection;
@@ -19,21 +19,21 @@ pub(super) struct Deferred {
     packets: Vec<DeferredPacket>,
 }
 
-/// A packet. It is intact.
+/// A packet, which is intact.
 struct DeferredPacket {
     connection: Arc<Connection>,
     bytes: Vec<u8>,
     since: Nanos,
 }
 
-/// Whether a packet has to wait behind others.
+/// Returns true if a packet has to wait behind others.
 #[inline]
 pub(super) fn must_wait(connection: &Connection, now: Nanos) -> bool {
     let backlog = &connection.path.backlog;
     backlog.has_packets() && (connection.deferred.load(Ordering::Relaxed) > 0 || backlog.holds_others(now))
 }
 
-/// No packet of the peer of `connection` is deferred any more.
+/// Notes that no packet of the peer of `connection` is deferred any more.
 pub(super) fn forget(connection: &Connection) {
     connection.deferred.store(0, Ordering::Relaxed);
     connection.path.backlog.clear();
@@ -45,7 +45,7 @@ impl Deferred {
         self.packets.is_empty()
     }
 
-    /// Defers a packet that has come now.
+    /// Defers a packet that has just come.
     #[cold]
     pub(super) fn add(&mut self, connection: &Arc<Connection>, bytes: &[u8], now: Nanos) {
         self.push(DeferredPacket { connection: Arc::clone(connection), bytes: bytes.to_vec(), since: now });
@@ -66,7 +66,7 @@ impl Deferred {
 }
 
 impl RxState {
-    /// Gives a packet to the requester or the responder that it is for.
+    /// Gives a packet to its requester or responder.
     pub(super) fn deliver(
         &mut self,
         qp: &Qp,
@@ -76,7 +76,7 @@ impl RxState {
     ) -> SenderAccess {
         if opcode::is_request(packet.headers.bth.opcode) {
             connection.request(qp, packet);
-            // Over UC nothing is acknowledged.
+            // UC has no acknowledgements.
             if connection.service != Service::Uc {
                 self.acks.add(connection, now, &packet.headers.bth);
             }

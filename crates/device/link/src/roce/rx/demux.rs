@@ -1,5 +1,4 @@
-//! Which connection a packet is for. Whatever fails a check changes nothing but a counter, and nothing is answered to
-//! it.
+//! The connection that a packet is for. A packet that fails a check changes nothing but a counter, and gets no answer.
 
 use super::RxState;
 use super::deferred::must_wait;
@@ -28,7 +27,7 @@ pub(super) struct RxPacket<'a> {
     pub datagram: &'a Datagram<'a>,
     pub packet: &'a Packet<'a>,
     pub now: Nanos,
-    /// It has waited for a receive.
+    /// True if it has waited for a receive.
     pub is_retry: bool,
 }
 
@@ -41,18 +40,18 @@ impl RxPacket<'_> {
         self.port.port.counters()
     }
 
-    /// The process that has sent it from QP `qpn`.
+    /// The process that has sent it, which owns QP `qpn`.
     fn sender(&self, qpn: u32) -> PeerKey {
         (self.datagram.from.ip(), slot_of(qpn))
     }
 
-    /// The process that has sent it, of a packet that names its QP.
+    /// The process that has sent it, if the packet names its QP.
     fn named_sender(&self) -> PeerKey {
         self.sender(self.packet.headers.deth.map_or(0, |deth| deth.source_qpn))
     }
 }
 
-/// The connection of the last packet: most often the next one is for it too.
+/// Connection of the last packet: most often the next one is for it too.
 #[derive(Default)]
 pub(super) struct LastConnection(Option<Arc<Connection>>);
 
@@ -63,16 +62,16 @@ impl LastConnection {
     }
 }
 
-/// QPs that packets may be for.
+/// QPs to which packets can be addressed.
 pub(in crate::roce) struct Addressees {
     pub connections: Connections,
     pub datagrams: Datagrams,
-    /// Credit with the peers that unreliable messages go to.
+    /// Credit with the peers of unreliable messages.
     pub paces: Paces,
 }
 
 impl Addressees {
-    /// Checks a packet that is for this process, and leads it to its QP.
+    /// Checks a packet for this process, and delivers it to its QP.
     pub(super) fn packet(&self, port: &Arc<LocalPort>, state: &mut RxState, now: Nanos, datagram: &Datagram<'_>) {
         if !port.is_intact(datagram) {
             return;
@@ -86,7 +85,7 @@ impl Addressees {
         self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false });
     }
 
-    /// Leads a packet to its QP.
+    /// Delivers a packet to its QP.
     pub(super) fn demux(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         let bth = rx.bth();
         // The default P_Key with either membership (IBA 9.6.1.1.1).
@@ -101,13 +100,13 @@ impl Addressees {
         }
     }
 
-    /// A probe or an echo (docs/protocol.md, Credit).
+    /// Handles a probe or an echo (docs/protocol.md, Credit).
     fn demux_credit(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         if rx.bth().opcode == opcode::ECHO {
             self.paces.echo(rx.counters(), rx.datagram, rx.packet);
         } else if let Some((qpn, ended)) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry)
         {
-            // Its echo would say that everything before it has been taken.
+            // Its echo would claim that everything before it has been received.
             state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), false);
         } else {
             self.answer_probe(state, rx);
@@ -135,7 +134,7 @@ impl Addressees {
         }
     }
 
-    /// A packet of a reliable or unreliable connection.
+    /// Handles a packet of a reliable or unreliable connection.
     fn demux_connected(&self, state: &mut RxState, rx: &RxPacket<'_>, service: opcode::Service) {
         let (bth, now) = (rx.bth(), rx.now);
         let Some((connection, qp)) = self.find_addressee(state, rx, service) else {
@@ -151,7 +150,7 @@ impl Addressees {
                 return;
             }
         } else if bth.vervain {
-            // Before the program can know of the message, and answer it.
+            // Set before the program can know of the message, and answer it.
             connection.path.is_vervain.store(true, Ordering::Relaxed);
         }
         let waits = qp.is_stopped() || must_wait(&connection, now);
@@ -179,8 +178,8 @@ impl Addressees {
         Some((connection, qp))
     }
 
-    /// Whether a UC packet goes on to the responder now. One that comes before the receive it takes is kept, or dropped
-    /// (IBA 9.8.2.2); all are kept while the QP is stopped.
+    /// Returns true if a UC packet goes on to the responder now. A packet that comes before its receive is kept or
+    /// dropped (IBA 9.8.2.2); while the QP is stopped all are kept.
     fn admit_uc(&self, state: &mut RxState, rx: &RxPacket<'_>, connection: &Connection, qp: &Qp) -> bool {
         let (bth, awaiting) = (rx.bth(), &mut state.awaiting_receive);
         let takes = takes_receive(bth.opcode);
@@ -203,9 +202,8 @@ impl Addressees {
         !is_early
     }
 
-    /// A probe that has come to a QP of this process, or a UC or UD packet with the mark that has been taken in, after
-    /// everything that its sender sent before: one echo goes back. What does not come from a sender of that QP gets
-    /// none.
+    /// Sends one echo for a probe to a QP of this process, or for a UC or UD packet with the mark, once everything that
+    /// its sender sent before has been received. A packet that does not come from a sender of that QP gets none.
     pub(super) fn answer_probe(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         let (bth, from) = (rx.bth(), rx.datagram.from.ip());
         let asker = match (self.connections.get(bth.dest_qpn), rx.packet.headers.deth) {
@@ -228,12 +226,12 @@ impl Addressees {
     }
 }
 
-/// A packet with no more payload than the largest path MTU. What is kept for later is bounded by that too.
+/// Refuses a packet with more payload than the largest path MTU, which also bounds the packets kept for later.
 fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
     if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
 }
 
-/// Whether such packets are for the half of a QP that there is: an XRC initiator has no responder, its target no
+/// Returns true if the QP has the half that such packets are for: an XRC initiator has no responder, its target no
 /// requester (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
 fn takes(qp: &Qp, opcode: u8) -> bool {
     if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) {

@@ -1,7 +1,7 @@
-//! From the socket to the QP. Whoever receives takes packets from the sockets here. `demux` checks each and finds the
-//! requester or responder that it is for; `acks` says when the responders' acknowledgements and answers leave. Packets
-//! that cannot be handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable
-//! messages that came before a receive for them.
+//! From the socket to the QP. The receiving thread takes packets from the sockets here. `demux` checks each and finds
+//! its requester or responder; `acks` decides when the responders' acknowledgements and answers leave. Packets that
+//! cannot be handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable messages
+//! that came before a receive for them.
 
 mod acks;
 mod deferred;
@@ -35,16 +35,16 @@ use vervain_hca::{Error, Result};
 use vervain_transport::{Nanos, pacer};
 use vervain_wire::opcode;
 
-/// Batches that are taken from one port in a row.
+/// Most batches taken from one port in a row.
 const BATCHES: usize = 8;
-/// Packets that may be all there is: a poll that has taken no more ends, and they are no stream.
+/// Number of packets up to which a poll ends, as they may be all there are; they count as no stream.
 const FEW: u32 = 4;
 /// Polls in a row without a packet after which acknowledgements leave on their own.
 const EMPTY_POLLS: u32 = 2;
-/// How long misrouted packets of this process wait while another thread receives.
+/// Time that misrouted packets of this process wait while another thread receives.
 const MISROUTED_WAIT: Duration = Duration::from_micros(50);
 
-/// What whoever receives packets has in hand.
+/// State of the thread that receives packets.
 #[derive(Default)]
 pub(super) struct Receiver {
     batch: ReceiveBatch,
@@ -53,18 +53,18 @@ pub(super) struct Receiver {
     /// Polls since the last one that found a packet, and all polls.
     empty_polls: u32,
     polls: u32,
-    /// How long those who sleep for packets look out for them before, and when one of them began to sleep last.
+    /// Time for which threads look for packets before they sleep, and the time at which one last began to sleep.
     pub(super) patience: Patience,
     pub(super) slept_at: Nanos,
     /// Packets for other processes of this host.
     misrouted: Misrouted,
-    /// A pause kept what had come from being taken in.
+    /// True if a pause kept received packets from being handled.
     cut_short: bool,
-    /// QPs whose time has come, for whoever calls them.
+    /// Scratch: connections whose timers have expired.
     pub(super) due: Vec<Arc<Connection>>,
 }
 
-/// What is left of the packets so far, a part for each concern.
+/// State that packets leave behind, a part for each concern.
 #[derive(Default)]
 struct RxState {
     last: LastConnection,
@@ -75,33 +75,33 @@ struct RxState {
 }
 
 impl Receiver {
-    /// Since when an acknowledgement waits.
+    /// Time from which an acknowledgement waits; None: none does.
     pub(super) fn acks_due_since(&self) -> Option<Nanos> {
         self.state.acks.since()
     }
 
-    /// The ports as they were known last.
+    /// The ports as last refreshed.
     pub(super) fn ports(&mut self) -> &mut Vec<Arc<LocalPort>> {
         &mut self.ports
     }
 
-    /// Counts a poll. Whether it is time for acknowledgements to leave on their own.
+    /// Counts a poll. Returns true if it is time for acknowledgements to leave on their own.
     pub(super) fn polled(&mut self, found: bool) -> bool {
         self.empty_polls = if found { 0 } else { self.empty_polls.saturating_add(1) };
         self.empty_polls >= EMPTY_POLLS
     }
 
-    /// Whether the rest of a message is still to come.
+    /// Returns true if the rest of a message is still to come.
     pub(super) fn is_in_message(&self) -> bool {
         self.state.acks.is_in_message()
     }
 
-    /// Whether a READ's answer is not all sent.
+    /// Returns true if a READ's answer is not all sent.
     pub(super) fn has_more_to_send(&self) -> bool {
         self.state.acks.has_more()
     }
 
-    /// Whether packets are kept until they can be handled.
+    /// Returns true if packets are kept until they can be handled.
     pub(super) fn keeps_packets(&self) -> bool {
         !self.state.deferred.is_empty() || !self.state.awaiting_receive.is_empty()
     }
@@ -118,27 +118,27 @@ impl Receiver {
     }
 }
 
-/// Whether a packet is a request rather than a response.
+/// Returns true if a packet is a request rather than a response.
 #[inline]
 fn is_request(packet: &[u8]) -> bool {
     packet.first().is_some_and(|op| opcode::is_request(*op))
 }
 
 impl Roce {
-    /// Takes in what has come; whether there was anything.
+    /// Receives the packets that have come. Returns true if there were any.
     pub(super) fn receive(&self, rx: &mut Receiver) -> bool {
         self.receive_by(rx, true)
     }
 
-    /// Takes in what has come, for a thread that asks all the time: ports where nothing comes are left out of most
-    /// polls, and a poll ends with the first few packets.
+    /// Receives the packets that have come, for a thread that asks all the time: most polls leave out ports where
+    /// nothing comes, and a poll ends with the first few packets.
     pub(super) fn receive_in_poll(&self, rx: &mut Receiver) -> bool {
         rx.polls = rx.polls.wrapping_add(1);
         self.receive_by(rx, rx.ports.len() < 2)
     }
 
     fn receive_by(&self, rx: &mut Receiver, all_ports: bool) -> bool {
-        // What comes while the process is paused waits in the sockets.
+        // Packets wait in the sockets while the process is paused.
         let Some(process) = Process::current().filter(|p| !p.is_paused()) else {
             rx.cut_short = true;
             return false;
@@ -160,7 +160,7 @@ impl Roce {
         any
     }
 
-    /// Packets that could not be handled when they came get another chance.
+    /// Retries packets that could not be handled when they came.
     #[inline]
     pub(super) fn retry_kept(&self, process: &Process, rx: &mut Receiver) {
         if !rx.state.deferred.is_empty() {
@@ -173,7 +173,7 @@ impl Roce {
         }
     }
 
-    /// Takes in what has come by the `i`th port, and sends what follows from it; whether there was anything.
+    /// Receives the packets of the `i`th port, and sends the packets that result. Returns true if any had come.
     #[inline]
     fn receive_from_port(&self, process: &Process, rx: &mut Receiver, i: usize, all_ports: bool) -> bool {
         let mut any = false;
@@ -190,7 +190,7 @@ impl Roce {
             rx.send_echoes();
             self.uncork();
             if lacks_receive {
-                // The program is to see what has come, and to post receives. The rest can stay where it is.
+                // The program is to see these, and to post receives. The rest can stay where it is.
                 break;
             }
             if !all_ports && rx.batch.datagrams().take(FEW as usize + 1).count() <= FEW as usize {
@@ -201,7 +201,7 @@ impl Roce {
         any
     }
 
-    /// Takes in one batch from the `i`th port. The time of it; None if nothing had come, or a pause kept it out.
+    /// Handles one batch of the `i`th port. Returns its time; None: nothing had come, or a pause kept it out.
     #[inline]
     fn receive_batch(&self, process: &Process, rx: &mut Receiver, i: usize) -> Option<Nanos> {
         let Receiver { batch, ports, state, misrouted, cut_short, .. } = rx;
@@ -210,7 +210,7 @@ impl Roce {
         // gets the answer finds its own send complete, as with an HCA.
         let is_request = |d: &Datagram<'_>| is_request(d.bytes);
         let taken = process.handle_packets(|| {
-            // Not before: a pause that began in between would leave what was taken to nobody.
+            // Received only now: if a pause began in between, nobody would handle the batch.
             if !batch.receive(&port.port) {
                 return None;
             }
@@ -227,8 +227,8 @@ impl Roce {
         taken.flatten()
     }
 
-    /// Takes in all that has come until now, and all that this process has to say to itself about it. False if a pause
-    /// kept it from that.
+    /// Handles all packets that have come until now, and this process's resulting packets to itself. Returns false if a
+    /// pause prevented that.
     pub(super) fn take_in_all(&self, rx: &mut Receiver) -> bool {
         rx.cut_short = false;
         self.empty_sockets(rx);
@@ -239,19 +239,19 @@ impl Roce {
         !rx.cut_short
     }
 
-    /// Receives until nothing more is there, or more has come than was there at first.
+    /// Receives until no more packets come, or more than could lie there at first.
     fn empty_sockets(&self, rx: &mut Receiver) {
         let room = rx.ports.iter().map(|port| port.port.room()).max().unwrap_or_default();
         let messages = room / pacer::cost(0);
         let _ = (0..=messages / BATCHES as u64).find(|_| !self.receive(rx));
     }
 
-    /// Takes a packet that has not come by a socket; [`Roce::settle`] comes after the last.
+    /// Handles a packet that has not come by a socket; [`Roce::settle`] is called after the last.
     pub(super) fn arrived(&self, rx: &mut Receiver, port: &Arc<LocalPort>, datagram: &Datagram<'_>) {
         self.take_or_forward(port, &mut rx.state, &mut rx.misrouted, now_ns(), datagram);
     }
 
-    /// Does what follows from packets that [`Roce::arrived`] has taken.
+    /// Sends the packets that result from [`Roce::arrived`].
     pub(super) fn settle(&self, rx: &mut Receiver, port: &LocalPort) {
         rx.misrouted.flush(&port.sharing);
         rx.send_echoes();
@@ -259,7 +259,7 @@ impl Roce {
         self.uncork();
     }
 
-    /// A packet goes to its process, which is nearly always this one.
+    /// Gives a packet to its process, which is nearly always this one.
     #[inline]
     fn take_or_forward(
         &self,
@@ -280,7 +280,7 @@ impl Roce {
     #[cold]
     fn forward(&self, port: &Arc<LocalPort>, misrouted: &mut Misrouted, slot: Option<u32>, datagram: &Datagram<'_>) {
         match slot {
-            // QP 1 finds the process by itself.
+            // QP 1 finds its process itself.
             Some(_) if qpn_of_packet(datagram.bytes) == Some(mad::QPN) => self.mads.receive(port, datagram),
             Some(slot) => misrouted.add(&port.sharing, slot, datagram),
             None => {
@@ -290,7 +290,7 @@ impl Roce {
         }
     }
 
-    /// Gives the sockets up, of a process that is stopped; what has come by them is kept until it goes on.
+    /// Gives up the sockets of a process that is stopped; their packets are kept until it goes on.
     pub(super) fn leave_ports(&self) -> Result<()> {
         let mut rx = self.receiving.lock();
         self.ports.refresh(&mut rx.ports);
@@ -299,7 +299,7 @@ impl Roce {
         for port in ports.iter() {
             let keep = |d: &Datagram<'_>| (Arc::clone(port), Arrival::of(d), d.bytes.to_vec());
             let mut before = usize::MAX;
-            // It takes so many messages in one call.
+            // Each call takes only so many messages.
             while std::mem::replace(&mut before, kept.len()) != kept.len() {
                 port.sharing.handle_events(Some(&mut |datagram: &Datagram<'_>| kept.push(keep(datagram))));
             }
@@ -307,14 +307,14 @@ impl Roce {
                 kept.extend(batch.datagrams().map(|datagram| keep(&datagram)));
             }
         }
-        // Looked at now, while the addresses are those that they were sent to.
+        // Checked now, while the addresses are still those that the packets were sent to.
         kept.retain(|(port, arrival, bytes)| port.is_intact(&arrival.with(bytes)));
         self.has_kept.store(true, Ordering::SeqCst);
         let left = self.ports.leave();
         left.map_err(|e| Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("sockets cannot be given up: {e}")))
     }
 
-    /// Has the sockets again, where addresses may be others: what was kept is as if it had been sent to those.
+    /// Opens the sockets again, perhaps at other addresses: kept packets become as if sent to those.
     pub(super) fn rejoin_ports(&self) -> Result<()> {
         self.ports.rejoin()?;
         for (_, arrival, bytes) in self.kept.lock().iter_mut() {
@@ -327,8 +327,8 @@ impl Roce {
         Ok(())
     }
 
-    /// Takes packets of this process that came to others, and those that it kept when it stood still. False if it could
-    /// not now.
+    /// Handles packets of this process that others received, and those that it kept while it stood still. Returns false
+    /// if that is not possible now.
     pub(super) fn adopt_misrouted(&self) -> bool {
         let Some(process) = Process::current() else { return true };
         let is_stopped = process.is_stopped();
@@ -336,24 +336,24 @@ impl Roce {
             return false;
         }
         let Some(mut rx) = self.receiving.try_lock() else {
-            // A thread that polls has it for a moment, or is off its CPU with it. What others have received is still
-            // there when this is called again, which is at once.
+            // A polling thread holds it for a moment, or has lost its CPU. The packets are still there at the next
+            // call, which follows at once.
             nap(MISROUTED_WAIT);
             return false;
         };
         self.ports.refresh(&mut rx.ports);
         let Receiver { ports, state, misrouted, .. } = &mut *rx;
         if is_stopped {
-            // Others may join all the same.
+            // Other processes may join nevertheless.
             ports.iter().for_each(|port| port.sharing.handle_events(None));
             self.has_kept.store(true, Ordering::SeqCst);
             return true;
         }
         let mut any = false;
-        // Nor is a misrouted packet taken that would not be handled.
+        // A misrouted packet is taken only if it is handled, too.
         let handled = process.handle_packets(|| {
             let mut kept = std::mem::take(&mut *self.kept.lock());
-            // As they are taken from a socket.
+            // Handled like packets from a socket.
             kept.sort_by_key(|(.., bytes)| is_request(bytes));
             for (port, arrival, bytes) in kept {
                 any = true;
@@ -392,7 +392,7 @@ impl Roce {
     pub(super) fn send_last(&self) -> bool {
         match self.receiving.try_lock() {
             Some(rx) => rx.state.acks.acknowledge_if_free() & self.ports.flush_if_free(),
-            // What it has taken in it has not acknowledged.
+            // It has not acknowledged the packets that it had received.
             None => !self.receiving.raw().comes_free(),
         }
     }

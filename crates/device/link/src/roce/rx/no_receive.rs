@@ -1,7 +1,7 @@
-//! UC and UD messages that came before there was a receive for them. A poll may take in more of them than the program
-//! has posted receives for, and IBA 9.8.2.2 and 9.8.3.2 have them dropped; but the program cannot post more before it
-//! has seen what the poll has found. So they are kept until it has had the time. A QP that had no receive to begin with
-//! is no such case: what comes for it is dropped at once. What comes for a QP that is stopped is kept until it goes on.
+//! UC and UD messages that came before there was a receive for them. A poll may find more of them than the program has
+//! posted receives for, and by IBA 9.8.2.2 and 9.8.3.2 they are dropped; but the program cannot post more before it has
+//! seen what the poll has found. So they are kept until it has had time to. Messages for a QP that never had a receive
+//! are dropped at once. Messages for a QP that is stopped are kept until it goes on.
 
 use super::RxState;
 use super::demux::{Addressees, RxPacket};
@@ -15,31 +15,31 @@ use vervain_hca::Qp;
 use vervain_transport::Nanos;
 use vervain_wire::{Packet, opcode, parse};
 
-/// How long a QP may be without a receive. Longer than a program that shares its CPU waits for its turn.
+/// Nanoseconds that a QP may be without a receive: longer than a program that shares its CPU waits for its turn.
 const MAX_WAIT_NS: u64 = 50_000_000;
-/// Bytes that are kept at most; what senders have under way is less.
+/// Most bytes that are kept; senders have less under way.
 const MAX_BYTES: usize = 8 << 20;
-/// What a packet is counted with beyond its length.
+/// Bytes that a packet counts beyond its length.
 const OVERHEAD: usize = 512;
 
 /// The packets that wait for a receive.
 #[derive(Default)]
 pub(super) struct AwaitingReceive {
     queues: Vec<QpQueue>,
-    /// Of all packets.
+    /// Bytes of all packets.
     bytes: usize,
-    /// QPs that had a receive for a message, and were not waited for in vain since.
+    /// QPs that had a receive for a message, and have not let one wait too long since.
     served: HashSet<u32>,
     /// The last of them.
     last_served: Option<u32>,
-    /// Packets were kept since this was asked last.
+    /// True if packets were kept since the last [`AwaitingReceive::take_grown`].
     grown: bool,
 }
 
-/// The packets for one QP, in the order of arrival, and probes that came behind them.
+/// The packets for one QP, in the order of arrival, and later probes.
 struct QpQueue {
     qpn: u32,
-    /// The QP has been reset or destroyed since: they are not for what has its number now.
+    /// Set when the QP is reset or destroyed: they are not for a later QP with its number.
     ended: Arc<AtomicBool>,
     until: Nanos,
     packets: VecDeque<EarlyPacket>,
@@ -55,11 +55,11 @@ impl QpQueue {
     }
 }
 
-/// A packet. It is intact.
+/// A packet, which is intact.
 struct EarlyPacket {
     port: Arc<LocalPort>,
     sender: PeerKey,
-    /// All but the bytes.
+    /// The datagram without its bytes.
     like: Datagram<'static>,
     bytes: Vec<u8>,
 }
@@ -80,20 +80,20 @@ impl AwaitingReceive {
         self.queues.is_empty()
     }
 
-    /// Whether something waits for QP `qpn`: what comes after it waits too.
+    /// Returns true if packets wait for QP `qpn`: later ones wait too.
     #[inline]
     pub(super) fn holds(&self, qpn: u32) -> bool {
         self.queues.iter().any(|queue| queue.is_for(qpn))
     }
 
-    /// A QP for which something of `sender` waits, and whether that has ended.
+    /// A QP for which packets of `sender` wait, and its end.
     pub(super) fn holds_from(&self, sender: PeerKey) -> Option<(u32, Arc<AtomicBool>)> {
         let holds = |queue: &&QpQueue| !queue.has_ended() && queue.packets.iter().any(|packet| packet.sender == sender);
         self.queues.iter().find(holds).map(|queue| (queue.qpn, Arc::clone(&queue.ended)))
     }
 
-    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`; false if it is to be dropped. One that
-    /// is stopped has the time that it `stands` besides.
+    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`. Returns false if it is to be dropped.
+    /// The time for which a QP is stopped (`stands`) is added to its wait.
     pub(super) fn keep(
         &mut self,
         rx: &RxPacket<'_>,
@@ -119,13 +119,13 @@ impl AwaitingReceive {
         true
     }
 
-    /// Whether packets were kept since this was asked last: then the program is to get its turn.
+    /// Returns true if packets were kept since the last call: then the program is to get its turn.
     #[inline]
     pub(super) fn take_grown(&mut self) -> bool {
         std::mem::take(&mut self.grown)
     }
 
-    /// QP `qpn` has a receive.
+    /// Notes that QP `qpn` has a receive.
     #[inline]
     pub(super) fn has_receives(&mut self, qpn: u32) {
         if self.last_served != Some(qpn) {
@@ -141,7 +141,7 @@ impl AwaitingReceive {
 }
 
 impl Addressees {
-    /// What waits for a receive gets another chance, or is dropped when it has waited long enough.
+    /// Retries the packets that wait for a receive, and drops those that have waited long enough.
     pub(super) fn retry_awaiting_receive(&self, state: &mut RxState, now: Nanos) {
         for mut queue in std::mem::take(&mut state.awaiting_receive.queues) {
             let ended = queue.has_ended();
@@ -183,7 +183,7 @@ impl Addressees {
         qp.is_some_and(|qp| qp.is_stopped())
     }
 
-    /// Whether such a packet takes a receive, and its QP has none.
+    /// Returns true if such a packet takes a receive and its QP has none.
     fn lacks_receive(&self, qpn: u32, packet: &Packet<'_>) -> bool {
         let lacks = |qp: Option<Arc<Qp>>| qp.is_some_and(|qp| qp.lacks_receive());
         takes_receive(packet.headers.bth.opcode)
@@ -194,8 +194,8 @@ impl Addressees {
     }
 }
 
-/// Whether a packet of UC or UD takes a receive (IBA 9.8.2.2): the first of a SEND, the last of a WRITE with immediate
-/// data.
+/// Returns true if a packet of UC or UD takes a receive (IBA 9.8.2.2): the first of a SEND, the last of a WRITE with
+/// immediate data.
 pub(super) fn takes_receive(op: u8) -> bool {
     opcode::is_send(op) && opcode::starts(op) || opcode::is_write(op) && opcode::has_imm(op)
 }
