@@ -6,7 +6,7 @@
 //! the kernel takes back when the claimant dies ([`Claims`]).
 //!
 //! * [`FileDevice`]: a file that all nodes map, or a device that is memory: device-DAX, ivshmem.
-//! [`WriteOnlyDevice`]: a folder of files; by the kernel's rights all but the owner can only write them.
+//! * [`WriteOnlyDevice`]: a folder of files; by the kernel's rights all but the owner can only write them.
 //! * [`Peach2Device`]: a file into which nodes put by a model of PEACH2 boards.
 //! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
