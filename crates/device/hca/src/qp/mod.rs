@@ -685,13 +685,13 @@ impl Poster<'_> {
         self.sq.post_fast(&self.qp.base, opcode, work)
     }
 
-    /// [`Poster::short`] for a Write.
+    /// [`Poster::fast`] for a Write.
     #[inline(always)]
     pub fn fast_write(&mut self, work: &impl WorkRequest) -> bool {
         self.sq.post_fast_write(&self.qp.base, work)
     }
 
-    /// [`Poster::short`] for any other request than a Write.
+    /// [`Poster::fast`] for any other request than a Write.
     #[inline(always)]
     pub fn fast_other(&mut self, opcode: Opcode, work: &impl WorkRequest) -> bool {
         self.sq.post_fast_other(&self.qp.base, opcode, work)
