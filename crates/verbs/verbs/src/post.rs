@@ -100,7 +100,7 @@ fn fast(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     fast_other(poster, wr)
 }
 
-/// [`short`] for what is not a Write, out of the way of Writes.
+/// [`fast`] for what is not a Write, out of the way of Writes.
 #[inline(never)]
 fn fast_other(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     Opcode::from_verbs(wr.opcode).is_some_and(|opcode| poster.fast_other(opcode, &Posted(wr)))
@@ -109,7 +109,7 @@ fn fast_other(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
 /// The most inline bytes that are gathered from several pieces for that.
 const GATHERED: usize = 256;
 
-/// [`short`] for inline data in several pieces, such as UCX's headers and what follows them.
+/// [`fast`] for inline data in several pieces, such as UCX's headers and what follows them.
 #[inline(never)]
 fn fast_pieces(poster: &mut hca::Poster<'_>, wr: &ibv_send_wr) -> bool {
     let Some(opcode) = Opcode::from_verbs(wr.opcode).filter(|_| wr.send_flags & IBV_SEND_INLINE != 0) else {
