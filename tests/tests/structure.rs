@@ -258,6 +258,27 @@ fn may_be_unsafe() -> BTreeSet<String> {
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
+/// `eprintln!` writes piece by piece, between which another process's line may come: libraries share standard error with
+/// their program, and with all ranks of its job.
+#[test]
+fn libraries_write_whole_lines() {
+    let mut found = Vec::new();
+    for package in crates().iter().filter(|package| !package.starts_with(root().join("crates/tools"))) {
+        let mut files = Vec::new();
+        if package.join("src").is_dir() {
+            sources(&package.join("src"), &mut files);
+        }
+        files.retain(|file| !file.components().any(|part| part.as_os_str().to_string_lossy().starts_with("tests")));
+        for file in files {
+            let text = fs::read_to_string(&file).expect("a source");
+            if text.contains("eprintln!(") || text.contains("eprint!(") {
+                found.push(file);
+            }
+        }
+    }
+    assert_eq!(found, Vec::<PathBuf>::new(), "sources that print piece by piece");
+}
+
 #[test]
 fn unsafe_code_is_where_the_design_allows_it() {
     struct Unsafe(bool);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Error, Exchange, Joined, Result};
+use crate::{Error, Exchange, Joined, Result, error};
 
 /// The values that were put, and those that fences have committed.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Exchange for Store {
     }
 
     fn abort(&self, status: i32, sentence: &str) {
-        eprintln!("vervain: the program aborted with status {status}: {sentence}");
+        error::print(&format!("the program aborted with status {status}: {sentence}"));
     }
 
     fn finalize(&self) -> Result<()> {

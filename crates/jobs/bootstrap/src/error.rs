@@ -1,6 +1,7 @@
 //! Errors: one sentence each, for people.
 
 use std::fmt;
+use std::io::{self, Write};
 
 /// The reason why a call failed. As text one sentence, without a full stop, with a remedy if there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,3 +23,10 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Prints a sentence on standard error in one write: all ranks share what the launcher reads, and `eprintln!` writes
+/// piece by piece, between which another rank's line may come.
+pub(crate) fn print(sentence: &str) {
+    // The program may have closed it.
+    let _ = io::stderr().write_all(format!("vervain: {sentence}\n").as_bytes());
+}

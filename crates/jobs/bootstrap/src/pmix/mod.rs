@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use self::abi::*;
-use crate::{Error, Exchange, Joined, Result};
+use crate::{Error, Exchange, Joined, Result, error};
 
 /// The names that libpmix has had since version 2; the second comes with its development package.
 const SONAMES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
@@ -318,7 +318,7 @@ impl Exchange for Client {
     fn abort(&self, status: i32, sentence: &str) {
         // Launchers print at most that somebody has aborted.
         let printable = sentence.replace(char::is_control, " ");
-        eprintln!("vervain: rank {} aborted the job with status {status}: {printable}", self.me.rank);
+        error::print(&format!("rank {} aborted the job with status {status}: {printable}", self.me.rank));
         let sentence = c_string(&sentence.replace('\0', " ")).unwrap_or_default();
         // SAFETY: the sentence outlives the call; no processes means all of the job.
         let _ = unsafe { (self.functions.abort)(status, sentence.as_ptr(), std::ptr::null_mut(), 0) };
