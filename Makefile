@@ -21,6 +21,8 @@ unexport CARGO_TARGET_DIR
 # What building takes; where cargo is missing, what getting it takes.
 BUILD_PACKAGES = gcc libc6-dev $(shell scripts/cargo.sh --needs)
 DEMO_PACKAGES := ibverbs-utils perftest
+# Of this workspace: the command, and the libraries of scripts/stage-libs.sh.
+DEMO_PARTS := cli preload libibverbs librdmacm librspreload libmlx5 libmlx4 libefa libhns libmana libionic
 # For `make test`, with the clients that most users have.
 TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev binutils python3 valgrind libc6-dbg util-linux iproute2 \
     nftables hostname tshark python3-scapy curl libpmix-dev rdmacm-utils ucx-utils python3-pyverbs rdma-core \
@@ -58,8 +60,11 @@ build-checked:
 	@scripts/stage-acp.sh $(CHECKED) $(CHECKED) "$(CURDIR)/$(CHECKED)" $(VERSION)
 	@scripts/stage-pm.sh $(CHECKED) $(CHECKED) "$(CURDIR)/$(CHECKED)" $(VERSION)
 
-demo: packages-demo build
-	@scripts/demo.sh $(PROFILE_DIR)/vervain
+# The command and the libraries as tests use them, without the link-time optimisation of what ships, which takes longest.
+demo: packages-demo
+	$(CARGO) build --profile checked $(DEMO_PARTS:%=--package vervain-%)
+	@scripts/stage-libs.sh $(CHECKED) $(CHECKED)/lib/vervain
+	@scripts/demo.sh $(CHECKED)/vervain
 
 # The gate: device, links, protocols, command, and a row of each client that most users have, on the build of the tests' own profile.
 test: packages-test build-checked

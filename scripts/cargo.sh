@@ -56,9 +56,11 @@ get() { # URL FILE
     fi
 }
 
+progress() { "$tree/scripts/progress.sh" "$own/log" "$@"; }
+
 # Its steps are joined by &&, for -e has no force in a condition.
 install_own() {
-    export RUSTUP_HOME="$own/rustup" CARGO_HOME="$own/cargo"
+    export RUSTUP_HOME="$own/rustup" CARGO_HOME="$own/cargo" RUSTUP_INIT_SKIP_PATH_CHECK=yes
     unset RUSTUP_TOOLCHAIN
     options="--profile minimal"
     for component in $components; do options="$options --component $component"; done
@@ -66,14 +68,16 @@ install_own() {
     cd /
     # shellcheck disable=SC2086 # lists of words
     if command -v rustup >/dev/null; then
-        rustup toolchain install "$pinned" $options --no-self-update
+        progress rustup toolchain install "$pinned" $options --no-self-update
     else
         init=$own/rustup-init
-        get "$source/dist/$host/rustup-init" "$init" &&
-            get "$source/dist/$host/rustup-init.sha256" "$init.sha256" &&
-            echo "$(cut -d' ' -f1 "$init.sha256")  $init" | sha256sum --check --quiet &&
+        {
+            get "$source/dist/$host/rustup-init" "$init" &&
+                get "$source/dist/$host/rustup-init.sha256" "$init.sha256" &&
+                echo "$(cut -d' ' -f1 "$init.sha256")  $init" | sha256sum --check --quiet
+        } >> "$own/log" 2>&1 &&
             chmod +x "$init" &&
-            RUSTUP_INIT_SKIP_PATH_CHECK=yes "$init" -y --no-modify-path --default-toolchain "$pinned" $options
+            progress "$init" -y --no-modify-path --default-toolchain "$pinned" $options
     fi
 }
 
@@ -85,7 +89,8 @@ set_up() {
     fi
     say "there is no Rust $wanted or later here: setting up Rust $pinned in $own"
     mkdir -p "$own"
-    if ! (install_own) > "$own/log" 2>&1; then
+    : > "$own/log"
+    if ! (install_own); then
         say "Rust $pinned cannot be had from ${source%/rustup} ($(last_line "$own/log")); where it can, type:  make toolchain"
         exit 1
     fi

@@ -4,6 +4,7 @@
 # the last, which should be the one that most releases have. If apt-get fails three times it prints the line too, and fails with
 # VERVAIN_TESTS_STRICT=1, where each test that lacks a package would.
 set -eu
+here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck disable=SC2086 # a list of words
 set -- $*
 command -v dpkg-query >/dev/null || {
@@ -57,16 +58,18 @@ if [ -z "$as_root" ]; then
     exit 0
 fi
 echo "vervain: installing $*"
-# Nothing that is there is to go.
-install_all() {
-    $as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends --no-remove "$@"
-}
+log=$(mktemp 2>/dev/null) || log=/dev/null
+trap '[ "$log" = /dev/null ] || rm -f "$log"' EXIT
 for try in 1 2 3; do
-    install_all "$@" >/dev/null 2>&1 && exit 0
+    : > "$log"
+    # Nothing that is there is to go.
+    # shellcheck disable=SC2086 # a list of words
+    "$here/progress.sh" "$log" $as_root DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends --no-remove "$@" && exit 0
     # The lists may be stale, or the server busy.
     $as_root apt-get update -q >/dev/null 2>&1 || true
     sleep "$((try * 2))"
 done
-install_all "$@" 2>&1 | grep -a '^E: ' | head -n 1 >&2
+grep -a '^E: ' "$log" | head -n 1 >&2
 echo "vervain: apt-get failed three times. Type, as root:  apt-get install -y $*" >&2
 [ "${VERVAIN_TESTS_STRICT:-0}" != 1 ]

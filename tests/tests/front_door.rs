@@ -55,7 +55,7 @@ impl Machine {
         for directory in ["tree/scripts", "home", "bin"] {
             fs::create_dir_all(machine.at(directory)).expect("a directory");
         }
-        for file in ["Cargo.toml", "rust-toolchain.toml", "scripts/cargo.sh"] {
+        for file in ["Cargo.toml", "rust-toolchain.toml", "scripts/cargo.sh", "scripts/progress.sh"] {
             fs::copy(source().join(file), machine.at("tree").join(file)).expect("a file of the tree");
         }
         for name in TOOLS {
@@ -182,6 +182,27 @@ fn a_cargo_that_is_new_enough_is_taken_from_the_path_or_the_home() {
     // Cargo is there; what links is not.
     let end = machine.cargo(&["build"], NO_HOST);
     assert!(!end.success() && end.output.contains("apt-get install -y gcc libc6-dev"), "{}", end.describe());
+}
+
+#[test]
+fn a_long_step_shows_its_last_line_on_a_terminal_and_nothing_elsewhere() {
+    if !have(&["script"]) {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let log = place.path().join("log");
+    let step = format!(
+        "'{}' '{}' sh -c 'echo first; sleep 3; echo last; exit 3'",
+        source().join("scripts/progress.sh").display(),
+        log.display()
+    );
+    let plain = Job::start(Command::new("sh").args(["-c", &step])).finish(LIMIT);
+    assert_eq!((plain.status.and_then(|status| status.code()), plain.output.as_str()), (Some(3), ""));
+    assert_eq!(fs::read_to_string(&log).expect("the log"), "first\nlast\n");
+    let shown = Job::start(Command::new("script").args(["--quiet", "--return", "--command", &step, "/dev/null"]));
+    let shown = shown.finish(LIMIT);
+    assert_eq!(shown.status.and_then(|status| status.code()), Some(3), "{}", shown.describe());
+    assert!(shown.output.contains("first") && shown.output.ends_with("\r\u{1b}[K"), "{}", shown.describe());
 }
 
 /// `scripts/test.sh` with a cargo that prints this, runs these test programs (shell scripts, with the names that cargo gives), and ends
