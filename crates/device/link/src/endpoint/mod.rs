@@ -1,11 +1,14 @@
-//! The two ends of a connection by packets, over any carrier: the hosts by which the requester and the responder of
-//! `vervain-transport` act on a QP. A carrier adds the way that packets leave ([`PacketOut`]), and delivers those that
-//! come.
+//! The two ends of a connection by packets, over any carrier: the requester and the responder of `vervain-transport`, the
+//! hosts by which they act on a QP, and their configuration. A carrier adds the way that packets leave ([`PacketOut`]),
+//! and delivers those that come.
 
 pub mod counters;
+pub mod datagrams;
 pub mod requester;
 pub mod responder;
+pub mod responder_end;
 pub mod saved;
+pub mod terms;
 
 use std::ops::Range;
 use vervain_hca::Request;

@@ -1,12 +1,14 @@
 //! The requester's end of a connection: the requester, and its host, which has a send queue in hand.
 
-use super::{AsPieces, PacketOut};
+use super::{AsPieces, PacketOut, counters};
 use std::cell::Cell;
+use vervain_hca::device::port_counters::Tally;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::remote::Sends;
 use vervain_hca::{Opcode, Request, Status};
 use vervain_transport::{
-    Data, Payload, Refused, Requester, RequesterConfig, RequesterHost, SavedRequester, Transmit, Unusable,
+    Data, Nanos, Payload, Refused, Requester, RequesterConfig, RequesterCounters, RequesterHost, SavedRequester,
+    Transmit, Unusable, Window,
 };
 use vervain_wire::opcode;
 
@@ -19,17 +21,53 @@ pub struct RequesterEnd {
     skipped: u32,
     /// One past the last request that the requester has seen in RTS; in SQD no later one begins.
     begun: Cell<u32>,
+    /// The requester's counters when they were last added to the QP's.
+    counted: RequesterCounters,
 }
 
 impl RequesterEnd {
-    /// The requester; None: the QP was never ready to send.
-    pub fn requester(&self) -> Option<&Requester> {
-        self.requester.as_ref()
+    /// Counters of the requester; None: the QP was never ready to send.
+    pub fn counters(&self) -> Option<&RequesterCounters> {
+        self.requester.as_ref().map(Requester::counters)
     }
 
-    /// The requester, mutable.
-    pub fn requester_mut(&mut self) -> Option<&mut Requester> {
-        self.requester.as_mut()
+    /// PSN of the next new packet.
+    pub fn next_psn(&self) -> Option<u32> {
+        self.requester.as_ref().map(Requester::next_psn)
+    }
+
+    /// Time at which the requester wants to be called, if at any.
+    pub fn next_timeout(&self) -> Option<Nanos> {
+        self.requester.as_ref().and_then(Requester::next_timeout)
+    }
+
+    /// Returns true if there is a requester that has nothing under way.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.requester.as_ref().is_some_and(Requester::is_idle)
+    }
+
+    /// Returns true if requests are under way.
+    pub fn has_begun(&self) -> bool {
+        self.requester.as_ref().is_some_and(|requester| !requester.is_idle())
+    }
+
+    /// [`Requester::waits_for_receive`].
+    pub fn waits_for_receive(&self) -> bool {
+        self.requester.as_ref().is_some_and(Requester::waits_for_receive)
+    }
+
+    /// [`Requester::modify`].
+    pub fn modify(&mut self, config: &RequesterConfig) {
+        self.requester.iter_mut().for_each(|requester| requester.modify(config));
+    }
+
+    /// Adds the requester's counts since the last call.
+    #[inline]
+    pub fn count(&mut self, tally: &Tally) {
+        if let Some(requester) = &self.requester {
+            counters::of_requester(tally, requester.counters(), &mut self.counted);
+        }
     }
 
     /// Returns true if requests, or packets of them, are still to be sent.
@@ -46,27 +84,30 @@ impl RequesterEnd {
         self.requester.as_ref().is_some_and(Requester::waits_for_peer)
     }
 
-    /// Takes the requester out of a QP that is disconnected.
-    pub fn take(&mut self) -> Option<Requester> {
-        self.requester.take()
+    /// Ends the requester of a QP that is disconnected: what it had under way counts no more in `window`.
+    pub fn abandon(&mut self, window: &mut Window) {
+        if let Some(mut requester) = self.requester.take() {
+            requester.abandon(window);
+        }
     }
 
-    /// Makes the requester, from the first PSN and the first request. Returns false if one goes on already; None: the
-    /// QP is not ready to send.
-    pub fn start(&mut self, sends: &Sends<'_>, config: impl FnOnce(u32, u32) -> RequesterConfig) -> Option<bool> {
+    /// Makes the requester, from the first PSN and the first request, unless one goes on already. None: the QP is not
+    /// ready to send.
+    pub fn start(&mut self, sends: &Sends<'_>, config: impl FnOnce(u32, u32) -> RequesterConfig) -> Option<()> {
         if self.requester.is_none() && !sends.may_begin() {
             return None;
         }
         // An ended one may be replaced: UC goes from SQE back to RTS, with the next PSN.
         let first_psn = match &self.requester {
-            Some(requester) if !requester.has_ended() || !sends.may_begin() => return Some(false),
+            Some(requester) if !requester.has_ended() || !sends.may_begin() => return Some(()),
             Some(ended) => ended.next_psn(),
             None => sends.path().sq_psn,
         };
         self.begun.set(sends.head());
         self.skipped = 0;
         self.requester = Some(Requester::new(&config(first_psn, sends.head())));
-        Some(true)
+        self.counted = RequesterCounters::default();
+        Some(())
     }
 
     /// The record from which another requester can go on; None if there is none that goes on.
@@ -106,7 +147,7 @@ impl RequesterEnd {
         sends: &'a mut Sends<'s>,
         out: O,
     ) -> Option<(&'a mut Requester, SendQueueHost<'a, 's, O>)> {
-        let RequesterEnd { requester, skipped, begun } = self;
+        let RequesterEnd { requester, skipped, begun, .. } = self;
         let host = SendQueueHost { sends, skipped: *skipped, begun, out, reason: None };
         requester.as_mut().map(|requester| (requester, host))
     }
@@ -137,8 +178,7 @@ impl RequesterEnd {
     /// Returns true if a request at the head may begin, and nothing is under way.
     #[inline]
     fn has_turn(&self, sends: &Sends<'_>) -> bool {
-        let is_idle = || self.requester.as_ref().is_some_and(Requester::is_idle);
-        sends.head() != sends.tail() && is_idle() && sends.may_begin()
+        sends.head() != sends.tail() && self.is_idle() && sends.may_begin()
     }
 
     /// Makes the requester pass over the request just done.

@@ -4,19 +4,20 @@ use super::backlog::Backlog;
 use super::net::SendBatch;
 use super::outbound::Outbound;
 use super::pacing::Pace;
-use super::packet_sink::{Destination, Lanes, PKEY, PacketSink};
+use super::packet_sink::{Destination, Lanes, PacketSink};
 use super::poll_state::PollState;
 use super::ports::LocalPort;
 use super::timers::Timer;
-use crate::endpoint::counters;
-use crate::endpoint::responder::{self, Inbound};
+use crate::endpoint::responder::Inbound;
+use crate::endpoint::responder_end::ResponderEnd;
 use crate::endpoint::saved;
+use crate::endpoint::terms::Terms;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
-use vervain_transport::{Responder, ResponderConfig, ResponderCounters, SavedResponder, Service, Window};
+use vervain_transport::{Responder, SavedResponder, Service, Window};
 use vervain_wire::{Packet, opcode};
 
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
@@ -30,10 +31,7 @@ const ANY: u32 = u32::MAX;
 pub(super) struct Connection {
     pub qp: Weak<Qp>,
     pub qpn: u32,
-    pub peer_qpn: u32,
-    pub service: Service,
-    /// Path migration bit of all its packets.
-    pub migrated: bool,
+    pub terms: Terms,
     pub port: Arc<LocalPort>,
     pub to: Destination,
     pub lanes: Lanes,
@@ -44,7 +42,7 @@ pub(super) struct Connection {
     pub poll_state: Arc<PollState>,
     /// Its requester; taken under the lock of the QP's send queue only.
     pub outbound: OwnerLock<Outbound>,
-    replying: OwnerLock<Replying>,
+    pub responder: ResponderEnd,
     /// Acknowledgements that its responder may have to send.
     pub owed: Owed,
     /// Timer of its requester.
@@ -55,15 +53,13 @@ pub(super) struct Connection {
     answers_by: AtomicU32,
     /// Number of its deferred packets. Only the thread that receives changes it.
     pub deferred: AtomicU32,
-    /// The QP is reset or gone.
-    pub closed: Arc<AtomicBool>,
 }
 
 /// Packets that the responder of a connection may owe the peer.
 #[derive(Default)]
 pub(super) struct Owed {
     /// The responder may have something to send. Set before the program can know of what it answers; changed under the
-    /// lock of `replying`.
+    /// lock of `responder`.
     any: AtomicBool,
     /// The connection is among those whose responder has something to send (`rx::acks`).
     pub in_acks_due: AtomicBool,
@@ -71,16 +67,6 @@ pub(super) struct Owed {
     in_path_acks_due: AtomicBool,
     /// Its last acknowledgement has travelled along with other packets.
     pub piggybacked: AtomicBool,
-}
-
-/// The responder and its ways into the QP.
-struct Replying {
-    responder: Responder,
-    /// The configuration it was made from.
-    config: ResponderConfig,
-    /// Its counters when they were last added.
-    told: ResponderCounters,
-    lanes: responder::Lanes,
 }
 
 /// The way to one process on another host: its QPs share what its socket has room for. Who finds the window closed has
@@ -154,31 +140,15 @@ impl Connection {
         path: Arc<Path>,
         pace: Option<Arc<Pace>>,
     ) -> Connection {
-        let service = match qp.qp_type() {
-            QpType::Uc => Service::Uc,
-            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
-            _ => Service::Rc,
-        };
-        let migrated = attr.path_mig_state == mig::MIGRATED;
-        let config = ResponderConfig {
-            service,
-            dest_qpn: attr.dest_qp_num,
-            pkey: PKEY,
-            migrated,
-            expected_psn: attr.rq_psn,
-            mtu: 128 << attr.path_mtu,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            acks_first: false,
-        };
-        let responder = Responder::new(&config);
+        // Over UC some packets ask for credit and say so.
+        let (migrated, introduces) = (attr.path_mig_state == mig::MIGRATED, qp.qp_type() != QpType::Uc);
+        let terms = Terms { migrated, introduces, ..Terms::new(qp, attr) };
         let to = Destination::new(remote, &attr.ah.grh);
         let lanes = if pace.is_some() { Lanes { small: 0, bulk: 0 } } else { Lanes::new(&to, qp.qp_num()) };
         Connection {
             qp: Arc::downgrade(qp),
             qpn: qp.qp_num(),
-            peer_qpn: attr.dest_qp_num,
-            service,
-            migrated,
+            terms,
             port,
             to,
             lanes,
@@ -186,17 +156,11 @@ impl Connection {
             pace,
             poll_state,
             outbound: OwnerLock::default(),
-            replying: OwnerLock::new(Replying {
-                responder,
-                config,
-                told: ResponderCounters::default(),
-                lanes: responder::Lanes::default(),
-            }),
+            responder: ResponderEnd::new(terms.responder(attr)),
             owed: Owed::default(),
             timer: Timer::new(qp.qp_num()),
             answers_by: AtomicU32::new(ANY),
             deferred: AtomicU32::new(0),
-            closed: Arc::default(),
         }
     }
 
@@ -207,7 +171,7 @@ impl Connection {
             self.answers(op, packet.headers.reth.map_or(0, |reth| reth.length));
         }
         self.reply(qp, |responder, host| {
-            if packet.headers.bth.ack_request && self.service != Service::Uc {
+            if packet.headers.bth.ack_request && self.terms.service != Service::Uc {
                 Path::owe(self);
             }
             self.owed.any.store(true, Ordering::Relaxed);
@@ -269,13 +233,10 @@ impl Connection {
             Ok(batch) => batch,
             Err(comes_free) => return !comes_free,
         };
-        let Some(mut replying) = self.replying.try_lock() else { return !self.replying.raw().comes_free() };
-        if replying.responder.has_ack_due() {
-            let Replying { responder, lanes, .. } = &mut *replying;
-            let out = PacketSink { batch: &mut batch, to: self.back(), tally: &qp.tally, pushed: 0 };
-            responder.poll_transmit(1, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
-        }
-        true
+        let batch = &mut *batch;
+        let acknowledged =
+            self.responder.try_with(qp, move || PacketSink::new(batch, self.back(), &qp.tally), acknowledge);
+        acknowledged.map_or_else(|comes_free| !comes_free, |_| true)
     }
 
     fn reply<R>(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, PacketSink<'_>>) -> R) -> Option<R> {
@@ -289,18 +250,7 @@ impl Connection {
         batch: &mut SendBatch,
         f: impl FnOnce(&mut Responder, &mut Inbound<'_, PacketSink<'_>>) -> R,
     ) -> Option<R> {
-        let mut replying = self.replying.lock();
-        if replying.stolen() {
-            replying.lanes.leave();
-        }
-        if self.is_closed() {
-            return None;
-        }
-        let Replying { responder, told, lanes, .. } = &mut *replying;
-        let out = PacketSink { batch, to: self.back(), tally: &qp.tally, pushed: 0 };
-        let result = f(responder, &mut Inbound::new(qp, self.peer_qpn, lanes, out));
-        counters::of_responder(&qp.tally, responder.counters(), told);
-        Some(result)
+        self.responder.with(qp, move || PacketSink::new(batch, self.back(), &qp.tally), f)
     }
 
     /// Record from which another responder can go on, for a QP that is stopped.
@@ -310,33 +260,15 @@ impl Connection {
     }
 
     /// Goes on in the place of a responder that was saved.
-    pub(super) fn resume_responder(&self, qp: &Qp, mut saved: SavedResponder) -> Result<()> {
-        saved::claim_places(qp, &mut saved)?;
-        let mut replying = self.replying.lock();
-        replying.responder = Responder::resume(&replying.config, &saved).map_err(saved::unusable)?;
-        drop(replying);
+    pub(super) fn resume_responder(&self, qp: &Qp, saved: SavedResponder) -> Result<()> {
+        self.responder.resume(qp, saved)?;
         self.owed.any.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Sets how many READs and atomics the peer may have outstanding from now on.
-    pub(super) fn set_max_dest_rd_atomic(&self, most: u8) {
-        self.replying.lock().responder.set_max_dest_rd_atomic(most);
-    }
-
-    /// PSN of the request packet that is expected next.
-    pub(super) fn expected_psn(&self) -> u32 {
-        self.replying.lock().responder.expected_psn()
-    }
-
-    /// Counters of its responder.
-    pub(super) fn counters(&self) -> ResponderCounters {
-        *self.replying.lock().responder.counters()
-    }
-
     /// Returns true if packets of `service` are for such a QP.
     pub(super) fn speaks(&self, service: opcode::Service) -> bool {
-        let own = match self.service {
+        let own = match self.terms.service {
             Service::Rc => opcode::Service::Rc,
             Service::Uc => opcode::Service::Uc,
             Service::Xrc => opcode::Service::Xrc,
@@ -344,32 +276,23 @@ impl Connection {
         own == service
     }
 
-    /// Returns true if the QP is reset or gone.
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
-    }
-
     /// Closes the connection of a QP that is reset or gone. It acknowledges the packets that it has accepted, or its
     /// peer would wait for ever, and sends its packets that wait for others.
     pub(super) fn close(&self, qp: &Qp) {
-        self.acknowledge(qp);
+        self.reply(qp, acknowledge);
         self.port.flush();
-        let mut replying = self.replying.lock();
-        self.closed.store(true, Ordering::Relaxed);
-        replying.lanes.release();
+        self.responder.close();
     }
 
     /// Returns true if an acknowledgement is due.
     pub(super) fn owes_acknowledgement(&self) -> bool {
-        self.owed.any.load(Ordering::Relaxed) && self.replying.lock().responder.has_ack_due()
+        self.owed.any.load(Ordering::Relaxed) && self.responder.has_ack_due()
     }
+}
 
-    /// Puts an acknowledgement that is due into the port's batch.
-    fn acknowledge(&self, qp: &Qp) {
-        self.reply(qp, |responder, host| {
-            if responder.has_ack_due() {
-                responder.poll_transmit(1, host);
-            }
-        });
+/// Sends an acknowledgement that is due.
+fn acknowledge(responder: &mut Responder, host: &mut Inbound<'_, PacketSink<'_>>) {
+    if responder.has_ack_due() {
+        responder.poll_transmit(1, host);
     }
 }

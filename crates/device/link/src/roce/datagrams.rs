@@ -6,106 +6,66 @@ use super::pacing::Paces;
 use super::packet_sink::{Destination, PacketSink};
 use super::ports::LocalPort;
 use crate::endpoint::PacketOut;
-use crate::endpoint::responder::Lanes;
+use crate::endpoint::datagrams::{Arrival, Fate, Groups, Listener, headers};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::gids::is_of_this_host;
 use vervain_hca::device::grh;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::host::lock::OwnerLock;
-use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::carrier::Datagram;
-use vervain_hca::responder::datagram::{self, Delivered};
-use vervain_hca::rq::Receipt;
-use vervain_hca::{Qp, QpType, now_ns, wc};
-use vervain_transport::{Nak, Nanos};
-use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
+use vervain_hca::{Qp, now_ns};
+use vervain_transport::Nanos;
+use vervain_wire::Packet;
 
 /// UD QPs that receive, and the groups they are in.
 pub(super) struct Datagrams {
     /// Members of multicast groups on this host get their copies by memory, and so none in packets.
     spares_own_members: bool,
-    listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
-    groups: OwnerLock<HashMap<IpAddr, Vec<u32>>>,
+    qps: OwnerLock<HashMap<u32, Arc<UdQp>>>,
+    pub groups: Groups<IpAddr>,
 }
 
 /// A UD QP.
-struct Listener {
-    qp: Weak<Qp>,
-    lanes: OwnerLock<Lanes>,
+struct UdQp {
+    listener: Listener,
+    /// PSN of its next datagram.
     psn: AtomicU32,
-    /// It receives no longer. Changed under the lock of `lanes`.
-    closed: Arc<AtomicBool>,
 }
 
 impl Datagrams {
     /// None so far.
     pub(super) fn new(spares_own_members: bool) -> Datagrams {
-        Datagrams { spares_own_members, listeners: OwnerLock::default(), groups: OwnerLock::default() }
+        Datagrams { spares_own_members, qps: OwnerLock::default(), groups: Groups::default() }
     }
 
     /// `qp` receives from now on.
     pub(super) fn register_qp(&self, qp: &Arc<Qp>) {
-        let (lanes, psn) = (OwnerLock::default(), AtomicU32::new(0));
-        let (qpn, qp, closed) = (qp.qp_num(), Arc::downgrade(qp), Arc::default());
-        self.listeners.lock().insert(qpn, Arc::new(Listener { qp, lanes, psn, closed }));
+        let ud = UdQp { listener: Listener::new(qp), psn: AtomicU32::new(0) };
+        self.qps.lock().insert(qp.qp_num(), Arc::new(ud));
     }
 
     /// UD QP `qpn` receives no longer.
     pub(super) fn unregister_qp(&self, qpn: u32) {
-        let listener = self.listeners.lock().remove(&qpn);
-        if let Some(listener) = listener {
-            let mut lanes = listener.lanes.lock();
-            listener.closed.store(true, Ordering::Relaxed);
-            lanes.release();
-        }
+        let ud = self.qps.lock().remove(&qpn);
+        ud.iter().for_each(|ud| ud.listener.close());
     }
 
     /// UD QP `qpn`, if it receives.
     pub(super) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
-        self.listener(qpn)?.qp.upgrade()
+        self.get(qpn)?.listener.qp()
     }
 
     /// The flag of UD QP `qpn` that is set once it receives no longer; None: it does not receive now.
     pub(super) fn ended(&self, qpn: u32) -> Option<Arc<AtomicBool>> {
-        self.listener(qpn).map(|listener| Arc::clone(&listener.closed))
+        self.get(qpn).map(|ud| Arc::clone(ud.listener.closed()))
     }
 
-    fn listener(&self, qpn: u32) -> Option<Arc<Listener>> {
-        self.listeners.lock().get(&qpn).cloned()
-    }
-
-    /// The QPs of this process that a packet is for.
-    fn addressees(&self, group: IpAddr, qpn: u32) -> Vec<u32> {
-        if qpn != MULTICAST_QPN {
-            return vec![qpn];
-        }
-        self.groups.lock().get(&group).cloned().unwrap_or_default()
-    }
-
-    /// Enters `qpn` into a group. Returns true if it is the first of this process.
-    pub(super) fn join(&self, group: IpAddr, qpn: u32) -> bool {
-        let mut groups = self.groups.lock();
-        let members = groups.entry(group).or_default();
-        if !members.contains(&qpn) {
-            members.push(qpn);
-        }
-        members.len() == 1
-    }
-
-    /// Takes `qpn` out of a group. Returns true if it was the last of this process.
-    pub(super) fn leave(&self, group: IpAddr, qpn: u32) -> bool {
-        let mut groups = self.groups.lock();
-        let Some(members) = groups.get_mut(&group) else { return false };
-        members.retain(|m| *m != qpn);
-        let is_empty = members.is_empty();
-        if is_empty {
-            groups.remove(&group);
-        }
-        is_empty
+    fn get(&self, qpn: u32) -> Option<Arc<UdQp>> {
+        self.qps.lock().get(&qpn).cloned()
     }
 
     /// Puts a datagram from address `local` to `remote` into the batch of `port`. A time if its receiver has no room
@@ -118,24 +78,8 @@ impl Datagrams {
         port: &LocalPort,
         (local, remote): (IpAddr, IpAddr),
     ) -> Option<Nanos> {
-        let psn = self.listener(qp.qp_num()).map_or(0, |l| l.psn.fetch_add(1, Ordering::Relaxed));
-        let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
-        let headers = Headers {
-            bth: Bth {
-                opcode: opcode::UD | operation,
-                solicited: datagram.solicited,
-                pad: (datagram.data.len().wrapping_neg() & 3) as u8,
-                pkey: super::packet_sink::PKEY,
-                // There is no other path.
-                migration: true,
-                dest_qpn: datagram.qpn,
-                psn: psn & 0x00ff_ffff,
-                ..Bth::default()
-            },
-            deth: Some(Deth { qkey: datagram.qkey, source_qpn: qp.qp_num() }),
-            imm: datagram.imm.map(u32::to_ne_bytes),
-            ..Headers::default()
-        };
+        let psn = self.get(qp.qp_num()).map_or(0, |ud| ud.psn.fetch_add(1, Ordering::Relaxed));
+        let headers = headers(qp, datagram, psn);
         let grh = &datagram.ah.grh;
         let to = Destination::new(remote, grh);
         // Nobody of a group answers for the others.
@@ -144,17 +88,12 @@ impl Datagrams {
                 // It would come back to this host, and to nobody else.
                 return None;
             }
-            let _ =
-                PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 }.push(&headers, datagram.data);
+            let _ = PacketSink::new(&mut port.batch(), to, &qp.tally).push(&headers, datagram.data);
             return None;
         }
         let pace = paces.with(remote, datagram.qpn);
         let mut paced = pace.lock(qp.qp_num(), now_ns());
-        let _ = paced.push(
-            &mut PacketSink { batch: &mut port.batch(), to, tally: &qp.tally, pushed: 0 },
-            &headers,
-            datagram.data,
-        );
+        let _ = paced.push(&mut PacketSink::new(&mut port.batch(), to, &qp.tally), &headers, datagram.data);
         if paced.held_back_until.is_some() {
             paced.wait(qp);
         }
@@ -174,9 +113,9 @@ impl Datagrams {
             // multicast packets.
             return true;
         }
-        for qpn in self.addressees(arrived.to, headers.bth.dest_qpn) {
-            let Some(listener) = self.listener(qpn) else { continue };
-            let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
+        for qpn in self.groups.addressees(&arrived.to, headers.bth.dest_qpn) {
+            let Some(ud) = self.get(qpn) else { continue };
+            let Some(qp) = ud.listener.qp() else { continue };
             known = true;
             let route = grh::Route {
                 sgid: &from,
@@ -186,43 +125,15 @@ impl Datagrams {
                 hop_limit: arrived.hop_limit,
                 roce: true,
             };
-            let immediate = headers.imm.map(u32::from_ne_bytes);
-            let header = grh::build(&route, packet.payload.len() + if immediate.is_some() { 4 } else { 0 });
-            let receipt = Receipt {
-                opcode: wc::OP_RECV,
-                byte_len: (packet.payload.len() + grh::GRH_BYTES) as u32,
-                imm: immediate.unwrap_or(0),
-                src_qp: deth.source_qpn,
-                sl: route.service_level(0),
-                wc_flags: wc::FLAG_GRH | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
-                ..Receipt::default()
-            };
-            let mut lanes = listener.lanes.lock();
-            if lanes.stolen() {
-                lanes.leave();
-            }
-            if listener.closed.load(Ordering::Relaxed) {
-                continue;
-            }
-            // A datagram without a receive, or with another Q_Key, is silently dropped (IBA 9.8.3.2).
-            let delivered = lanes.get(&qp, 0).and_then(|lane| {
-                let (payload, solicited) = (Pieces::of(packet.payload), headers.bth.solicited);
-                datagram::deliver(lane, &header, &payload, &receipt, deth.qkey, solicited)
-            });
-            match delivered {
-                // It is kept; one for a group may be for others too, and is lost for this one.
-                Ok(Delivered::Stopped) if headers.bth.dest_qpn == qpn => return false,
-                Ok(Delivered::Yes) => qp.tally.add(Word::Sends, 1),
-                Err(Nak::InvalidRequest) => {
-                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, qp.qkey()), false);
-                    counters.bad_qkey.add(1);
-                }
-                Err(Nak::ReceiverNotReady(_)) if headers.bth.dest_qpn == qpn => return false,
-                Ok(Delivered::OwnerIsBusy | Delivered::Stopped) | Err(_) => {
-                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, deth.qkey), true);
-                    counters.no_receive.add(1);
-                    qp.tally.add(Word::OutOfBuffer, 1);
-                }
+            let payload = packet.payload;
+            let arrival = Arrival { headers, deth, payload, route, slid: 0, service_level: 0, has_grh: true };
+            // One for a group may be for others too, and is lost for this one.
+            match ud.listener.deliver(&qp, &arrival, !is_for_group) {
+                Fate::Received => {}
+                Fate::Kept => return false,
+                Fate::NoReceive => counters.no_receive.add(1),
+                Fate::BadQkey => counters.bad_qkey.add(1),
+                Fate::Closed => continue,
             }
             count_received(&qp, arrived);
         }

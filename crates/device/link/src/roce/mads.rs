@@ -67,7 +67,7 @@ impl Mads {
         let headers = Headers {
             bth: Bth {
                 opcode: opcode::UD | opcode::SEND_ONLY,
-                pkey: super::packet_sink::PKEY,
+                pkey: crate::endpoint::terms::PKEY,
                 dest_qpn: QPN,
                 // Set like the kernel's; datagrams are not acknowledged.
                 ack_request: true,
@@ -79,7 +79,7 @@ impl Mads {
         };
         let mut batch = port.batch();
         // Memory of this call's, which can be read.
-        let _ = PacketSink { batch: &mut batch, to, tally: &FIRST, pushed: 0 }.push(&headers, &Pieces::of(mad));
+        let _ = PacketSink::new(&mut batch, to, &FIRST).push(&headers, &Pieces::of(mad));
         port.flush_batch(&mut batch);
     }
 

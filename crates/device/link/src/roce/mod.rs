@@ -111,7 +111,7 @@ impl Roce {
     /// Counters of the two halves of a connected QP; the requester's are None before its QP was ready to send.
     pub fn counters(&self, qpn: u32) -> Option<(ResponderCounters, Option<RequesterCounters>)> {
         let connection = self.addressees.connections.get(qpn)?;
-        Some((connection.counters(), connection.requester_counters()))
+        Some((connection.responder.counters(), connection.requester_counters()))
     }
 
     /// Bytes, as a socket counts them, of UC and UD messages that this process may have and has under way to the
@@ -292,7 +292,7 @@ impl Carrier for Roce {
 
     fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
         let (group, qpn) = (ip_of(group), qp.qp_num());
-        if !self.addressees.datagrams.join(group, qpn) {
+        if !self.addressees.datagrams.groups.join(group, qpn) {
             return Ok(());
         }
         // On all addresses of its family, one for each interface: the sockets of its other addresses would get copies.
@@ -311,7 +311,7 @@ impl Carrier for Roce {
 
     fn leave(&self, group: &Gid, qpn: u32) {
         let group = ip_of(group);
-        if self.addressees.datagrams.leave(group, qpn) {
+        if self.addressees.datagrams.groups.leave(group, qpn) {
             self.ports.each(|port| port.port.leave(group));
         }
     }

@@ -3,9 +3,8 @@
 use super::connection::Connection;
 use super::net::SendBatch;
 use super::pacing::Paced;
-use super::packet_sink::{Destination, PKEY, PacketSink};
+use super::packet_sink::{Destination, PacketSink};
 use crate::endpoint::PacketOut;
-use crate::endpoint::counters;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
 use crate::endpoint::saved::{self, SavedConnection};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
 use vervain_hca::{Qp, Result, now_ns};
-use vervain_transport::{Nanos, Refused, Requester, RequesterConfig, RequesterCounters, Sent, Service, Window};
+use vervain_transport::{Nanos, Refused, Requester, RequesterCounters, Sent, Window};
 use vervain_wire::{Headers, Packet, opcode};
 
 /// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the
@@ -37,8 +36,6 @@ enum Trigger {
 #[derive(Default)]
 pub(super) struct Outbound {
     end: RequesterEnd,
-    /// The requester's counters when they were last added.
-    told: RequesterCounters,
     /// The source port. It changes when nothing is under way, so that no packet overtakes another.
     spread: u32,
 }
@@ -76,11 +73,6 @@ impl Outbound {
         })
     }
 
-    /// Counters of the requester; None: there is none.
-    fn counters(&self) -> Option<RequesterCounters> {
-        self.end.requester().map(|requester| *requester.counters())
-    }
-
     /// Makes the requester do `f`, and then everything that it can do now.
     fn run(
         &mut self,
@@ -90,15 +82,13 @@ impl Outbound {
         trigger: Trigger,
         f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, RequestSink<'_, '_, '_>>),
     ) -> Progress {
-        let Outbound { end, told, spread } = self;
-        match end.start(sends, |psn, head| config(connection, &sends.path(), psn, head)) {
-            Some(true) => *told = RequesterCounters::default(),
-            Some(false) => {}
-            None => return Progress::Idle,
+        let Outbound { end, spread } = self;
+        if end.start(sends, |psn, head| connection.terms.requester(&sends.path(), psn, head)).is_none() {
+            return Progress::Idle;
         }
         let qp = sends.qp();
         let posting = trigger == Trigger::Post;
-        let (mut f, was_idle) = (Some(f), end.requester().is_some_and(Requester::is_idle));
+        let (mut f, was_idle) = (Some(f), end.is_idle());
         if was_idle {
             *spread = connection.lanes.of(sends.get(end.next()).map_or(0, |posted| posted.length));
         }
@@ -122,7 +112,7 @@ impl Outbound {
             }
             let with_last = with_last && connection.owes_acknowledgement();
             let tally = &qp.tally;
-            let mut out = PacketSink { batch: &mut batch, to, tally, pushed: 0 };
+            let mut out = PacketSink::new(&mut batch, to, tally);
             let sink = RequestSink { out: &mut out, paced: paced.as_mut(), left: BUDGET, with_last };
             let Some((requester, mut host)) = end.host(sends, sink) else { return Progress::Idle };
             if let Some(f) = f.take() {
@@ -150,10 +140,9 @@ impl Outbound {
                 break sent;
             }
         };
-        let Some(requester) = end.requester() else { return Progress::Idle };
-        counters::of_requester(&qp.tally, requester.counters(), told);
+        end.count(&qp.tally);
         connection.poll_state.sends();
-        connection.poll_state.set_timer(&connection.timer, requester.next_timeout());
+        connection.poll_state.set_timer(&connection.timer, end.next_timeout());
         match held_back_until {
             Some(until) => Progress::Wait(until),
             None if sent == Sent::HostFull => Progress::More,
@@ -227,31 +216,10 @@ fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: 
     }
 }
 
-/// The configuration of a requester. `first_psn` and `first_request` matter at its start only.
-fn config(connection: &Connection, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
-    RequesterConfig {
-        service: connection.service,
-        dest_qpn: path.dest_qpn,
-        pkey: PKEY,
-        migrated: connection.migrated,
-        // Over UC some packets ask for credit and say so.
-        introduces: connection.service != Service::Uc,
-        first_psn,
-        first_request,
-        mtu: path.mtu_bytes,
-        timeout: path.timeout,
-        retry_cnt: path.retry_cnt,
-        rnr_retry: path.rnr_retry,
-        max_rd_atomic: path.max_rd_atomic,
-    }
-}
-
 impl carrier::Connection for Connection {
     fn modified(&self, path: &PathAttr) {
-        if let Some(requester) = self.outbound.lock().end.requester_mut() {
-            requester.modify(&config(self, path, path.sq_psn, 0));
-        }
-        self.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+        self.outbound.lock().end.modify(&self.terms.requester(path, path.sq_psn, 0));
+        self.responder.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
     }
 
     fn advance(&self, sends: &mut Sends<'_>) -> Progress {
@@ -260,16 +228,15 @@ impl carrier::Connection for Connection {
     }
 
     fn psns(&self) -> Psns {
-        let next = self.outbound.lock().end.requester().map(Requester::next_psn);
-        Psns { next, expected: self.expected_psn() }
+        Psns { next: self.outbound.lock().end.next_psn(), expected: self.responder.expected_psn() }
     }
 
     fn has_begun(&self) -> bool {
-        self.outbound.lock().end.requester().is_some_and(|r| !r.is_idle())
+        self.outbound.lock().end.has_begun()
     }
 
     fn waits_for_receive(&self) -> bool {
-        self.outbound.lock().end.requester().is_some_and(Requester::waits_for_receive)
+        self.outbound.lock().end.waits_for_receive()
     }
 
     /// Packets that have left may be lost, and are not sent again once their QP is gone, like an adapter's: a wait for
@@ -291,21 +258,21 @@ impl carrier::Connection for Connection {
         let path = sends.path();
         let mut batch = self.port.batch();
         let tally = &sends.qp().tally;
-        let mut out = PacketSink { batch: &mut batch, to: self.to, tally, pushed: 0 };
+        let mut out = PacketSink::new(&mut batch, self.to, tally);
         // Nothing is sent yet.
         let sink = RequestSink { out: &mut out, paced: None, left: 0, with_last: false };
-        let config = |psn, head| config(self, &path, psn, head);
+        let config = |psn, head| self.terms.requester(&path, psn, head);
         let resumed = self.outbound.lock().end.resume(sends, sink, &requester, config);
         resumed.map_err(saved::unusable)
     }
 
     fn disconnected(&self) {
-        if let Some(mut requester) = self.outbound.lock().end.take() {
-            let mut window = self.path.window.lock();
-            log::debug!("QP {:#x}: {:?}, {:?}", self.qpn, requester.counters(), *window);
-            log::debug!("QP {:#x}: {:?}", self.qpn, self.port.port.counters());
-            requester.abandon(&mut window);
-        }
+        let mut outbound = self.outbound.lock();
+        let Some(counters) = outbound.end.counters().copied() else { return };
+        let mut window = self.path.window.lock();
+        log::debug!("QP {:#x}: {counters:?}, {:?}", self.qpn, *window);
+        log::debug!("QP {:#x}: {:?}", self.qpn, self.port.port.counters());
+        outbound.end.abandon(&mut window);
     }
 }
 
@@ -323,7 +290,7 @@ impl Connection {
 
     /// Counters of its requester; None: there is none.
     pub(super) fn requester_counters(&self) -> Option<RequesterCounters> {
-        self.outbound.lock().counters()
+        self.outbound.lock().end.counters().copied()
     }
 }
 

@@ -2,9 +2,10 @@
 //! process's grants to its senders. The rules are in `vervain_transport::Pacer`; docs/protocol.md has the reasons.
 
 use super::net::{Counters, Datagram};
-use super::packet_sink::{Destination, PKEY, PacketSink};
+use super::packet_sink::{Destination, PacketSink};
 use super::ports::LocalPort;
 use crate::endpoint::PacketOut;
+use crate::endpoint::terms::PKEY;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -200,7 +201,7 @@ impl Echoes {
         let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
         let to = Destination::new(from, &Grh::default());
         let mut batch = port.batch();
-        let mut out = PacketSink { batch: &mut batch, to, tally: &FIRST, pushed: 0 };
+        let mut out = PacketSink::new(&mut batch, to, &FIRST);
         self.batched |= out.push(&headers, &Pieces::of(&credit.to_be_bytes())).is_ok();
     }
 }

@@ -10,8 +10,6 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
 use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS};
 
-/// The only P_Key there is, of full membership.
-pub(super) const PKEY: u16 = 0xffff;
 /// Longer messages are streams, which fill trains of their own.
 const BULK: u64 = 16 << 10;
 
@@ -73,6 +71,12 @@ pub(super) struct PacketSink<'a> {
     pub tally: &'a Tally,
     /// Packets added.
     pub pushed: u32,
+}
+
+impl<'a> PacketSink<'a> {
+    pub(super) fn new(batch: &'a mut SendBatch, to: Destination, tally: &'a Tally) -> Self {
+        PacketSink { batch, to, tally, pushed: 0 }
+    }
 }
 
 impl PacketOut for PacketSink<'_> {

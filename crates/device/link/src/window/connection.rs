@@ -4,32 +4,32 @@ use super::direct::Direct;
 use super::grantees::Grantees;
 use super::no_receive::NoReceive;
 use super::pace::NEVER;
-use super::pair::PKEY;
 use super::pairs::Pairs;
 use super::path_psns::PathPsns;
 use super::peer_qp::PeerQp;
 use super::put_psns::PutPsns;
 use super::slot_out::{SendPath, SlotOut};
 use super::uc_patience::UcPatience;
+use crate::endpoint::Foreign;
 use crate::endpoint::requester::{RequesterEnd, SendQueueHost};
-use crate::endpoint::responder::{Inbound, Lanes};
-use crate::endpoint::{Foreign, counters};
+use crate::endpoint::responder::Inbound;
+use crate::endpoint::responder_end::ResponderEnd;
+use crate::endpoint::terms::Terms;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::device::port_counters::Tally;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Progress;
 use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
-use vervain_hca::{Qp, QpAttr, QpState, QpType, Status, now_ns, soon_ns};
-use vervain_transport::{Data, Requester, RequesterConfig, RequesterCounters, Responder, ResponderConfig};
-use vervain_transport::{ResponderCounters, Sent, Service, Window};
+use vervain_hca::{Qp, QpAttr, Status, now_ns, soon_ns};
+use vervain_transport::{Data, Requester, Responder, Sent, Service, Window};
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::Class;
 use vervain_wire::aeth::Syndrome;
-use vervain_wire::{Headers, Packet, opcode};
+use vervain_wire::{Headers, Packet};
 
 /// Packets of a READ's answer before others get their turn.
 const ANSWERS: u32 = 16;
@@ -42,11 +42,12 @@ const WRITE: u64 = 8 << 10;
 /// A connected QP.
 pub struct Connection {
     me: Weak<Connection>,
+    terms: Terms,
     /// The way to the peer.
     path: SendPath,
-    /// Taken under the lock of the QP's send queue only.
-    sending: OwnerLock<Sending>,
-    replying: OwnerLock<Replying>,
+    /// Its requester; taken under the lock of the QP's send queue only.
+    sending: OwnerLock<(RequesterEnd, Window)>,
+    responder: ResponderEnd,
     /// The PSNs of received packets in those of the path MTU.
     received: PathPsns,
     /// PSNs of Writes that were put.
@@ -59,21 +60,6 @@ pub struct Connection {
     deferred: AtomicU64,
     /// Over UC, for messages that find no receive.
     no_receive: NoReceive,
-    closed: AtomicBool,
-}
-
-/// The requester, and its counters when they were last added to the QP's.
-struct Sending {
-    end: RequesterEnd,
-    window: Window,
-    counted: RequesterCounters,
-}
-
-/// The responder and its lanes into the QP, and its counters when they were last added to the QP's.
-struct Replying {
-    responder: Responder,
-    lanes: Lanes,
-    counted: ResponderCounters,
 }
 
 impl Connection {
@@ -84,45 +70,23 @@ impl Connection {
         attr: &QpAttr,
         process: PeerId,
     ) -> Arc<Self> {
-        let service = match qp.qp_type() {
-            QpType::Uc => Service::Uc,
-            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
-            _ => Service::Rc,
-        };
-        let responder = Responder::new(&ResponderConfig {
-            service,
-            dest_qpn: attr.dest_qp_num,
-            pkey: PKEY,
-            migrated: true,
-            expected_psn: attr.rq_psn,
-            mtu: block::MTU,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            acks_first: true,
-        });
-        let peer = PeerQp::new(pairs, process, attr.dest_qp_num, qp.qp_num(), service);
+        let terms = Terms { mtu: block::MTU, acks_first: true, ..Terms::new(qp, attr) };
+        let peer = PeerQp::new(pairs, process, terms.peer_qpn, qp.qp_num());
         let path_psns = |first| PathPsns::new(128 << attr.path_mtu, first);
-        let (uc, direct) = (UcPatience::new(service == Service::Uc), Direct::new(grantees));
+        let (uc, direct) = (UcPatience::new(terms.service == Service::Uc), Direct::new(grantees));
         let window = Window::lossless(block::MTU, UNDER_WAY);
         Arc::new_cyclic(|me| Connection {
             me: me.clone(),
+            terms,
             path: SendPath::new(Arc::downgrade(qp), peer, uc, direct, path_psns(0)),
-            sending: OwnerLock::new(Sending {
-                end: RequesterEnd::default(),
-                window,
-                counted: RequesterCounters::default(),
-            }),
-            replying: OwnerLock::new(Replying {
-                responder,
-                lanes: Lanes::default(),
-                counted: ResponderCounters::default(),
-            }),
+            sending: OwnerLock::new((RequesterEnd::default(), window)),
+            responder: ResponderEnd::new(terms.responder(attr)),
             received: path_psns(attr.rq_psn),
             put_psns: PutPsns::default(),
             next_look: Arc::clone(next_look),
             deadline: AtomicU64::new(NEVER),
             deferred: AtomicU64::new(0),
             no_receive: NoReceive::default(),
-            closed: AtomicBool::new(false),
         })
     }
 
@@ -174,23 +138,6 @@ impl Connection {
         SlotOut::new(&self.path, tally, class)
     }
 
-    fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
-        RequesterConfig {
-            service: self.path.peer.service,
-            dest_qpn: path.dest_qpn,
-            pkey: PKEY,
-            migrated: true,
-            introduces: false,
-            first_psn,
-            first_request,
-            mtu: block::MTU,
-            timeout: path.timeout,
-            retry_cnt: path.retry_cnt,
-            rnr_retry: path.rnr_retry,
-            max_rd_atomic: path.max_rd_atomic,
-        }
-    }
-
     /// Makes the requester do `f`, and then everything that it can do now.
     fn run(
         self: &Arc<Self>,
@@ -198,15 +145,13 @@ impl Connection {
         f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, SlotOut<'_>>),
     ) -> Progress {
         let mut sending = self.sending.lock();
-        let Sending { end, window, counted } = &mut *sending;
+        let (end, window) = &mut *sending;
         let config = |psn, head| {
             self.path.sent.begin(psn);
-            self.config(&sends.path(), psn, head)
+            self.terms.requester(&sends.path(), psn, head)
         };
-        match end.start(sends, config) {
-            Some(true) => *counted = RequesterCounters::default(),
-            Some(false) => {}
-            None => return Progress::Idle,
+        if end.start(sends, config).is_none() {
+            return Progress::Idle;
         }
         let tally = &sends.qp().tally;
         if let Some((requester, mut host)) = end.host(sends, self.out(tally, Class::Request)) {
@@ -239,8 +184,8 @@ impl Connection {
                 break (sent, left);
             }
         };
-        end.requester().iter().for_each(|requester| counters::of_requester(tally, requester.counters(), counted));
-        let deadline = end.requester().and_then(Requester::next_timeout).unwrap_or(NEVER);
+        end.count(tally);
+        let deadline = end.next_timeout().unwrap_or(NEVER);
         self.deadline.store(deadline, Ordering::SeqCst);
         if deadline < self.next_look.load(Ordering::SeqCst) {
             sends.qp().process().wake_for_packets();
@@ -269,20 +214,15 @@ impl Connection {
 
     /// Makes the responder do `f`, and send the packets that it owes. Returns true if there are more.
     pub fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, SlotOut<'_>>)) -> bool {
-        let mut replying = self.replying.lock();
-        if replying.stolen() {
-            replying.lanes.leave();
-        }
-        let Replying { responder, lanes, counted } = &mut *replying;
-        if self.closed.load(Ordering::Relaxed) {
-            return false;
-        }
-        let out = self.out(&qp.tally, Class::Answer);
-        let mut host = Inbound::new(qp, self.path.peer.qpn, lanes, out);
-        f(responder, &mut host);
-        let more = responder.poll_transmit(ANSWERS, &mut host);
-        counters::of_responder(&qp.tally, responder.counters(), counted);
-        more
+        let more = self.responder.with(
+            qp,
+            || self.out(&qp.tally, Class::Answer),
+            |responder, host| {
+                f(responder, host);
+                responder.poll_transmit(ANSWERS, host)
+            },
+        );
+        more.unwrap_or(false)
     }
 
     /// A message of the peer is announced by the headers of its first packet: the memory that it belongs to, and the
@@ -326,12 +266,6 @@ impl Connection {
         qp.with_sends(self, timeout)
     }
 
-    /// Returns true if the QP has the half that packets of this operation are for (IBA A14.2.1, 10.3.1).
-    pub fn takes(&self, qp: &Qp, operation: u8) -> bool {
-        let wrong_way = if opcode::is_request(operation) { QpType::XrcSend } else { QpType::XrcRecv };
-        !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) && qp.qp_type() != wrong_way
-    }
-
     /// Returns true if the peer is putting a message to its announced destination. Waits for no lock.
     pub fn is_put_to(&self) -> bool {
         let has_peer = || self.path.peer.used_pair().is_some_and(|pair| !pair.is_over() && !pair.is_silent());
@@ -340,21 +274,18 @@ impl Connection {
 
     /// Returns true if the QP is an XRC QP.
     pub fn is_xrc(&self) -> bool {
-        self.path.peer.service == Service::Xrc
+        self.terms.service == Service::Xrc
     }
 
     /// Returns true if lost packets are not reported.
     pub fn is_unreliable(&self) -> bool {
-        self.path.peer.service == Service::Uc
+        self.terms.service == Service::Uc
     }
 
     /// The QP is reset or gone. What it has acknowledged its peer learns: nothing more may be sent there that would
     /// take it along.
     pub fn close(&self) {
-        let mut replying = self.replying.lock();
-        self.closed.store(true, Ordering::Relaxed);
-        replying.lanes.release();
-        drop(replying);
+        self.responder.close();
         self.path.peer.pair().iter().for_each(|pair| pair.flush());
     }
 }
@@ -365,16 +296,13 @@ impl carrier::Connection for Connection {
     }
 
     fn modified(&self, path: &PathAttr) {
-        if let Some(requester) = self.sending.lock().end.requester_mut() {
-            requester.modify(&self.config(path, path.sq_psn, 0));
-        }
-        self.replying.lock().responder.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+        self.sending.lock().0.modify(&self.terms.requester(path, path.sq_psn, 0));
+        self.responder.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
     }
 
     fn psns(&self) -> Psns {
-        let next = self.sending.lock().end.requester().map(Requester::next_psn);
-        let expected = self.replying.lock().responder.expected_psn();
-        let expected = self.received.of_path(expected).wrapping_add(self.put_psns.peers());
+        let next = self.sending.lock().0.next_psn();
+        let expected = self.received.of_path(self.responder.expected_psn()).wrapping_add(self.put_psns.peers());
         Psns { next: next.map(|psn| self.path.sent.of_path(psn)), expected: expected & 0x00ff_ffff }
     }
 
@@ -383,16 +311,16 @@ impl carrier::Connection for Connection {
     }
 
     fn has_begun(&self) -> bool {
-        self.sending.lock().end.requester().is_some_and(|requester| !requester.is_idle())
+        self.sending.lock().0.has_begun()
     }
 
     fn waits_for_receive(&self) -> bool {
-        self.sending.lock().end.requester().is_some_and(Requester::waits_for_receive)
+        self.sending.lock().0.waits_for_receive()
     }
 
     fn holds_back(&self, sends: &Sends<'_>) -> bool {
         let sending = self.sending.lock();
-        let (end, peer) = (&sending.end, &self.path.peer);
+        let (end, peer) = (&sending.0, &self.path.peer);
         let goes_on = match peer.used_pair() {
             // It begins once there is a pair.
             None => !peer.is_absent(),
@@ -403,10 +331,8 @@ impl carrier::Connection for Connection {
 
     fn disconnected(&self) {
         let mut sending = self.sending.lock();
-        let Sending { end, window, .. } = &mut *sending;
-        if let Some(mut requester) = end.take() {
-            requester.abandon(window);
-        }
+        let (end, window) = &mut *sending;
+        end.abandon(window);
         self.deadline.store(NEVER, Ordering::SeqCst);
         self.path.direct.disconnect();
     }

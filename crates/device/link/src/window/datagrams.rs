@@ -3,14 +3,14 @@
 use super::address;
 use super::mads::Mads;
 use super::no_receive::NoReceive;
-use super::pair::{PKEY, Pair, encode};
+use super::pair::{Pair, encode};
 use super::pairs::Pairs;
 use super::route::{Lrh, ROUTE, Route};
-use crate::endpoint::responder::Lanes;
+use crate::endpoint::datagrams::{Arrival, Fate, Groups, Listener, headers};
 use crate::gsi::mad::QPN;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::port_counters::Word;
@@ -18,13 +18,11 @@ use vervain_hca::device::{grh, lids};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::qp::carrier::Datagram;
-use vervain_hca::responder::datagram::{self, Delivered};
-use vervain_hca::rq::Receipt;
-use vervain_hca::{Gid, Qp, QpType, now_ns, wc};
-use vervain_transport::{Nak, Refused};
+use vervain_hca::{Gid, Qp, now_ns};
+use vervain_transport::Refused;
 use vervain_window::pairs::rendezvous::PeerId;
 use vervain_window::pairs::ring::{Class, HEADERS};
-use vervain_wire::{Bth, Deth, Headers, Packet, opcode};
+use vervain_wire::Packet;
 
 /// Nanoseconds after which a datagram that was not sent is tried again.
 const SOON_NS: u64 = 50_000;
@@ -41,9 +39,9 @@ pub const JOIN: Duration = Duration::from_millis(50);
 /// UD QPs that receive, and multicast groups.
 #[derive(Default)]
 pub struct Datagrams {
-    listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
+    qps: OwnerLock<HashMap<u32, Arc<UdQp>>>,
     /// QPs of this process that are in a group.
-    groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
+    pub groups: Groups<Gid>,
     /// Peers that are in a group.
     peers: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
     /// Time from which this process knows all members of groups (CLOCK_MONOTONIC, nanoseconds); unset: it has sent to
@@ -52,20 +50,17 @@ pub struct Datagrams {
 }
 
 /// A UD QP.
-struct Listener {
-    qp: Weak<Qp>,
-    lanes: OwnerLock<Lanes>,
+struct UdQp {
+    listener: Listener,
     no_receive: NoReceive,
     /// Since when a datagram for a peer, or for a group (None), waits: CLOCK_MONOTONIC, ns.
     waits: OwnerLock<HashMap<Option<PeerId>, u64>>,
     has_waits: AtomicBool,
     /// Members of a group that have that datagram already.
     served: OwnerLock<Vec<PeerId>>,
-    /// Changed under the lock of `lanes`.
-    closed: AtomicBool,
 }
 
-impl Listener {
+impl UdQp {
     /// Time of the next try of a datagram that could not be sent to a peer, or to all of a group; None: it has waited
     /// for `limit` nanoseconds.
     fn tries_again(&self, to: Option<PeerId>, limit: u64) -> Option<u64> {
@@ -99,57 +94,24 @@ impl Listener {
 impl Datagrams {
     /// `qp` receives from now on.
     pub fn register_qp(&self, qp: &Arc<Qp>) {
-        let listener = Listener {
-            qp: Arc::downgrade(qp),
-            lanes: OwnerLock::default(),
+        let ud = UdQp {
+            listener: Listener::new(qp),
             no_receive: NoReceive::default(),
             waits: OwnerLock::default(),
             has_waits: AtomicBool::new(false),
             served: OwnerLock::default(),
-            closed: AtomicBool::new(false),
         };
-        self.listeners.lock().insert(qp.qp_num(), Arc::new(listener));
+        self.qps.lock().insert(qp.qp_num(), Arc::new(ud));
     }
 
     /// UD QP `qpn` receives no longer.
     pub fn unregister_qp(&self, qpn: u32) {
-        let listener = self.listeners.lock().remove(&qpn);
-        if let Some(listener) = listener {
-            let mut lanes = listener.lanes.lock();
-            listener.closed.store(true, Ordering::Relaxed);
-            lanes.release();
-        }
+        let ud = self.qps.lock().remove(&qpn);
+        ud.iter().for_each(|ud| ud.listener.close());
     }
 
-    fn listener(&self, qpn: u32) -> Option<Arc<Listener>> {
-        self.listeners.lock().get(&qpn).cloned()
-    }
-
-    /// Enters `qpn` into a group. Returns true if it is the first of this process.
-    pub fn join(&self, group: &Gid, qpn: u32) -> bool {
-        let mut groups = self.groups.lock();
-        let members = groups.entry(*group).or_default();
-        if !members.contains(&qpn) {
-            members.push(qpn);
-        }
-        members.len() == 1
-    }
-
-    /// Takes it out. Returns true if it was the last of this process.
-    pub fn leave(&self, group: &Gid, qpn: u32) -> bool {
-        let mut groups = self.groups.lock();
-        let Some(members) = groups.get_mut(group) else { return false };
-        members.retain(|member| *member != qpn);
-        let is_empty = members.is_empty();
-        if is_empty {
-            groups.remove(group);
-        }
-        is_empty
-    }
-
-    /// The groups that QPs of this process are in.
-    pub fn groups(&self) -> Vec<Gid> {
-        self.groups.lock().keys().copied().collect()
+    fn get(&self, qpn: u32) -> Option<Arc<UdQp>> {
+        self.qps.lock().get(&qpn).cloned()
     }
 
     /// A peer has joined a group, or left it.
@@ -177,27 +139,16 @@ impl Datagrams {
 
     /// Sends a datagram. A time if it is to be tried again then.
     pub fn send(&self, pairs: &Pairs, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
-        let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
-        let headers = Headers {
-            bth: Bth {
-                opcode: opcode::UD | operation,
-                solicited: datagram.solicited,
-                pkey: PKEY,
-                migration: true,
-                dest_qpn: datagram.qpn,
-                ..Bth::default()
-            },
-            deth: Some(Deth { qkey: datagram.qkey, source_qpn: qp.qp_num() }),
-            imm: datagram.imm.map(u32::to_ne_bytes),
-            ..Headers::default()
-        };
+        let mut headers = headers(qp, datagram, 0);
+        // A slot has the length of what it holds.
+        headers.bth.pad = 0;
         let headers = encode(&headers);
         let route = Route::of(datagram.ah, Lrh::of(datagram.ah, qp.device(), qp.lid(), pairs.facts())).encode();
         let mut pieces = Pieces::of(&route);
         datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
-        let listener = self.listener(qp.qp_num())?;
+        let ud = self.get(qp.qp_num())?;
         if datagram.qpn == MULTICAST_QPN {
-            return self.send_to_group(pairs, qp, &listener, &datagram.ah.grh.dgid, &headers, &pieces);
+            return self.send_to_group(pairs, qp, &ud, &datagram.ah.grh.dgid, &headers, &pieces);
         }
         let node = address::destination(pairs.facts(), qp.device(), datagram.ah)?;
         let peer = address::peer(node, datagram.qpn);
@@ -206,16 +157,16 @@ impl Datagrams {
                 let pushed = pair.push(Class::Request, &headers, &pieces);
                 if pushed != Err(Refused::Full) {
                     count_sent(qp, pushed, datagram.data.len());
-                    listener.has_sent(Some(peer));
+                    ud.has_sent(Some(peer));
                     return None;
                 }
                 if pair.is_stalled() { 0 } else { ROOM_NS }
             }
             None if !pairs.request(peer) => return None,
-            None if listener.has_waited(Some(peer), PAIR_NS) && pairs.has_process(peer) => BUSY_PAIR_NS,
+            None if ud.has_waited(Some(peer), PAIR_NS) && pairs.has_process(peer) => BUSY_PAIR_NS,
             None => PAIR_NS,
         };
-        let again = listener.tries_again(Some(peer), limit);
+        let again = ud.tries_again(Some(peer), limit);
         if again.is_none() {
             pairs.get(peer).iter().for_each(|pair| pair.stall());
             log::info!("QP {:#x}: a datagram to QP {:#x} is dropped: nobody takes it there", qp.qp_num(), datagram.qpn);
@@ -229,7 +180,7 @@ impl Datagrams {
         &self,
         pairs: &Pairs,
         qp: &Qp,
-        from: &Listener,
+        from: &UdQp,
         group: &Gid,
         headers: &[u8; HEADERS],
         pieces: &Pieces,
@@ -278,18 +229,12 @@ impl Datagrams {
             return true;
         }
         let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
-        let qpns = if is_for_group {
-            self.groups.lock().get(&route.dgid).cloned().unwrap_or_default()
-        } else {
-            vec![headers.bth.dest_qpn]
-        };
         let node_gid = pairs.facts().gid(pair.peer.node);
         let (slid, port_gid) = lids::at(pair.peer.node, &node_gid, route.lrh.place);
-        let immediate = headers.imm.map(u32::from_ne_bytes);
-        for qpn in qpns {
-            let Some(listener) = self.listener(qpn) else { continue };
-            let Some(qp) = listener.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud) else { continue };
-            if !is_for_group && qp.lacks_receive() && listener.no_receive.waits(now_ns()) {
+        for qpn in self.groups.addressees(&route.dgid, headers.bth.dest_qpn) {
+            let Some(ud) = self.get(qpn) else { continue };
+            let Some(qp) = ud.listener.qp() else { continue };
+            if !is_for_group && qp.lacks_receive() && ud.no_receive.waits(now_ns()) {
                 return false;
             }
             if !is_for_group && qp.is_stopped() {
@@ -306,40 +251,10 @@ impl Datagrams {
                 hop_limit: route.hop_limit,
                 roce,
             };
-            let header = grh::build(&route, payload.len() + if immediate.is_some() { 4 } else { 0 });
-            let receipt = Receipt {
-                opcode: wc::OP_RECV,
-                byte_len: (payload.len() + grh::GRH_BYTES) as u32,
-                imm: immediate.unwrap_or(0),
-                src_qp: deth.source_qpn,
-                slid: if roce { 0 } else { slid },
-                sl: route.service_level(service_level),
-                wc_flags: if roce || has_grh { wc::FLAG_GRH } else { 0 }
-                    | if immediate.is_some() { wc::FLAG_IMM } else { 0 },
-                ..Receipt::default()
-            };
-            let mut lanes = listener.lanes.lock();
-            if lanes.stolen() {
-                lanes.leave();
-            }
-            if listener.closed.load(Ordering::Relaxed) {
-                continue;
-            }
-            let delivered = lanes.get(&qp, 0).and_then(|lane| {
-                datagram::deliver(lane, &header, &Pieces::of(payload), &receipt, deth.qkey, headers.bth.solicited)
-            });
-            match delivered {
-                Ok(Delivered::Yes) => {
-                    listener.no_receive.serve();
-                    qp.tally.add(Word::Sends, 1);
-                }
-                Err(Nak::InvalidRequest) => {
-                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, qp.qkey()), false);
-                }
-                Ok(Delivered::OwnerIsBusy | Delivered::Stopped) | Err(_) => {
-                    datagram::tell_dropped(deth.source_qpn, qpn, (deth.qkey, deth.qkey), true);
-                    qp.tally.add(Word::OutOfBuffer, 1);
-                }
+            let (slid, has_grh) = (if roce { 0 } else { slid }, roce || has_grh);
+            let arrival = Arrival { headers, deth, payload, route, slid, service_level, has_grh };
+            if ud.listener.deliver(&qp, &arrival, false) == Fate::Received {
+                ud.no_receive.serve();
             }
         }
         true

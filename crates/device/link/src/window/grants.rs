@@ -7,6 +7,7 @@ use super::grantees::Grantees;
 use super::landing::{QUESTION, Told};
 use super::pair::Pair;
 use super::pairs::Pairs;
+use crate::endpoint::terms::takes;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -97,7 +98,7 @@ impl Grants {
         let Ok(headers) = parse_headers(&message.headers, block::MTU as usize) else { return pair.distrust() };
         let bth = &headers.bth;
         let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return };
-        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else { return };
+        let Some(qp) = connection.qp().upgrade().filter(|qp| takes(qp, bth.opcode)) else { return };
         let memory = connection.announced(&qp, &headers, length);
         self.tell_landing(&connection, &qp, pair, (bth.psn, number), memory);
     }

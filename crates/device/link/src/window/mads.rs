@@ -3,9 +3,10 @@
 //! (`gsi`): to another one each time, so that one that stands still does not keep what is sent again and again.
 
 use super::address;
-use super::pair::{PKEY, Pair, encode};
+use super::pair::{Pair, encode};
 use super::pairs::Pairs;
 use super::route::{Lrh, Route};
+use crate::endpoint::terms::PKEY;
 use crate::gsi::mad::{Addressee, QKEY, QPN, addressee};
 use crate::gsi::{Gsi, Message, Origin};
 use std::sync::Arc;

@@ -174,7 +174,7 @@ impl Carrier for Window {
     }
 
     fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
-        if !self.0.datagrams.join(group, qp.qp_num()) {
+        if !self.0.datagrams.groups.join(*group, qp.qp_num()) {
             return Ok(());
         }
         self.0.receiving.lock().tell(Kind::Join, *group);
@@ -187,7 +187,7 @@ impl Carrier for Window {
     }
 
     fn leave(&self, group: &Gid, qpn: u32) {
-        if self.0.datagrams.leave(group, qpn) {
+        if self.0.datagrams.groups.leave(*group, qpn) {
             self.0.receiving.lock().tell(Kind::Leave, *group);
         }
     }

@@ -19,8 +19,6 @@ use vervain_window::{Region, UseGuard};
 use vervain_wire::aeth::Syndrome;
 use vervain_wire::{Aeth, Bth, Headers, MAX_HEADERS, opcode};
 
-/// The only P_Key there is.
-pub const PKEY: u16 = 0xffff;
 /// Bits of an opcode that say of which service it is (IBA table 38).
 const SERVICE: u8 = 0xe0;
 /// Parts of the peer's memory that are held for the next put.

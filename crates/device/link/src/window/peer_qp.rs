@@ -4,7 +4,6 @@ use super::pair::Pair;
 use super::pairs::Pairs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use vervain_transport::Service;
 use vervain_window::pairs::rendezvous::PeerId;
 
 /// The peer of a connected QP.
@@ -15,8 +14,6 @@ pub struct PeerQp {
     pub qpn: u32,
     /// The number of the own QP.
     pub own_qpn: u32,
-    /// The service of both.
-    pub service: Service,
     pairs: Weak<Pairs>,
     /// The pair by which the connection goes on, once there is one: it is never with another process of that number.
     pair: OnceLock<Arc<Pair>>,
@@ -26,9 +23,9 @@ pub struct PeerQp {
 
 impl PeerQp {
     /// QP `qpn` of `process` as the peer of `own_qpn`.
-    pub fn new(pairs: &Arc<Pairs>, process: PeerId, qpn: u32, own_qpn: u32, service: Service) -> Self {
+    pub fn new(pairs: &Arc<Pairs>, process: PeerId, qpn: u32, own_qpn: u32) -> Self {
         let (pair, is_absent) = (OnceLock::new(), AtomicBool::new(false));
-        PeerQp { process, qpn, own_qpn, service, pairs: Arc::downgrade(pairs), pair, is_absent }
+        PeerQp { process, qpn, own_qpn, pairs: Arc::downgrade(pairs), pair, is_absent }
     }
 
     /// The pair, if there is one.

@@ -11,6 +11,7 @@ use super::payload::copy_out;
 use super::reads::READ_WORDS;
 use super::watch::Looker;
 use crate::endpoint::Foreign;
+use crate::endpoint::terms::takes;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -268,7 +269,7 @@ impl Engine {
                         self.pairs.give_up(peer, own);
                         continue;
                     };
-                    rx.begin(&pair, own, self.datagrams.groups());
+                    rx.begin(&pair, own, self.datagrams.groups.all());
                     // It has announced nothing there yet.
                     self.watch.wake(&self.pairs);
                     rx.go_on(self.connections.with(peer).iter().map(|connection| Weak::clone(connection.qp())));
@@ -445,7 +446,7 @@ impl Engine {
             return Taken::Later;
         }
         let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return Taken::Yes };
-        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else {
+        let Some(qp) = connection.qp().upgrade().filter(|qp| takes(qp, bth.opcode)) else {
             return Taken::Yes;
         };
         if opcode::is_request(bth.opcode) && qp.is_stopped() {
@@ -494,7 +495,7 @@ impl Engine {
     fn acknowledged(&self, rx: &mut Receiving, pair: &Arc<Pair>, headers: &Headers) -> Taken {
         let bth = &headers.bth;
         let Some(connection) = self.connections.by_pair(bth.dest_qpn, pair) else { return Taken::Yes };
-        let Some(qp) = connection.qp().upgrade().filter(|qp| connection.takes(qp, bth.opcode)) else {
+        let Some(qp) = connection.qp().upgrade().filter(|qp| takes(qp, bth.opcode)) else {
             return Taken::Yes;
         };
         let packet = Packet { headers: *headers, payload: &Foreign::landed(0) };

@@ -77,7 +77,7 @@ impl RxState {
         if opcode::is_request(packet.headers.bth.opcode) {
             connection.request(qp, packet);
             // UC has no acknowledgements.
-            if connection.service != Service::Uc {
+            if connection.terms.service != Service::Uc {
                 self.acks.add(connection, now, &packet.headers.bth);
             }
             return SenderAccess::Ran;
@@ -91,7 +91,7 @@ impl RxState {
         for deferred in self.deferred.take() {
             let connection = &deferred.connection;
             let (Ok(packet), Some(qp)) = (parse(&deferred.bytes), connection.qp.upgrade()) else { continue };
-            if connection.is_closed() {
+            if connection.responder.is_closed() {
                 continue;
             }
             if qp.is_stopped()

@@ -3,6 +3,7 @@
 use super::RxState;
 use super::deferred::must_wait;
 use super::no_receive::takes_receive;
+use crate::endpoint::terms::takes;
 use crate::roce::connection::Connection;
 use crate::roce::connections::Connections;
 use crate::roce::datagrams::Datagrams;
@@ -11,10 +12,10 @@ use crate::roce::pacing::{Paces, PeerKey};
 use crate::roce::ports::LocalPort;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vervain_hca::Qp;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::qp::remote::SenderAccess;
-use vervain_hca::{Qp, QpState, QpType};
 use vervain_transport::{Nanos, Service};
 use vervain_wire::{Bth, Deth, Packet, opcode, parse};
 
@@ -58,7 +59,7 @@ pub(super) struct LastConnection(Option<Arc<Connection>>);
 impl LastConnection {
     #[inline]
     fn get(&self, qpn: u32) -> Option<Arc<Connection>> {
-        self.0.as_ref().filter(|last| last.qpn == qpn && !last.is_closed()).cloned()
+        self.0.as_ref().filter(|last| last.qpn == qpn && !last.responder.is_closed()).cloned()
     }
 }
 
@@ -189,7 +190,8 @@ impl Addressees {
         }
         let stands = qp.is_stopped();
         let is_early = !rx.is_retry && (lacks || stands || awaiting.holds(bth.dest_qpn));
-        if is_early && awaiting.keep(rx, bth.dest_qpn, &connection.closed, rx.sender(connection.peer_qpn), stands) {
+        let (ended, sender) = (connection.responder.closed(), rx.sender(connection.terms.peer_qpn));
+        if is_early && awaiting.keep(rx, bth.dest_qpn, ended, sender, stands) {
             return false;
         }
         if bth.vervain {
@@ -208,9 +210,9 @@ impl Addressees {
         let (bth, from) = (rx.bth(), rx.datagram.from.ip());
         let asker = match (self.connections.get(bth.dest_qpn), rx.packet.headers.deth) {
             (Some(c), deth) => {
-                let is_peer = c.service == Service::Uc && Arc::ptr_eq(&c.port, rx.port) && c.to.remote == from;
+                let is_peer = c.terms.service == Service::Uc && Arc::ptr_eq(&c.port, rx.port) && c.to.remote == from;
                 // A UC packet does not name its sender.
-                (is_peer && deth.is_none_or(|deth| deth.source_qpn == c.peer_qpn)).then_some(c.peer_qpn)
+                (is_peer && deth.is_none_or(|deth| deth.source_qpn == c.terms.peer_qpn)).then_some(c.terms.peer_qpn)
             }
             (None, Some(Deth { qkey, source_qpn })) => {
                 let qp = self.datagrams.qp(bth.dest_qpn);
@@ -229,17 +231,4 @@ impl Addressees {
 /// Refuses a packet with more payload than the largest path MTU, which also bounds the packets kept for later.
 fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
     if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
-}
-
-/// Returns true if the QP has the half that such packets are for: an XRC initiator has no responder, its target no
-/// requester (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
-fn takes(qp: &Qp, opcode: u8) -> bool {
-    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) {
-        return false;
-    }
-    match qp.qp_type() {
-        QpType::XrcSend => !opcode::is_request(opcode),
-        QpType::XrcRecv => opcode::is_request(opcode),
-        _ => true,
-    }
 }
