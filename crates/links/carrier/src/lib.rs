@@ -1,6 +1,6 @@
-//! The two ends of a connection by packets, over any carrier: the requester and the responder of `vervain-transport`, the
-//! hosts by which they act on a QP, and their configuration. A carrier adds the way that packets leave ([`PacketOut`]),
-//! and delivers those that come.
+//! The two ends of a connection by packets, over any carrier: the requester and the responder of `vervain-transport`,
+//! the hosts by which they act on a QP, and their configuration; and UD QPs. A carrier adds the way that packets leave
+//! ([`PacketOut`]), and delivers those that come.
 
 pub mod counters;
 pub mod datagrams;

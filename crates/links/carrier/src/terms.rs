@@ -26,7 +26,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// The terms of `qp`, which becomes ready to receive by `attr`: packets of the path MTU, all with the migration bit.
+    /// The terms of `qp`, which becomes ready to receive by `attr`: packets of the path MTU, with the migration bit.
     pub fn new(qp: &Qp, attr: &QpAttr) -> Terms {
         let service = match qp.qp_type() {
             QpType::Uc => Service::Uc,

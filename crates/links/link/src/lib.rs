@@ -1,7 +1,7 @@
 //! The links by which a QP reaches its peer, put together for a process. The rendezvous (`vervain-rendezvous`) joins
 //! processes of one user on one host: it finds them, maps their arenas and notices their end. The carriers RoCE
 //! (`vervain-roce`) and window (`vervain-window-link`) bring packets to peers that memory does not reach, QP 1
-//! (`vervain-qp1`) those of connection managers. Work in an arena is done by `vervain-hca`; nothing here knows C structs.
+//! (`vervain-qp1`) those of connection managers. `vervain-hca` does the work in an arena; nothing here knows C structs.
 
 pub mod gsi;
 
