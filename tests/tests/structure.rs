@@ -211,15 +211,17 @@ fn rooms_of_the_device_model_use_those_before_them() {
 
 /// Types of `vervain-iba`, and the crates over it, none of which has another by that name.
 const WORDS: [&str; 6] = ["Nak", "Opcode", "Request", "Right", "Status", "Flush"];
-const SPEAKERS: [&str; 9] = [
+const SPEAKERS: [&str; 11] = [
     "protocols/wire",
     "protocols/transport",
     "device/hca",
+    "links/sockets",
     "links/carrier",
     "links/rendezvous",
     "links/qp1",
     "links/roce",
     "links/window-link",
+    "links/link",
     "verbs/verbs",
 ];
 

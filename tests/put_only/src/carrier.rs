@@ -186,6 +186,7 @@ impl Connection {
                 break sent;
             }
         };
+        end.count(&sends.qp().tally);
         let deadline = end.next_timeout().unwrap_or(NEVER);
         self.deadline.store(deadline, Ordering::SeqCst);
         if deadline < self.engine.next_look.load(Ordering::SeqCst) {
@@ -219,7 +220,8 @@ impl carrier::Connection for Connection {
     }
 
     fn psns(&self) -> Psns {
-        Psns { next: self.sending.lock().0.next_psn(), expected: self.responder.expected_psn() }
+        let next = self.sending.lock().0.next_psn();
+        Psns { next, expected: self.responder.expected_psn() }
     }
 
     fn has_begun(&self) -> bool {

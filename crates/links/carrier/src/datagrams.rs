@@ -19,6 +19,7 @@ use vervain_transport::Nak;
 use vervain_wire::{Bth, Deth, Headers, opcode};
 
 /// The headers of a datagram that `qp` sends.
+#[inline]
 pub fn headers(qp: &Qp, datagram: &Datagram<'_>, psn: u32) -> Headers {
     let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
     Headers {
@@ -87,6 +88,7 @@ impl Listener {
     }
 
     /// The QP, while there is one.
+    #[inline]
     pub fn qp(&self) -> Option<Arc<Qp>> {
         self.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud)
     }

@@ -37,6 +37,7 @@ impl RequesterEnd {
     }
 
     /// Time at which the requester wants to be called, if at any.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Nanos> {
         self.requester.as_ref().and_then(Requester::next_timeout)
     }
@@ -137,6 +138,7 @@ impl RequesterEnd {
     }
 
     /// Number of the next request that the requester has not seen.
+    #[inline]
     pub fn next(&self) -> u32 {
         self.begun.get()
     }
@@ -154,6 +156,7 @@ impl RequesterEnd {
 
     /// Carries out a bind or an invalidation at the head. It waits for everything before it, and everything after waits
     /// for it. Returns true if there was one.
+    #[inline]
     pub fn do_local(&mut self, sends: &mut Sends<'_>) -> bool {
         self.has_turn(sends) && sends.is_local(sends.head()) && {
             sends.do_local();

@@ -31,6 +31,7 @@ impl Lanes {
         Ok(if srqn == 0 { self.own.insert(lane) } else { self.xrc.entry(srqn).or_insert(lane) })
     }
 
+    #[inline]
     fn put_back(&mut self, srqn: u32, lane: Box<Responder>) {
         if srqn == 0 {
             self.own = Some(lane);
@@ -40,6 +41,7 @@ impl Lanes {
     }
 
     /// Takes the lane out, or makes it. A lane is closed when its SRQ goes.
+    #[inline]
     fn take(&mut self, qp: &Qp, srqn: u32) -> Result<Box<Responder>, Nak> {
         match if srqn == 0 { self.own.take() } else { self.xrc.remove(&srqn) } {
             Some(lane) if lane.lane.open.load(Ordering::Relaxed) != 0 => return Ok(lane),
@@ -50,6 +52,7 @@ impl Lanes {
     }
 
     /// Enters the lane by `enter`, unless it is entered for the packet in hand already.
+    #[inline]
     fn visit(&mut self, qp: &Qp, srqn: u32, enter: Enter) -> Result<&Visit, Nak> {
         if self.visit.as_ref().is_none_or(|(entered, _)| *entered != srqn) {
             self.leave();
@@ -65,6 +68,7 @@ impl Lanes {
     }
 
     /// Leaves the lane: the packet in hand is handled, or its thread has ended in the middle.
+    #[inline]
     pub fn leave(&mut self) {
         if let Some((srqn, visit)) = self.visit.take() {
             self.put_back(srqn, visit.leave());

@@ -72,7 +72,9 @@ impl ResponderEnd {
             return None;
         }
         let State { responder, config, lanes, counted } = &mut *state;
-        let result = f(responder, &mut Inbound::new(qp, config.dest_qpn, lanes, out()));
+        let mut host = Inbound::new(qp, config.dest_qpn, lanes, out());
+        let result = f(responder, &mut host);
+        // Before the lane is left: the counts of a request are there for those that wait for its end.
         counters::of_responder(&qp.tally, responder.counters(), counted);
         Some(result)
     }
@@ -93,6 +95,7 @@ impl ResponderEnd {
     }
 
     /// Returns true if an acknowledgement is due.
+    #[inline]
     pub fn has_ack_due(&self) -> bool {
         self.state.lock().responder.has_ack_due()
     }

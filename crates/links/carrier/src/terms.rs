@@ -78,6 +78,7 @@ impl Terms {
 
 /// Returns true if the QP has the half that such packets are for: an XRC initiator has no responder, its target no
 /// requester (IBA A14.2.1), and a QP in error drops what comes in (IBA 10.3.1).
+#[inline]
 pub fn takes(qp: &Qp, opcode: u8) -> bool {
     if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) {
         return false;

@@ -86,6 +86,7 @@ fn known_gid(gid: &Gid) -> Option<Gid> {
 }
 
 /// The GID of an IP address.
+#[inline]
 pub fn gid_of(ip: IpAddr) -> Gid {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

@@ -228,7 +228,8 @@ impl carrier::Connection for Connection {
     }
 
     fn psns(&self) -> Psns {
-        Psns { next: self.outbound.lock().end.next_psn(), expected: self.responder.expected_psn() }
+        let next = self.outbound.lock().end.next_psn();
+        Psns { next, expected: self.responder.expected_psn() }
     }
 
     fn has_begun(&self) -> bool {

@@ -1,6 +1,6 @@
 //! QP 1 through a window: a management datagram is a datagram to QP 1 of a process. An identifier in it begins with the
 //! slot of the process that it goes to; a request for a service goes to any process of its node, which hands it on
-//! (`gsi`): to another one each time, so that one that stands still does not keep what is sent again and again.
+//! (`vervain-qp1`): to another one each time, so that one that stands still does not keep what is sent again and again.
 
 use super::address;
 use super::pair::{Pair, encode};

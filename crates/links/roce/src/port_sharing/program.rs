@@ -2,7 +2,7 @@
 //! socket`, SO_ATTACH_REUSEPORT_CBPF). It reads the destination QPN of the BTH (IBA 9.2.3, bytes 5 to 7) and returns
 //! the index, in the order of the group, of the socket that has the QPN's process slot. QP 1 belongs to no process: its
 //! packets are led by the slot in the communication identifier, or by the service, in their management datagram
-//! (`gsi/mad.rs`).
+//! (`qp1/src/mad.rs`).
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_RSH, BPF_W,
