@@ -114,6 +114,19 @@ static void qp_without_the_right(void)
 	fails(vt_wr_to(&vt_a, &vt_b, IBV_WR_RDMA_WRITE, 8), IBV_WC_REM_INV_REQ_ERR);
 }
 
+static void flush_without_the_right(void)
+{
+	struct vt_cfg a = vt_cfg_default(VT_RC), b = a;
+	a.send_ops = VT_QP_EX_WITH_FLUSH;
+	b.responder = 1;
+	vt_pair(&a, &b);
+	struct vt_wr w = vt_wr_to(&vt_a, &vt_b, VT_OP_FLUSH, 8);
+	w.rkey = vt_reg(&vt_b, 1, false, IBV_ACCESS_LOCAL_WRITE, 0, 4096).rkey;
+	w.swap = 64;
+	w.use_ex = 1;
+	fails(w, IBV_WC_REM_ACCESS_ERR);
+}
+
 static void long_message(void)
 {
 	pair(NULL);
@@ -389,6 +402,7 @@ int main(int argc, char **argv)
 		{ "full_queue", full_queue },		{ "overrun", overrun },
 		{ "unknown_rkey", unknown_rkey },	{ "outside_the_mr", outside_the_mr },
 		{ "mr_without_the_right", mr_without_the_right }, { "qp_without_the_right", qp_without_the_right },
+		{ "flush_without_the_right", flush_without_the_right },
 		{ "long_message", long_message },	{ "no_receive", no_receive },
 		{ "local_key", local_key },		{ "lacking_mask", lacking_mask },
 		{ "local_range", local_range },		{ "local_right", local_right },

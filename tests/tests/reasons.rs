@@ -36,6 +36,8 @@ const REFUSED_MR: &str =
     "QP # is now in ERR: it has refused a request of QP #: the MR of rkey # lacks IBV_ACCESS_REMOTE_WRITE";
 const REFUSED_QP: &str = "QP # is now in ERR: it has refused a request of QP #: the QP lacks IBV_ACCESS_REMOTE_WRITE in its \
                           qp_access_flags";
+const REFUSED_FLUSH: &str =
+    "QP # is now in ERR: it has refused a request of QP #: the MR of rkey # lacks IBV_ACCESS_FLUSH_GLOBAL";
 const TOO_LONG: &str =
     "QP #, receive of a message of QP #: IBV_WC_LOC_LEN_ERR: the message of 64 bytes is longer than the receive of 16";
 const NAK_ACCESS: &str = "to QP #: IBV_WC_REM_ACCESS_ERR: the rkey does not cover or allow the remote memory";
@@ -86,6 +88,16 @@ const MISTAKES: &[Mistake] = &[
                 "QP #, RDMA Write to QP #: IBV_WC_REM_INV_REQ_ERR: the peer's QP lacks IBV_ACCESS_REMOTE_WRITE in its \
                  qp_access_flags",
                 REFUSED_QP,
+            ],
+        )
+    },
+    Mistake {
+        in_packets: Some(&[NAK_ACCESS, REFUSED_FLUSH]),
+        ..mistake(
+            "flush_without_the_right",
+            &[
+                "QP #, flush to QP #: IBV_WC_REM_ACCESS_ERR: the MR of rkey # lacks IBV_ACCESS_FLUSH_GLOBAL",
+                REFUSED_FLUSH,
             ],
         )
     },

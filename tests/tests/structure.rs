@@ -159,8 +159,8 @@ fn reached<'a>(graph: &'a Graph, from: &'a str) -> BTreeSet<&'a str> {
 }
 
 /// The folders of `crates`, each of which may use those before it.
-const FOLDERS: [&str; 10] =
-    ["base", "protocols", "device", "verbs", "stand-ins", "rdmacm", "jobs", "acp", "pm", "tools"];
+const FOLDERS: [&str; 11] =
+    ["base", "protocols", "device", "links", "verbs", "stand-ins", "rdmacm", "jobs", "acp", "pm", "tools"];
 
 /// The folders of all crates.
 fn crates() -> Vec<PathBuf> {
@@ -211,7 +211,19 @@ fn rooms_of_the_device_model_use_those_before_them() {
 
 /// Types of `vervain-iba`, and the crates over it, none of which has another by that name.
 const WORDS: [&str; 6] = ["Nak", "Opcode", "Request", "Right", "Status", "Flush"];
-const SPEAKERS: [&str; 5] = ["protocols/wire", "protocols/transport", "device/hca", "device/link", "verbs/verbs"];
+const SPEAKERS: [&str; 11] = [
+    "protocols/wire",
+    "protocols/transport",
+    "device/hca",
+    "links/sockets",
+    "links/carrier",
+    "links/rendezvous",
+    "links/qp1",
+    "links/roce",
+    "links/window-link",
+    "links/link",
+    "verbs/verbs",
+];
 
 /// The names of a file's types, but for those of tests.
 #[derive(Default)]
@@ -387,13 +399,13 @@ const CANCELLATION_POINTS: &[&str] = &[
 const MAY_BE_CANCELLATION_POINTS: [(&str, &str); 20] = [
     // The waits of ibv_get_cq_event and ibv_get_async_event, in which nothing is held.
     ("hca/src/context/async_events.rs", "libc::read"),
-    ("link/src/roce/poll.rs", "libc::ppoll"),
+    ("roce/src/poll.rs", "libc::ppoll"),
     // In `Uncancelled` where they stand.
     ("hca/src/arena/mod.rs", "libc::fallocate"),
     ("hca/src/host/cancel.rs", "std::thread::sleep"),
-    ("link/src/local/outgoing.rs", "std::fs::read_to_string"),
-    ("link/src/roce/net/capture.rs", "std::fs::File"),
-    ("link/src/roce/net/sys.rs", "std::fs::File::open"),
+    ("rendezvous/src/outgoing.rs", "std::fs::read_to_string"),
+    ("roce/src/net/capture.rs", "std::fs::File"),
+    ("roce/src/net/sys.rs", "std::fs::File::open"),
     // Of verbs that run in `Uncancelled` as a whole: opening a device, registration, saving, destroying a QP.
     ("hca/src/adopt/uffd.rs", "std::fs::File::open"),
     ("hca/src/adopt/vmas.rs", "std::fs::File"),
@@ -404,8 +416,8 @@ const MAY_BE_CANCELLATION_POINTS: [(&str, &str); 20] = [
     ("hca/src/host/pinnable.rs", "libc::msync"),
     ("hca/src/host/pinnable.rs", "libc::open"),
     ("hca/src/host/sysv.rs", "std::fs::metadata"),
-    ("link/src/roce/port_sharing/udp.rs", "std::fs::read_to_string"),
-    ("link/src/user.rs", "std::fs::read_to_string"),
+    ("roce/src/port_sharing/udp.rs", "std::fs::read_to_string"),
+    ("sockets/src/user.rs", "std::fs::read_to_string"),
     // In threads that are not the program's.
     ("hca/src/process/fork.rs", "libc::close"),
     ("hca/src/process/progress.rs", "libc::ppoll"),
@@ -413,13 +425,12 @@ const MAY_BE_CANCELLATION_POINTS: [(&str, &str); 20] = [
 
 #[test]
 fn verbs_are_no_cancellation_points() {
-    let crates = root().join("crates/device");
     let mut found = BTreeSet::new();
-    for name in ["hca", "link"] {
+    for folder in ["device", "links"].map(|folder| root().join("crates").join(folder)) {
         let mut files = Vec::new();
-        sources(&crates.join(name).join("src"), &mut files);
+        crates().iter().filter(|c| c.starts_with(&folder)).for_each(|c| sources(&c.join("src"), &mut files));
         for file in &files {
-            let within = file.strip_prefix(&crates).expect("below it").to_string_lossy().into_owned();
+            let within = file.strip_prefix(&folder).expect("below it").to_string_lossy().into_owned();
             if within.ends_with("/tests.rs") || within.contains("/tests/") {
                 continue;
             }

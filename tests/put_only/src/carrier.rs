@@ -5,9 +5,14 @@
 use crate::window::Ring;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_hca::arena::layout::MULTICAST_QPN;
+use vervain_carrier::datagrams::{Arrival, Groups, Listener, headers};
+use vervain_carrier::requester::{RequesterEnd, SendQueueHost};
+use vervain_carrier::responder::Inbound;
+use vervain_carrier::responder_end::ResponderEnd;
+use vervain_carrier::terms::{Terms, takes};
+use vervain_carrier::{AsPieces, Foreign, PacketOut};
 use vervain_hca::device::{Device, grh};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
@@ -15,17 +20,11 @@ use vervain_hca::process::poller::{EventHandler, Poller};
 use vervain_hca::process::{Process, Progress};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
-use vervain_hca::responder::datagram;
-use vervain_hca::rq::Receipt;
-use vervain_hca::{Gid, Qp, QpAttr, QpState, QpType, Result, now_ns, wc};
+use vervain_hca::{Gid, Qp, QpAttr, Result, now_ns};
 use vervain_link::More;
-use vervain_link::endpoint::requester::{RequesterEnd, SendQueueHost};
-use vervain_link::endpoint::responder::{Inbound, Lanes};
-use vervain_link::endpoint::{AsPieces, Foreign, PacketOut};
-use vervain_transport::{Data, Refused, Requester, RequesterConfig, Responder, ResponderConfig, Sent, Service, Window};
-use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, opcode, parse};
+use vervain_transport::{Data, Refused, Requester, Responder, Sent, Window};
+use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS, Packet, opcode, parse};
 
-const PKEY: u16 = 0xffff;
 const NEVER: u64 = u64::MAX;
 /// How soon the progress thread looks again while something waits.
 const SOON_NS: u64 = 100_000;
@@ -44,7 +43,7 @@ pub fn make() -> Result<More> {
         event,
         connections: OwnerLock::default(),
         datagrams: OwnerLock::default(),
-        groups: OwnerLock::default(),
+        groups: Groups::default(),
         receiving: OwnerLock::default(),
         next_look: AtomicU64::new(0),
     });
@@ -60,7 +59,7 @@ struct Engine {
     event: OwnedFd,
     connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
     datagrams: OwnerLock<HashMap<u32, Arc<Listener>>>,
-    groups: OwnerLock<HashMap<Gid, Vec<u32>>>,
+    groups: Groups<Gid>,
     receiving: OwnerLock<Receiving>,
     /// When the progress thread comes by.
     next_look: AtomicU64,
@@ -75,24 +74,17 @@ struct Receiving {
     unanswered: Vec<Arc<Connection>>,
 }
 
-struct Listener {
-    qp: Weak<Qp>,
-    lanes: OwnerLock<Lanes>,
-}
-
 /// A connected QP.
 struct Connection {
     engine: Arc<Engine>,
     qp: Weak<Qp>,
-    peer_qpn: u32,
-    service: Service,
+    terms: Terms,
     gids: [Gid; 2],
     /// Taken under the lock of the QP's send queue only.
     sending: OwnerLock<(RequesterEnd, Window)>,
-    replying: OwnerLock<(Responder, Lanes)>,
+    responder: ResponderEnd,
     /// When its requester wants to be called.
     deadline: AtomicU64,
-    closed: AtomicBool,
 }
 
 /// The ring as packets to one peer go into it.
@@ -172,23 +164,6 @@ impl Connection {
         RingOut { engine: &self.engine, gids: &self.gids }
     }
 
-    fn config(&self, path: &PathAttr, first_psn: u32, first_request: u32) -> RequesterConfig {
-        RequesterConfig {
-            service: self.service,
-            dest_qpn: path.dest_qpn,
-            pkey: PKEY,
-            migrated: true,
-            introduces: false,
-            first_psn,
-            first_request,
-            mtu: path.mtu_bytes,
-            timeout: path.timeout,
-            retry_cnt: path.retry_cnt,
-            rnr_retry: path.rnr_retry,
-            max_rd_atomic: path.max_rd_atomic,
-        }
-    }
-
     /// Has the requester do `f`, and then everything that it can do now.
     fn run(
         &self,
@@ -197,7 +172,7 @@ impl Connection {
     ) -> Progress {
         let mut sending = self.sending.lock();
         let (end, window) = &mut *sending;
-        if end.start(sends, |psn, head| self.config(&sends.path(), psn, head)).is_none() {
+        if end.start(sends, |psn, head| self.terms.requester(&sends.path(), psn, head)).is_none() {
             return Progress::Idle;
         }
         let mut f = Some(f);
@@ -211,7 +186,8 @@ impl Connection {
                 break sent;
             }
         };
-        let deadline = end.requester().and_then(Requester::next_timeout).unwrap_or(NEVER);
+        end.count(&sends.qp().tally);
+        let deadline = end.next_timeout().unwrap_or(NEVER);
         self.deadline.store(deadline, Ordering::SeqCst);
         if deadline < self.engine.next_look.load(Ordering::SeqCst) {
             sends.qp().process().wake_for_packets();
@@ -221,14 +197,15 @@ impl Connection {
 
     /// Has the responder do `f`, and say what it has to say; whether there is more.
     fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, RingOut<'_>>)) -> bool {
-        let mut replying = self.replying.lock();
-        let (responder, lanes) = &mut *replying;
-        if self.closed.load(Ordering::Relaxed) {
-            return false;
-        }
-        let mut host = Inbound::new(qp, self.peer_qpn, lanes, self.out());
-        f(responder, &mut host);
-        responder.poll_transmit(ANSWERS, &mut host)
+        let more = self.responder.with(
+            qp,
+            || self.out(),
+            |responder, host| {
+                f(responder, host);
+                responder.poll_transmit(ANSWERS, host)
+            },
+        );
+        more.unwrap_or(false)
     }
 }
 
@@ -238,23 +215,21 @@ impl carrier::Connection for Connection {
     }
 
     fn modified(&self, path: &PathAttr) {
-        if let Some(requester) = self.sending.lock().0.requester_mut() {
-            requester.modify(&self.config(path, path.sq_psn, 0));
-        }
-        self.replying.lock().0.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+        self.sending.lock().0.modify(&self.terms.requester(path, path.sq_psn, 0));
+        self.responder.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
     }
 
     fn psns(&self) -> Psns {
-        let next = self.sending.lock().0.requester().map(Requester::next_psn);
-        Psns { next, expected: self.replying.lock().0.expected_psn() }
+        let next = self.sending.lock().0.next_psn();
+        Psns { next, expected: self.responder.expected_psn() }
     }
 
     fn has_begun(&self) -> bool {
-        self.sending.lock().0.requester().is_some_and(|requester| !requester.is_idle())
+        self.sending.lock().0.has_begun()
     }
 
     fn waits_for_receive(&self) -> bool {
-        self.sending.lock().0.requester().is_some_and(Requester::waits_for_receive)
+        self.sending.lock().0.waits_for_receive()
     }
 
     fn holds_back(&self, sends: &Sends<'_>) -> bool {
@@ -265,9 +240,7 @@ impl carrier::Connection for Connection {
     fn disconnected(&self) {
         let mut sending = self.sending.lock();
         let (end, window) = &mut *sending;
-        if let Some(mut requester) = end.take() {
-            requester.abandon(window);
-        }
+        end.abandon(window);
         self.deadline.store(NEVER, Ordering::SeqCst);
     }
 }
@@ -330,11 +303,7 @@ impl Engine {
         // SAFETY: the message stays as long as this call.
         let payload = unsafe { InTwo::of(packet.payload) };
         let packet = Packet { headers: packet.headers, payload: &payload };
-        let takes = |qp: &Arc<Qp>| {
-            let wrong_way = if is_request { QpType::XrcSend } else { QpType::XrcRecv };
-            !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err) && qp.qp_type() != wrong_way
-        };
-        let Some(qp) = connection.qp.upgrade().filter(takes) else { return true };
+        let Some(qp) = connection.qp.upgrade().filter(|qp| takes(qp, bth.opcode)) else { return true };
         if is_request {
             if qp.is_stopped() {
                 return false;
@@ -355,36 +324,16 @@ impl Engine {
         let Some(deth) = headers.deth else { return };
         let gid = |at: usize| -> Gid { gids[at..at + 16].try_into().unwrap_or_default() };
         let (from, to) = (gid(0), gid(16));
-        let qpns = match headers.bth.dest_qpn {
-            MULTICAST_QPN => self.groups.lock().get(&to).cloned().unwrap_or_default(),
-            qpn => vec![qpn],
-        };
-        for qpn in qpns {
+        for qpn in self.groups.addressees(&to, headers.bth.dest_qpn) {
             let listener = self.datagrams.lock().get(&qpn).cloned();
-            let Some(listener) = listener else { continue };
-            let Some(qp) = listener.qp.upgrade() else { continue };
+            let Some((listener, qp)) = listener.and_then(|listener| Some((listener.clone(), listener.qp()?))) else {
+                continue;
+            };
             let route =
                 grh::Route { sgid: &from, dgid: &to, traffic_class: 0, flow_label: 0, hop_limit: 1, roce: true };
-            let header = grh::build(&route, packet.payload.len());
-            let receipt = Receipt {
-                opcode: wc::OP_RECV,
-                byte_len: (packet.payload.len() + grh::GRH_BYTES) as u32,
-                imm: headers.imm.map_or(0, u32::from_ne_bytes),
-                src_qp: deth.source_qpn,
-                wc_flags: wc::FLAG_GRH | if headers.imm.is_some() { wc::FLAG_IMM } else { 0 },
-                ..Receipt::default()
-            };
-            let mut lanes = listener.lanes.lock();
-            if let Ok(lane) = lanes.get(&qp, 0) {
-                let _ = datagram::deliver(
-                    lane,
-                    &header,
-                    &Pieces::of(packet.payload),
-                    &receipt,
-                    deth.qkey,
-                    headers.bth.solicited,
-                );
-            }
+            let payload = packet.payload;
+            let arrival = Arrival { headers, deth, payload, route, slid: 0, service_level: 0, has_grh: true };
+            listener.deliver(&qp, &arrival, false);
         }
     }
 }
@@ -395,32 +344,15 @@ impl Carrier for PutOnly {
     }
 
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
-        let service = match qp.qp_type() {
-            QpType::Uc => Service::Uc,
-            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
-            _ => Service::Rc,
-        };
-        let mtu = 128 << attr.path_mtu;
-        let responder = Responder::new(&ResponderConfig {
-            service,
-            dest_qpn: attr.dest_qp_num,
-            pkey: PKEY,
-            migrated: true,
-            expected_psn: attr.rq_psn,
-            mtu,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            acks_first: false,
-        });
+        let terms = Terms::new(qp, attr);
         let connection = Arc::new(Connection {
             engine: Arc::clone(&self.0),
             qp: Arc::downgrade(qp),
-            peer_qpn: attr.dest_qp_num,
-            service,
+            terms,
             gids: self.0.gids(qp.device_index(), &attr.ah),
-            sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(mtu, 1 << 20))),
-            replying: OwnerLock::new((responder, Lanes::default())),
+            sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(terms.mtu, 1 << 20))),
+            responder: ResponderEnd::new(terms.responder(attr)),
             deadline: AtomicU64::new(NEVER),
-            closed: AtomicBool::new(false),
         });
         log::info!("QP {:#x} is connected by puts", qp.qp_num());
         self.0.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));
@@ -429,51 +361,31 @@ impl Carrier for PutOnly {
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        let listener = Arc::new(Listener { qp: Arc::downgrade(qp), lanes: OwnerLock::default() });
-        self.0.datagrams.lock().insert(qp.qp_num(), listener);
+        self.0.datagrams.lock().insert(qp.qp_num(), Arc::new(Listener::new(qp)));
         qp.process().expect_packets();
         Ok(())
     }
 
     fn unregister_qp(&self, qpn: u32) {
         let listener = self.0.datagrams.lock().remove(&qpn);
-        listener.iter().for_each(|listener| listener.lanes.lock().release());
+        listener.iter().for_each(|listener| listener.close());
         let connection = self.0.connections.lock().remove(&qpn);
-        if let Some(connection) = connection {
-            let mut replying = connection.replying.lock();
-            connection.closed.store(true, Ordering::Relaxed);
-            replying.1.release();
-        }
+        connection.iter().for_each(|connection| connection.responder.close());
     }
 
     fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
-        let operation = if datagram.imm.is_some() { opcode::SEND_ONLY_IMM } else { opcode::SEND_ONLY };
-        let headers = Headers {
-            bth: Bth {
-                opcode: opcode::UD | operation,
-                solicited: datagram.solicited,
-                pad: (datagram.data.len().wrapping_neg() & 3) as u8,
-                pkey: PKEY,
-                migration: true,
-                dest_qpn: datagram.qpn,
-                ..Bth::default()
-            },
-            deth: Some(Deth { qkey: datagram.qkey, source_qpn: qp.qp_num() }),
-            imm: datagram.imm.map(u32::to_ne_bytes),
-            ..Headers::default()
-        };
         let gids = self.0.gids(qp.device_index(), datagram.ah);
-        let pushed = RingOut { engine: &self.0, gids: &gids }.push(&headers, datagram.data);
+        let pushed = RingOut { engine: &self.0, gids: &gids }.push(&headers(qp, datagram, 0), datagram.data);
         (pushed == Err(Refused::Full)).then(|| now_ns() + SOON_NS)
     }
 
     fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
-        self.0.groups.lock().entry(*group).or_default().push(qp.qp_num());
+        self.0.groups.join(*group, qp.qp_num());
         Ok(())
     }
 
     fn leave(&self, group: &Gid, qpn: u32) {
-        self.0.groups.lock().entry(*group).or_default().retain(|member| *member != qpn);
+        self.0.groups.leave(*group, qpn);
     }
 }
 

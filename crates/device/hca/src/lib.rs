@@ -1,7 +1,7 @@
 //! The device model of Vervain: protection domains, memory keys, queues, queue pairs and completion queues, kept in
 //! shared-memory arenas, and the one responder that every link's operations end in.
 //!
-//! This crate knows neither C structs (crate `vervain-verbs`) nor sockets and packets (crate `vervain-link`).
+//! This crate knows neither C structs (crate `vervain-verbs`) nor sockets and packets (the crates of `crates/links`).
 //!
 //! The rooms, each of which uses those above it only:
 //!

@@ -62,17 +62,6 @@ impl Default for Opcode {
 }
 
 impl Opcode {
-    /// The right to remote memory that it takes. None for a flush, whose request names the right, and for an operation
-    /// without remote memory.
-    pub fn right(self) -> Option<Right> {
-        match self {
-            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => Some(Right::Write),
-            Opcode::Read => Some(Right::Read),
-            Opcode::CompareSwap | Opcode::FetchAdd => Some(Right::Atomic),
-            _ => None,
-        }
-    }
-
     /// `enum ibv_wc_opcode` of its completion.
     #[inline]
     pub fn wc_opcode(self) -> u32 {
@@ -174,6 +163,17 @@ pub struct Request {
 }
 
 impl Request {
+    /// The remote memory that it reaches, in bytes, and the right to it that it takes; None: it reaches none.
+    pub fn reaches(&self) -> Option<(u64, Right)> {
+        match self.opcode {
+            Opcode::Write | Opcode::WriteImm | Opcode::AtomicWrite => Some((self.length, Right::Write)),
+            Opcode::Read => Some((self.length, Right::Read)),
+            Opcode::CompareSwap | Opcode::FetchAdd => Some((self.length, Right::Atomic)),
+            Opcode::Flush => Some((self.flush.length, Right::Flush(self.flush.placement))),
+            _ => None,
+        }
+    }
+
     /// Returns true if it waits for earlier reads and atomics.
     #[inline]
     pub fn is_fenced(&self) -> bool {

@@ -1,5 +1,5 @@
 //! The rendezvous of the processes of one host: how a process finds the owner of a QP, maps its arena, asks it for
-//! lanes, channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-link`.
+//! lanes, channels and shared objects, and hears of its end. The mechanism stands in the crate `vervain-rendezvous`.
 
 use crate::error::{Error, Result};
 use crate::process::Process;

@@ -239,8 +239,6 @@ impl Responder {
         let news = watched(&self.cq);
         if news.overrun {
             self.cq.overrun.store(1, Ordering::SeqCst);
-        }
-        if news.overrun {
             self.space.raise(self.cq.attention.load(Ordering::Relaxed));
         }
         news.event.then(|| WakeCall {

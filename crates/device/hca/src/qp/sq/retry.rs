@@ -47,8 +47,8 @@ impl SendQueue {
         let reliable = qp.qp_type().is_reliable();
         let w = &self.wq[i].request;
         let note = |target: &Responder| {
-            if let Some(right) = w.opcode.right() {
-                target.note_access(w.rkey, w.remote_addr, w.length, right);
+            if let Some((length, right)) = w.reaches() {
+                target.note_access(w.rkey, w.remote_addr, length, right);
             }
         };
         match nak {

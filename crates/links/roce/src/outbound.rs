@@ -1,0 +1,328 @@
+//! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
+
+use super::connection::Connection;
+use super::net::SendBatch;
+use super::pacing::Paced;
+use super::packet_sink::{Destination, PacketSink};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_carrier::PacketOut;
+use vervain_carrier::requester::{RequesterEnd, SendQueueHost};
+use vervain_carrier::saved::{self, SavedConnection};
+use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::process::Progress;
+use vervain_hca::qp::carrier::{self, PathAttr, Psns};
+use vervain_hca::qp::remote::{SenderAccess, Sends};
+use vervain_hca::{Qp, Result, now_ns};
+use vervain_transport::{Nanos, Refused, Requester, RequesterCounters, Sent, Window};
+use vervain_wire::{Headers, Packet, opcode};
+
+/// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the
+/// time after which the progress thread believes that the program no longer polls.
+const BUDGET: u32 = 96;
+
+/// Why a requester goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trigger {
+    /// The program has posted, or a limit that is not the requester's own has gone.
+    Post,
+    /// The receiving thread has a packet for it, and sends the packets that result from a whole poll together.
+    Packet,
+    /// Its time has come.
+    Timeout,
+}
+
+/// The sending half of a connected QP.
+#[derive(Default)]
+pub(super) struct Outbound {
+    end: RequesterEnd,
+    /// The source port. It changes when nothing is under way, so that no packet overtakes another.
+    spread: u32,
+}
+
+impl Outbound {
+    /// A packet that answers a request of this QP.
+    fn response(
+        &mut self,
+        connection: &Connection,
+        sends: &mut Sends<'_>,
+        now: Nanos,
+        packet: &Packet<'_>,
+    ) -> Progress {
+        self.run(connection, sends, now, Trigger::Packet, |requester, window, host| {
+            requester.handle_packet(now, packet, window, host);
+        })
+    }
+
+    /// The time that the requester asked for may have come. If it has, and not everything `is_taken_in` that came until
+    /// then, only `late` is set.
+    fn timeout(
+        &mut self,
+        connection: &Connection,
+        sends: &mut Sends<'_>,
+        now: Nanos,
+        is_taken_in: bool,
+        late: &mut bool,
+    ) -> Progress {
+        self.run(connection, sends, now, Trigger::Timeout, |requester, window, host| {
+            let is_late = requester.next_timeout().is_some_and(|at| at <= now);
+            if is_late && is_taken_in {
+                requester.handle_timeout(now, window, host);
+            }
+            *late |= is_late;
+        })
+    }
+
+    /// Makes the requester do `f`, and then everything that it can do now.
+    fn run(
+        &mut self,
+        connection: &Connection,
+        sends: &mut Sends<'_>,
+        now: Nanos,
+        trigger: Trigger,
+        f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, RequestSink<'_, '_, '_>>),
+    ) -> Progress {
+        let Outbound { end, spread } = self;
+        if end.start(sends, |psn, head| connection.terms.requester(&sends.path(), psn, head)).is_none() {
+            return Progress::Idle;
+        }
+        let qp = sends.qp();
+        let posting = trigger == Trigger::Post;
+        let (mut f, was_idle) = (Some(f), end.is_idle());
+        if was_idle {
+            *spread = connection.lanes.of(sends.get(end.next()).map_or(0, |posted| posted.length));
+        }
+        let to = Destination { spread: *spread, ..connection.to };
+        let mut held_back_until = None;
+        let acks_due = if posting { acks_due(connection) } else { Vec::new() };
+        let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
+            connection.piggyback_ack(sends.qp(), batch, to.spread);
+            acks_due.iter().for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
+        };
+        let sent = loop {
+            let mut window = connection.path.window.lock();
+            let mut paced = connection.pace.as_ref().map(|pace| pace.lock(connection.qpn, now));
+            let mut batch = connection.port.batch();
+            let position = ack_position(connection, sends, end.next(), posting, to.spread);
+            // Other QPs may owe some too, of which a train takes one.
+            let with_last =
+                position == AckPosition::WithLast && acks_due.is_empty() && connection.port.port.takes_trains();
+            if position != AckPosition::Last && !with_last {
+                acknowledge(sends, &mut batch);
+            }
+            let with_last = with_last && connection.owes_acknowledgement();
+            let tally = &qp.tally;
+            let mut out = PacketSink::new(&mut batch, to, tally);
+            let sink = RequestSink { out: &mut out, paced: paced.as_mut(), left: BUDGET, with_last };
+            let Some((requester, mut host)) = end.host(sends, sink) else { return Progress::Idle };
+            if let Some(f) = f.take() {
+                f(requester, &mut window, &mut host);
+            }
+            let sent = requester.poll_transmit(now, &mut window, &mut host);
+            let made = BUDGET - host.out.left;
+            drop(window);
+            if let Some(mut paced) = paced
+                && paced.held_back_until.is_some()
+            {
+                held_back_until = paced.held_back_until;
+                paced.wait(sends.qp());
+            }
+            if !out.batch.is_empty() {
+                acknowledge(sends, out.batch);
+                // While earlier messages are under way, a small one can wait for the next: together they cost as much
+                // as one alone. So can the beginning of a train that the next call goes on with. A poll that finds
+                // nothing sends them.
+                let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
+                flush_or_cork(connection, trigger, may_wait, out.batch);
+            }
+            drop(batch);
+            if !end.do_local(sends) {
+                break sent;
+            }
+        };
+        end.count(&qp.tally);
+        connection.poll_state.sends();
+        connection.poll_state.set_timer(&connection.timer, end.next_timeout());
+        match held_back_until {
+            Some(until) => Progress::Wait(until),
+            None if sent == Sent::HostFull => Progress::More,
+            None => Progress::Idle,
+        }
+    }
+}
+
+/// Sends what is in the batch, or leaves it to be sent with what follows.
+#[inline]
+fn flush_or_cork(connection: &Connection, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
+    if trigger == Trigger::Packet {
+        connection.poll_state.cork_follow_up();
+    } else if !may_wait || !connection.port.cork() {
+        connection.port.flush_batch(batch);
+    } else {
+        connection.poll_state.cork_post();
+    }
+}
+
+/// Other QPs of the path that may owe the peer an acknowledgement.
+#[inline]
+fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
+    let acks_due = connection.path.take_acks_due().into_iter();
+    let others = acks_due.filter(|other| !std::ptr::eq(&**other, connection));
+    others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
+}
+
+/// Place of an earlier message's acknowledgement when a request is posted. The peer is to get it before the last packet
+/// of the request or along with it, or a program would get an answer before the completion of its own message, which an
+/// HCA acknowledges on arrival.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AckPosition {
+    /// After everything: what is posted is one packet, and both are one train.
+    Last,
+    /// In the train of the last packet. If it went before, the peer would get it alone, and a program that has seen its
+    /// own message complete may look for the answer in its memory, without a poll that takes packets in.
+    WithLast,
+    /// Before everything.
+    First,
+}
+
+/// The position when requests from `next` on are sent by source port `spread`, because they were posted or not.
+#[inline]
+fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: bool, spread: u32) -> AckPosition {
+    // A device takes packets as they come, and so does its program what follows from them.
+    if !connection.path.is_vervain.load(Ordering::Relaxed) {
+        return AckPosition::First;
+    }
+    if !posting {
+        return AckPosition::Last;
+    }
+    if !connection.joins(spread) {
+        // It makes a train of its own.
+        return AckPosition::First;
+    }
+    let Some(posted) = (match sends.tail().wrapping_sub(next) {
+        0 => None,
+        1 => sends.get(next).filter(|posted| !posted.opcode.answers()),
+        _ => return AckPosition::First,
+    }) else {
+        return AckPosition::Last;
+    };
+    match posted.length.div_ceil(sends.path().mtu_bytes.into()) {
+        // A SEND of nothing is smaller than an acknowledgement, and ends a train.
+        0 => AckPosition::First,
+        1 => AckPosition::Last,
+        // More packets take so long that the peer's own message would not complete meanwhile.
+        packets if packets <= BUDGET.into() => AckPosition::WithLast,
+        _ => AckPosition::First,
+    }
+}
+
+impl carrier::Connection for Connection {
+    fn modified(&self, path: &PathAttr) {
+        self.outbound.lock().end.modify(&self.terms.requester(path, path.sq_psn, 0));
+        self.responder.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
+    }
+
+    fn advance(&self, sends: &mut Sends<'_>) -> Progress {
+        // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
+        self.outbound.lock().run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
+    }
+
+    fn psns(&self) -> Psns {
+        let next = self.outbound.lock().end.next_psn();
+        Psns { next, expected: self.responder.expected_psn() }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.outbound.lock().end.has_begun()
+    }
+
+    fn waits_for_receive(&self) -> bool {
+        self.outbound.lock().end.waits_for_receive()
+    }
+
+    /// Packets that have left may be lost, and are not sent again once their QP is gone, like an adapter's: a wait for
+    /// the acknowledgement would hold up a program that destroys many QPs whose peers are gone.
+    fn holds_back(&self, sends: &Sends<'_>) -> bool {
+        let end = &self.outbound.lock().end;
+        end.has_unsent(sends) && !end.waits_for_peer()
+    }
+
+    fn save(&self, qp: &Qp) -> Option<Vec<u8>> {
+        let requester = self.outbound.lock().end.save();
+        SavedConnection { requester, responder: self.save_responder(qp)? }.encode()
+    }
+
+    fn resume(&self, saved: &[u8], sends: &mut Sends<'_>) -> Result<()> {
+        let SavedConnection { requester, responder } = SavedConnection::decode(saved)?;
+        self.resume_responder(sends.qp(), responder)?;
+        let Some(requester) = requester else { return Ok(()) };
+        let path = sends.path();
+        let mut batch = self.port.batch();
+        let tally = &sends.qp().tally;
+        let mut out = PacketSink::new(&mut batch, self.to, tally);
+        // Nothing is sent yet.
+        let sink = RequestSink { out: &mut out, paced: None, left: 0, with_last: false };
+        let config = |psn, head| self.terms.requester(&path, psn, head);
+        let resumed = self.outbound.lock().end.resume(sends, sink, &requester, config);
+        resumed.map_err(saved::unusable)
+    }
+
+    fn disconnected(&self) {
+        let mut outbound = self.outbound.lock();
+        let Some(counters) = outbound.end.counters().copied() else { return };
+        let mut window = self.path.window.lock();
+        log::debug!("QP {:#x}: {counters:?}, {:?}", self.qpn, *window);
+        log::debug!("QP {:#x}: {:?}", self.qpn, self.port.port.counters());
+        outbound.end.abandon(&mut window);
+    }
+}
+
+impl Connection {
+    /// A packet that answers a request of this QP has come. [`SenderAccess::Ran`] once the requester has had it.
+    pub(super) fn response(self: &Arc<Self>, qp: &Qp, now: Nanos, packet: &Packet<'_>) -> SenderAccess {
+        qp.with_sends(self, |sends| self.outbound.lock().response(self, sends, now, packet))
+    }
+
+    /// The time that its requester asked for may have come. If it has, and not everything `is_taken_in` that came until
+    /// then, only `late` is set.
+    pub(super) fn timeout(self: &Arc<Self>, qp: &Qp, now: Nanos, is_taken_in: bool, late: &mut bool) -> SenderAccess {
+        qp.with_sends(self, |sends| self.outbound.lock().timeout(self, sends, now, is_taken_in, late))
+    }
+
+    /// Counters of its requester; None: there is none.
+    pub(super) fn requester_counters(&self) -> Option<RequesterCounters> {
+        self.outbound.lock().end.counters().copied()
+    }
+}
+
+/// The way out for a requester's packets: the batch of the port, as far as this call and, over UC, the peer allow.
+struct RequestSink<'a, 'b, 'p> {
+    out: &'a mut PacketSink<'b>,
+    /// Over UC.
+    paced: Option<&'a mut Paced<'p>>,
+    /// Packets that may still be sent.
+    left: u32,
+    /// An acknowledgement follows the last packet of a message, in the same train.
+    with_last: bool,
+}
+
+impl PacketOut for RequestSink<'_, '_, '_> {
+    type Data = [u8];
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.left != 0
+    }
+
+    #[inline]
+    fn push(&mut self, headers: &Headers, from: &Pieces) -> std::result::Result<(), Refused> {
+        self.left -= 1;
+        if self.with_last && opcode::is_last(headers.bth.opcode) {
+            self.out.batch.keep_together();
+        }
+        match &mut self.paced {
+            Some(paced) => paced.push(self.out, headers, from),
+            None => self.out.push(headers, from),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The way out for a QP's packets: the batch of its port, with the addresses filled in.
+
+use super::net::{self, SendBatch};
+use std::net::IpAddr;
+use vervain_carrier::PacketOut;
+use vervain_hca::Grh;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::device::port_counters::{Tally, Word};
+use vervain_hca::mr::transfer::Pieces;
+use vervain_transport::Refused;
+use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS};
+
+/// Longer messages are streams, which fill trains of their own.
+const BULK: u64 = 16 << 10;
+
+/// The addresses of one peer.
+#[derive(Clone, Copy)]
+pub(super) struct Destination {
+    pub remote: IpAddr,
+    pub hop_limit: u8,
+    pub tos: u8,
+    pub label: u32,
+    /// Number of the process's source port.
+    pub spread: u32,
+}
+
+impl Destination {
+    /// The destination of an address vector. All messages of all QPs to a process leave by one source port unless the
+    /// vector decides otherwise: together they cost the system calls of one, and a probe does not overtake the messages
+    /// that it asks about.
+    pub(super) fn new(remote: IpAddr, grh: &Grh) -> Destination {
+        let label = grh.flow_label & net::MOST_LABEL;
+        Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class, label, spread: 0 }
+    }
+}
+
+/// The source ports that a reliable QP sends by. Each may lead it another way through the network.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes {
+    /// For small messages. That of the process, unless the program has named a flow.
+    pub small: u32,
+    /// For streams.
+    pub bulk: u32,
+}
+
+impl Lanes {
+    /// The source ports of QP `qpn`. QPs made one after the other have numbers that follow each other, and so take
+    /// turns.
+    pub(super) fn new(to: &Destination, qpn: u32) -> Lanes {
+        let of = |flow: u32| flow % net::SPREAD as u32;
+        if to.label == 0 {
+            return Lanes { small: to.spread, bulk: of(qpn) };
+        }
+        // The kernel's port of a label (`rdma_flow_label_to_udp_sport`).
+        let named = of(to.label ^ to.label >> 14);
+        Lanes { small: named, bulk: named }
+    }
+
+    /// The one for a message of this length.
+    #[inline]
+    pub(super) fn of(&self, length: u64) -> u32 {
+        if length > BULK { self.bulk } else { self.small }
+    }
+}
+
+/// A batch that is being filled for one peer.
+pub(super) struct PacketSink<'a> {
+    pub batch: &'a mut SendBatch,
+    pub to: Destination,
+    /// Counters of the packets' QP.
+    pub tally: &'a Tally,
+    /// Packets added.
+    pub pushed: u32,
+}
+
+impl<'a> PacketSink<'a> {
+    pub(super) fn new(batch: &'a mut SendBatch, to: Destination, tally: &'a Tally) -> Self {
+        PacketSink { batch, to, tally, pushed: 0 }
+    }
+}
+
+impl PacketOut for PacketSink<'_> {
+    type Data = [u8];
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
+        let mut bytes = [0; MAX_HEADERS];
+        let n = headers.emit(&mut bytes);
+        let slot = slot_of(headers.bth.dest_qpn);
+        let packet = net::Outgoing {
+            to: self.to.remote,
+            slot,
+            spread: self.to.spread,
+            label: self.to.label,
+            hop_limit: self.to.hop_limit,
+            tos: self.to.tos,
+            headers: &bytes[..n],
+            payload: from,
+        };
+        // SAFETY: local memory that was checked against its key; a revocation of that key waits until the mark ends
+        // under which this call is made.
+        unsafe { self.batch.push(&packet) }.map_err(|_| Refused::Memory)?;
+        self.pushed += 1;
+        let bytes = n as u64 + from.len().next_multiple_of(4) + ICRC_LEN as u64;
+        self.tally.add(Word::SentPackets, 1);
+        self.tally.add(Word::SentBytes, bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_qps_have_ports_of_their_own_and_small_messages_share_one() {
+        let to = |flow_label| Destination::new([192, 0, 2, 1].into(), &Grh { flow_label, ..Grh::default() });
+        let all: Vec<Lanes> = (100..100 + net::SPREAD as u32).map(|qpn| Lanes::new(&to(0), qpn)).collect();
+        assert!(all.iter().all(|lanes| lanes.of(BULK) == 0));
+        let bulk: std::collections::BTreeSet<u32> = all.iter().map(|lanes| lanes.of(BULK + 1)).collect();
+        assert_eq!(bulk.len(), net::SPREAD);
+        // A flow that the program names is not parted.
+        for label in [1, 2, 3, 0x4_7911] {
+            let lanes = Lanes::new(&to(label), 7);
+            assert_eq!(lanes.of(8), lanes.of(1 << 20), "{label:#x}");
+        }
+        assert_ne!(Lanes::new(&to(1), 7).small, Lanes::new(&to(2), 7).small);
+    }
+}

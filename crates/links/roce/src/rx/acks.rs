@@ -1,0 +1,146 @@
+//! Packets that this process's responders owe. Acknowledgements wait for a packet in the same direction, as a program
+//! that has just got a message often answers. Answers to READs and atomics do not wait.
+
+use super::{FEW, Receiver};
+use crate::connection::Connection;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_hca::now_ns;
+use vervain_hca::process::Process;
+use vervain_transport::Nanos;
+use vervain_wire::{Bth, opcode};
+
+/// Nanoseconds that an acknowledgement may wait for a program that has polled recently.
+pub(crate) const ACK_DELAY_NS: u64 = 20_000;
+/// Packets of a READ's answer that leave before others get their turn.
+const MAX_RESPONSE_PACKETS: u32 = 64;
+/// Most messages whose acknowledgement waits for another packet.
+const MAX_UNACKNOWLEDGED: u32 = 32;
+
+/// Connections whose responders owe packets, and the counts that limit their wait.
+#[derive(Default)]
+pub(super) struct AcksDue {
+    connections: Vec<Arc<Connection>>,
+    /// Time from which the first of them has owed packets.
+    since: Nanos,
+    /// True if one of them owes more than an acknowledgement.
+    urgent: bool,
+    /// Packets that requested an acknowledgement.
+    unacknowledged: u32,
+    /// Packets of requests since the last responses; messages that have ended; and true if another has begun.
+    requests: u32,
+    messages: u32,
+    in_message: bool,
+}
+
+/// Takes `connection` out of those that owe packets.
+pub(super) fn forget(connection: &Connection) {
+    connection.owed.in_acks_due.store(false, Ordering::Relaxed);
+}
+
+impl AcksDue {
+    /// Time from which packets are owed; None: none are.
+    pub(super) fn since(&self) -> Option<Nanos> {
+        (!self.connections.is_empty()).then_some(self.since)
+    }
+
+    /// Returns true if the rest of a message is still to come.
+    pub(super) fn is_in_message(&self) -> bool {
+        self.in_message
+    }
+
+    /// Returns true if a READ's answer is not all sent.
+    pub(super) fn has_more(&self) -> bool {
+        self.urgent && !self.connections.is_empty()
+    }
+
+    /// Returns true if the requests look like a stream, which needs its acknowledgements to go on. A few packets, or
+    /// one message of any length, may be answered at once.
+    pub(super) fn is_stream(&self) -> bool {
+        self.requests > FEW && (self.in_message || self.messages > 1)
+    }
+
+    /// Returns true if the owed packets must leave at once.
+    #[inline]
+    pub(super) fn must_leave(&self, now: Nanos) -> bool {
+        let waits_long = !self.connections.is_empty() && now.saturating_sub(self.since) > ACK_DELAY_NS;
+        self.urgent || self.unacknowledged >= MAX_UNACKNOWLEDGED || waits_long
+    }
+
+    /// Notes that the responder of `connection` has taken a request's packet.
+    #[inline]
+    pub(super) fn add(&mut self, connection: &Arc<Connection>, now: Nanos, bth: &Bth) {
+        if !connection.owed.in_acks_due.swap(true, Ordering::Relaxed) {
+            self.connections.push(Arc::clone(connection));
+            if self.connections.len() == 1 {
+                self.since = now;
+            }
+        } else if self.connections.len() == 1 && connection.owed.piggybacked.load(Ordering::Relaxed) {
+            // A packet of a post has acknowledged those before.
+            self.begin(now);
+        }
+        connection.owed.piggybacked.store(false, Ordering::Relaxed);
+        self.urgent |= !(opcode::is_send(bth.opcode) || opcode::is_write(bth.opcode));
+        self.requests += 1;
+        self.in_message = !opcode::ends(bth.opcode);
+        self.messages += u32::from(!self.in_message);
+        self.unacknowledged += u32::from(bth.ack_request);
+    }
+
+    /// Restarts the counts; the rest has waited since `now`.
+    fn begin(&mut self, now: Nanos) {
+        (self.unacknowledged, self.requests, self.messages, self.since) = (0, 0, 0, now);
+    }
+
+    /// Makes each responder put its packets into the batch of its port.
+    fn respond(&mut self, now: Nanos) {
+        let mut more = false;
+        self.connections.retain(|connection| {
+            let again = connection.qp.upgrade().is_some_and(|qp| connection.answer(&qp, MAX_RESPONSE_PACKETS));
+            connection.owed.in_acks_due.store(again, Ordering::Relaxed);
+            more |= again;
+            again
+        });
+        self.urgent = more;
+        self.begin(now);
+    }
+
+    /// Puts due acknowledgements into the batches of the ports without waiting. Returns false if other threads hold a
+    /// lock for that.
+    pub(super) fn acknowledge_if_free(&self) -> bool {
+        self.connections.iter().fold(true, |all, connection| {
+            let done = connection.qp.upgrade().is_none_or(|qp| connection.acknowledge_if_free(&qp));
+            done & all
+        })
+    }
+}
+
+impl Receiver {
+    /// Sends the packets that the responders owe.
+    pub(crate) fn send_responses(&mut self) {
+        let acks = &mut self.state.acks;
+        if acks.connections.is_empty() {
+            return;
+        }
+        let now = now_ns();
+        if Process::current().and_then(|p| p.handle_packets(|| acks.respond(now))).is_some() {
+            self.flush_ports();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_is_no_stream_however_long_and_its_beginning_is() {
+        let acks = |requests, messages, in_message| AcksDue { requests, messages, in_message, ..AcksDue::default() };
+        assert!(!acks(FEW, 0, true).is_stream());
+        assert!(!acks(FEW, FEW, false).is_stream(), "a few small messages");
+        assert!(!acks(64, 1, false).is_stream());
+        assert!(acks(64, 0, true).is_stream(), "its sender's window may be closed");
+        assert!(acks(64, 1, true).is_stream());
+        assert!(acks(64, 2, false).is_stream());
+    }
+}

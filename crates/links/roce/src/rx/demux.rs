@@ -1,0 +1,234 @@
+//! The connection that a packet is for. A packet that fails a check changes nothing but a counter, and gets no answer.
+
+use super::RxState;
+use super::deferred::must_wait;
+use super::no_receive::takes_receive;
+use crate::connection::Connection;
+use crate::connections::Connections;
+use crate::datagrams::Datagrams;
+use crate::net::{Counters, Datagram};
+use crate::pacing::{Paces, PeerKey};
+use crate::ports::LocalPort;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vervain_carrier::terms::takes;
+use vervain_hca::Qp;
+use vervain_hca::arena::layout::slot_of;
+use vervain_hca::device::port_counters::{FIRST, Word};
+use vervain_hca::qp::remote::SenderAccess;
+use vervain_transport::{Nanos, Service};
+use vervain_wire::{Bth, Deth, Packet, opcode, parse};
+
+/// Bytes of the largest path MTU (IBA 9.2.8).
+const LARGEST_MTU: usize = 4096;
+
+/// An intact packet on its way to its QP.
+pub(super) struct RxPacket<'a> {
+    pub port: &'a Arc<LocalPort>,
+    pub datagram: &'a Datagram<'a>,
+    pub packet: &'a Packet<'a>,
+    pub now: Nanos,
+    /// True if it has waited for a receive.
+    pub is_retry: bool,
+}
+
+impl RxPacket<'_> {
+    fn bth(&self) -> &Bth {
+        &self.packet.headers.bth
+    }
+
+    fn counters(&self) -> &Counters {
+        self.port.port.counters()
+    }
+
+    /// The process that has sent it, which owns QP `qpn`.
+    fn sender(&self, qpn: u32) -> PeerKey {
+        (self.datagram.from.ip(), slot_of(qpn))
+    }
+
+    /// The process that has sent it, if the packet names its QP.
+    fn named_sender(&self) -> PeerKey {
+        self.sender(self.packet.headers.deth.map_or(0, |deth| deth.source_qpn))
+    }
+}
+
+/// Connection of the last packet: most often the next one is for it too.
+#[derive(Default)]
+pub(super) struct LastConnection(Option<Arc<Connection>>);
+
+impl LastConnection {
+    #[inline]
+    fn get(&self, qpn: u32) -> Option<Arc<Connection>> {
+        self.0.as_ref().filter(|last| last.qpn == qpn && !last.responder.is_closed()).cloned()
+    }
+}
+
+/// QPs to which packets can be addressed.
+pub(crate) struct Addressees {
+    pub connections: Connections,
+    pub datagrams: Datagrams,
+    /// Credit with the peers of unreliable messages.
+    pub paces: Paces,
+}
+
+impl Addressees {
+    /// Checks a packet for this process, and delivers it to its QP.
+    pub(super) fn packet(&self, port: &Arc<LocalPort>, state: &mut RxState, now: Nanos, datagram: &Datagram<'_>) {
+        if !port.is_intact(datagram) {
+            return;
+        }
+        let counters = port.port.counters();
+        let Ok(packet) = parse(datagram.bytes).map_err(drop).and_then(fits_a_path) else {
+            counters.malformed.add(1);
+            FIRST.add(Word::Malformed, 1);
+            return;
+        };
+        self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false });
+    }
+
+    /// Delivers a packet to its QP.
+    pub(super) fn demux(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        let bth = rx.bth();
+        // The default P_Key with either membership (IBA 9.6.1.1.1).
+        if bth.pkey & 0x7fff != 0x7fff || bth.opcode == opcode::CNP {
+            rx.counters().unwanted.add(1);
+            return;
+        }
+        match opcode::service(bth.opcode) {
+            None => self.demux_credit(state, rx),
+            Some(opcode::Service::Ud) => self.demux_datagram(state, rx),
+            Some(service) => self.demux_connected(state, rx, service),
+        }
+    }
+
+    /// Handles a probe or an echo (docs/protocol.md, Credit).
+    fn demux_credit(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        if rx.bth().opcode == opcode::ECHO {
+            self.paces.echo(rx.counters(), rx.datagram, rx.packet);
+        } else if let Some((qpn, ended)) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry)
+        {
+            // Its echo would claim that everything before it has been received.
+            state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), false);
+        } else {
+            self.answer_probe(state, rx);
+        }
+    }
+
+    fn demux_datagram(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        let qpn = rx.bth().dest_qpn;
+        let keep = |state: &mut RxState| {
+            let ended = self.datagrams.ended(qpn);
+            let stands = self.datagrams.qp(qpn).is_some_and(|qp| qp.is_stopped());
+            ended.is_some_and(|ended| state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), stands))
+        };
+        let lacks_receive = !rx.is_retry && state.awaiting_receive.holds(qpn)
+            || !self.datagrams.receive(rx.counters(), rx.datagram, rx.packet);
+        if !lacks_receive {
+            state.awaiting_receive.has_receives(qpn);
+        } else if rx.is_retry || !keep(state) {
+            self.datagrams.drop_without_receive(rx.counters(), rx.datagram, qpn);
+        } else {
+            return;
+        }
+        if rx.bth().vervain {
+            self.answer_probe(state, rx);
+        }
+    }
+
+    /// Handles a packet of a reliable or unreliable connection.
+    fn demux_connected(&self, state: &mut RxState, rx: &RxPacket<'_>, service: opcode::Service) {
+        let (bth, now) = (rx.bth(), rx.now);
+        let Some((connection, qp)) = self.find_addressee(state, rx, service) else {
+            rx.counters().unwanted.add(1);
+            return;
+        };
+        if !rx.is_retry {
+            qp.tally.add(Word::ReceivedPackets, 1);
+            qp.tally.add(Word::ReceivedBytes, rx.datagram.bytes.len() as u64);
+        }
+        if service == opcode::Service::Uc {
+            if !self.admit_uc(state, rx, &connection, &qp) {
+                return;
+            }
+        } else if bth.vervain {
+            // Set before the program can know of the message, and answer it.
+            connection.path.is_vervain.store(true, Ordering::Relaxed);
+        }
+        let waits = qp.is_stopped() || must_wait(&connection, now);
+        if waits || state.deliver(&qp, &connection, now, rx.packet) == SenderAccess::Busy {
+            state.deferred.add(&connection, rx.datagram.bytes, now);
+        }
+        state.last = LastConnection(Some(connection));
+    }
+
+    /// The connection that a packet is for, and its QP, if both may take it.
+    #[inline]
+    fn find_addressee(
+        &self,
+        state: &RxState,
+        rx: &RxPacket<'_>,
+        service: opcode::Service,
+    ) -> Option<(Arc<Connection>, Arc<Qp>)> {
+        let bth = rx.bth();
+        let connection = state.last.get(bth.dest_qpn).or_else(|| self.connections.get(bth.dest_qpn))?;
+        // IBA annex A17.9.2: the packet must come from the peer's address, to ours.
+        let expected = Arc::ptr_eq(&connection.port, rx.port)
+            && rx.datagram.from.ip() == connection.to.remote
+            && connection.speaks(service);
+        let qp = connection.qp.upgrade().filter(|qp| expected && takes(qp, bth.opcode))?;
+        Some((connection, qp))
+    }
+
+    /// Returns true if a UC packet goes on to the responder now. A packet that comes before its receive is kept or
+    /// dropped (IBA 9.8.2.2); while the QP is stopped all are kept.
+    fn admit_uc(&self, state: &mut RxState, rx: &RxPacket<'_>, connection: &Connection, qp: &Qp) -> bool {
+        let (bth, awaiting) = (rx.bth(), &mut state.awaiting_receive);
+        let takes = takes_receive(bth.opcode);
+        let lacks = takes && qp.lacks_receive();
+        if takes && !lacks {
+            awaiting.has_receives(bth.dest_qpn);
+        }
+        let stands = qp.is_stopped();
+        let is_early = !rx.is_retry && (lacks || stands || awaiting.holds(bth.dest_qpn));
+        let (ended, sender) = (connection.responder.closed(), rx.sender(connection.terms.peer_qpn));
+        if is_early && awaiting.keep(rx, bth.dest_qpn, ended, sender, stands) {
+            return false;
+        }
+        if bth.vervain {
+            self.answer_probe(state, rx);
+        }
+        if is_early {
+            rx.counters().no_receive.add(1);
+            qp.tally.add(Word::OutOfBuffer, 1);
+        }
+        !is_early
+    }
+
+    /// Sends one echo for a probe to a QP of this process, or for a UC or UD packet with the mark, once everything that
+    /// its sender sent before has been received. A packet that does not come from a sender of that QP gets none.
+    pub(super) fn answer_probe(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        let (bth, from) = (rx.bth(), rx.datagram.from.ip());
+        let asker = match (self.connections.get(bth.dest_qpn), rx.packet.headers.deth) {
+            (Some(c), deth) => {
+                let is_peer = c.terms.service == Service::Uc && Arc::ptr_eq(&c.port, rx.port) && c.to.remote == from;
+                // A UC packet does not name its sender.
+                (is_peer && deth.is_none_or(|deth| deth.source_qpn == c.terms.peer_qpn)).then_some(c.terms.peer_qpn)
+            }
+            (None, Some(Deth { qkey, source_qpn })) => {
+                let qp = self.datagrams.qp(bth.dest_qpn);
+                qp.is_some_and(|qp| qp.qkey() == qkey).then_some(source_qpn)
+            }
+            (None, None) => None,
+        };
+        match asker {
+            Some(source_qpn) => state.echoes.answer(rx.port, rx.now, (from, source_qpn), bth),
+            None if bth.opcode == opcode::PROBE => rx.counters().unwanted.add(1),
+            None => {}
+        }
+    }
+}
+
+/// Refuses a packet with more payload than the largest path MTU, which also bounds the packets kept for later.
+fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
+    if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
+}
