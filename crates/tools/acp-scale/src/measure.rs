@@ -1,15 +1,18 @@
-//! `vervain acp memory --measure`: what a rank holds that has had to do with all others of a large job, in both
-//! directions.
+//! The memory of a rank that has had to do with all others of a large job, in both directions.
 //!
 //! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the
-//! others there are farms, each of which answers for many. This process is the host of their PMIx server. Nothing is
-//! taken from a rank that has not been there: each of the others checks that it was reached as it should.
+//! others there are processes (the option `--farms`), each of which answers for many ([`SimulatedRanks`]). This process
+//! is the host of their PMIx server. Nothing is taken from a rank that has not been there: each of the others checks
+//! that it was reached as it should.
+//!
+//! [`SimulatedRanks`]: crate::simulated_ranks::SimulatedRanks
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -21,25 +24,38 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vervain_acp::Settings;
 use vervain_bootstrap::Host;
+use vervain_mesh::protocol::BLOCK;
 
-use super::cli::MemoryArgs;
-use super::footprint::Footprint;
-use super::parts::{FarmAnswer, Order, RankAnswer, Ready, Times};
-use super::{number, process};
-use crate::environment::Variables;
-use crate::output;
+use crate::footprint::Footprint;
+use crate::processes::{Order, RankAnswer, Ready, SimulatedAnswer, Times, Variables, process};
+use crate::sizes::number;
 
 /// The jobs' names for PMIx.
 const JOB: &str = "vervain-memory";
 const BARE: &str = "vervain-memory-bare";
-/// Ranks of a block of the mesh's directory, whose first one knows the others.
-const BLOCK: u32 = vervain_acp::farm::BLOCK;
-/// Farms, where nobody says how many.
+/// Processes of simulated ranks, where nobody says how many.
 const FARMS: u32 = 64;
-/// Farms whose ranks go on their visits at the same time.
+/// Those whose ranks go on their visits at the same time.
 const AT_ONCE: usize = 4;
-/// Exit status after a signal, as shells give it.
-const INTERRUPTED: i32 = 128;
+
+/// What is to be measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Ranks of the job, 4 or more.
+    pub ranks: u32,
+    /// Processes that answer for the other ranks, at most one for each block of the directory; None: 64.
+    pub farms: Option<u32>,
+    /// True: measure a leader of the directory rather than one of all others.
+    pub leader: bool,
+}
+
+/// The end of a measurement that has not failed.
+pub enum Ended {
+    /// The values are there.
+    Measured(Box<Measurement>),
+    /// The process got this signal, and has ended the others.
+    BySignal(i32),
+}
 
 /// The values after a number of contacts.
 #[derive(Debug, Serialize)]
@@ -65,8 +81,9 @@ struct Group {
     kernel: Option<u64>,
 }
 
+/// The values of a measurement.
 #[derive(Debug, Serialize)]
-struct Measurement {
+pub struct Measurement {
     ranks: u32,
     farms: u32,
     /// The one that is measured, and whether it leads a block of the directory.
@@ -84,27 +101,25 @@ struct Measurement {
     /// Ranks that were reached by all kinds of accesses, each of them as it should, and ranks that have visited.
     reached: u32,
     visits: u64,
-    /// The most connections that the farms had at a time, together.
+    /// The most connections that the simulated ranks had at a time, together.
     farms_connections: usize,
     seconds: f64,
 }
 
-pub fn measure(args: &MemoryArgs, settings: &Settings, variables: &Variables) -> Result<ExitCode> {
-    ensure!(args.ranks >= 4, "--measure needs 4 ranks");
-    let blocks = args.ranks.div_ceil(BLOCK);
-    let farms = args.farms.unwrap_or(FARMS).min(blocks);
-    let shares = shares(args.ranks, farms);
-    let measured = measured(args.ranks, &shares, args.leader)?;
-    let measurement = match run(args, &shares, measured, settings, variables) {
-        Err(_) if SIGNAL.load(Ordering::Acquire) != 0 => {
-            return Ok(ExitCode::from((INTERRUPTED + SIGNAL.load(Ordering::Acquire)) as u8));
-        }
-        measurement => measurement?,
-    };
-    if args.json {
-        return output::print(&(serde_json::to_string_pretty(&measurement)? + "\n"));
+/// Measures, with processes in the environment of `variables`. `tell` gets a sentence about each step.
+///
+/// # Errors
+/// There is no PMIx server, a process cannot be started or has ended, or a rank is not as it should be.
+pub fn measure(plan: &Plan, settings: &Settings, variables: &Variables, tell: impl Fn(&str)) -> Result<Ended> {
+    ensure!(plan.ranks >= 4, "--measure needs 4 ranks");
+    let blocks = plan.ranks.div_ceil(BLOCK);
+    let farms = plan.farms.unwrap_or(FARMS).min(blocks);
+    let shares = shares(plan.ranks, farms);
+    let measured = measured(plan.ranks, &shares, plan.leader)?;
+    match run(plan, &shares, measured, settings, variables, tell) {
+        Err(_) if SIGNAL.load(Ordering::Acquire) != 0 => Ok(Ended::BySignal(SIGNAL.load(Ordering::Acquire))),
+        measurement => Ok(Ended::Measured(Box::new(measurement?))),
     }
-    output::print(&text(&measurement))
 }
 
 /// Directories of measurements begin so, with the process behind it.
@@ -121,7 +136,7 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// The ranks of each farm: whole blocks, which the farms have as evenly as can be.
+/// The ranks of each process: whole blocks, which the processes have as evenly as can be.
 fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
     let blocks = u64::from(ranks.div_ceil(BLOCK));
     let bound = |farm: u64| ((farm * blocks / u64::from(farms)) as u32).saturating_mul(BLOCK).min(ranks);
@@ -129,7 +144,7 @@ fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
 }
 
 /// The rank that is measured: one that leads no block, so that it holds what most ranks do; or the leader of the second
-/// block of a farm, whose own process is the leader of its first.
+/// block of a process, which itself is the leader of its first.
 fn measured(ranks: u32, shares: &[std::ops::Range<u32>], leader: bool) -> Result<u32> {
     if !leader {
         return Ok((ranks / 2) | 1);
@@ -145,18 +160,14 @@ fn measured(ranks: u32, shares: &[std::ops::Range<u32>], leader: bool) -> Result
 }
 
 fn run(
-    args: &MemoryArgs,
+    plan: &Plan,
     shares: &[std::ops::Range<u32>],
     measured: u32,
     settings: &Settings,
     variables: &Variables,
+    tell: impl Fn(&str),
 ) -> Result<Measurement> {
-    let (ranks, farms) = (args.ranks, shares.len() as u32);
-    let tell = |what: &str| {
-        if !args.json {
-            output::note(what);
-        }
-    };
+    let (ranks, farms) = (plan.ranks, shares.len() as u32);
     let began = Instant::now();
     sweep(&std::env::temp_dir());
     let prefix = format!("{FILES}{}-", std::process::id());
@@ -176,14 +187,13 @@ fn run(
     host.announce(JOB, ranks, &local)?;
     let group = ControlGroup::make();
 
-    let none = Variables::new();
-    let mut bare = Part::start("the bare program", process("bare", &none)?, &host.environment(BARE, 0)?)?;
+    let mut bare = Part::start("the bare program", process("bare", &[])?, &host.environment(BARE, 0)?)?;
     let bare: Footprint = bare.hear()?;
     tell(&format!("a program that has joined the job and nothing else holds {} bytes", number(bare.held())));
 
     let mut others = Vec::with_capacity(shares.len());
     for share in shares {
-        let mut command = process("farm", variables)?;
+        let mut command = process("simulated-ranks", variables)?;
         command.args([share.start, share.end, measured].map(|rank| rank.to_string()));
         let name = format!("the farm of ranks {} to {}", share.start, share.end - 1);
         others.push(Part::start(&name, command, &host.environment(JOB, share.start)?)?);
@@ -194,8 +204,8 @@ fn run(
     }
     let mut rank = Part::start(&format!("rank {measured}"), command, &host.environment(JOB, measured)?)?;
     let mut foreign = BTreeSet::new();
-    for farm in &mut others {
-        foreign.extend(farm.hear::<Ready>()?.memfds);
+    for simulated in &mut others {
+        foreign.extend(simulated.hear::<Ready>()?.memfds);
     }
     rank.hear::<Ready>()?;
     rank.order(&Order::Foreign(foreign))?;
@@ -234,9 +244,9 @@ fn run(
         done = goal;
     }
     let mut reached = 0;
-    for farm in &mut others {
-        farm.order(&Order::Check)?;
-        reached += farm.hear::<FarmAnswer>()?.right;
+    for simulated in &mut others {
+        simulated.order(&Order::Check)?;
+        reached += simulated.hear::<SimulatedAnswer>()?.right;
     }
     ensure!(reached == ranks - 1, "{reached} of {} ranks were reached as they should", ranks - 1);
 
@@ -246,15 +256,15 @@ fn run(
     for goal in goals(ranks - 1) {
         let began = Instant::now();
         let portions = portions(goal - done, &mut left);
-        // A few farms at a time: with as many visitors at once as there are connections, the time would be that of
+        // A few processes at a time: with as many visitors at once as there are connections, the time would be that of
         // waiting for each other.
         for (at, portions) in portions.chunks(AT_ONCE).enumerate() {
             let these = || (at * AT_ONCE..).zip(portions).filter(|(_, count)| **count > 0);
-            for (farm, count) in these() {
-                others[farm].order(&Order::Visit(*count))?;
+            for (which, count) in these() {
+                others[which].order(&Order::Visit(*count))?;
             }
-            for (farm, _) in these() {
-                connections[farm] = others[farm].hear::<FarmAnswer>()?.connections;
+            for (which, _) in these() {
+                connections[which] = others[which].hear::<SimulatedAnswer>()?.connections;
             }
         }
         let took = began.elapsed().as_secs_f64() / f64::from(goal - done);
@@ -271,7 +281,7 @@ fn run(
         ranks,
         farms,
         rank: measured,
-        leader: args.leader,
+        leader: plan.leader,
         settings_connections: settings.connections,
         bare_held: bare.held(),
         bare,
@@ -456,53 +466,56 @@ impl Drop for ControlGroup {
     }
 }
 
-fn text(measurement: &Measurement) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    let header = [
-        "",
-        "contacts",
-        "bytes",
-        "connections",
-        "µs each",
-        "anonymous",
-        "own memfds",
-        "files",
-        "page tables",
-        "Private",
-        "Pss",
-        "VmRSS",
-        "cgroup",
-    ];
-    table.set_header(header);
-    for line in &measurement.lines {
-        let of = line.footprint;
-        let mut cells = vec![line.direction.to_owned(), number(line.contacts.into()), number(line.bytes)];
-        cells.push(line.connections.to_string());
-        cells.push(format!("{:.0}", line.first_access_us));
-        cells.extend([of.anonymous, of.memfds, of.files, of.tables, of.private, of.pss, of.rss].map(number));
-        cells.push(line.group.map_or("-".into(), |group| number(group.bytes)));
-        table.add_row(cells);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!(
-        "One rank of {}, {}with {} connections at a time. Bytes: anonymous, own memfds, files and page tables, less the {} of a program\n\
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        let header = [
+            "",
+            "contacts",
+            "bytes",
+            "connections",
+            "µs each",
+            "anonymous",
+            "own memfds",
+            "files",
+            "page tables",
+            "Private",
+            "Pss",
+            "VmRSS",
+            "cgroup",
+        ];
+        table.set_header(header);
+        for line in &self.lines {
+            let of = line.footprint;
+            let mut cells = vec![line.direction.to_owned(), number(line.contacts.into()), number(line.bytes)];
+            cells.push(line.connections.to_string());
+            cells.push(format!("{:.0}", line.first_access_us));
+            cells.extend([of.anonymous, of.memfds, of.files, of.tables, of.private, of.pss, of.rss].map(number));
+            cells.push(line.group.map_or("-".into(), |group| number(group.bytes)));
+            table.add_row(cells);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        write!(
+            f,
+            "One rank of {}, {}with {} connections at a time. Bytes: anonymous, own memfds, files and page tables, less the {} of a program\n\
          that has joined the job and nothing else.\n{table}\n\
          {} ranks were reached by get, put, add and a copy from another rank; {} have got, put and added here.\n\
          First access to a rank: {:.0} µs on average, {:.0} µs at most; next access {:.2} µs. {:.0} s in all.\n",
-        number(measurement.ranks.into()),
-        if measurement.leader { "a leader of the directory, " } else { "" },
-        measurement.settings_connections,
-        number(measurement.bare_held),
-        number(measurement.reached.into()),
-        number(measurement.visits),
-        measurement.first_access_us,
-        measurement.longest_first_access_us,
-        measurement.next_access_us,
-        measurement.seconds
-    )
+            number(self.ranks.into()),
+            if self.leader { "a leader of the directory, " } else { "" },
+            self.settings_connections,
+            number(self.bare_held),
+            number(self.reached.into()),
+            number(self.visits),
+            self.first_access_us,
+            self.longest_first_access_us,
+            self.next_access_us,
+            self.seconds
+        )
+    }
 }
 
 #[cfg(test)]
@@ -525,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn farms_have_whole_blocks_and_all_ranks() {
+    fn processes_have_whole_blocks_and_all_ranks() {
         for (ranks, farms) in [(3000, 3), (1_000_000, 64), (5000, 2), (4, 1)] {
             let shares = shares(ranks, farms);
             assert_eq!((shares.len() as u32, shares[0].start, shares[shares.len() - 1].end), (farms, 0, ranks));
@@ -537,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measured_leader_is_no_farms_own_process() {
+    fn a_measured_leader_is_no_process_of_simulated_ranks() {
         assert_eq!(measured(1_000_000, &shares(1_000_000, 64), false).unwrap(), 500_001);
         for (ranks, farms) in [(1_000_000, 64), (3000, 1), (5000, 2)] {
             let shares = shares(ranks, farms);
