@@ -5,15 +5,16 @@
 //! call the functions of these names. Users know the processes of simulated ranks as farms, by the option `--farms` and
 //! by the results.
 
+mod control_group;
 mod footprint;
 mod measure;
+mod part;
 mod processes;
 mod rank_pool;
 mod simulated_ranks;
 mod sizes;
 mod words;
 
-pub use footprint::Footprint;
 pub use measure::{Ended, Measurement, Plan, measure};
 pub use processes::{Variables, bare, rank, simulated_ranks, weigh, weighed};
 pub use sizes::{Memory, Objects, memory};

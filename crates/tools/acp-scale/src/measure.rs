@@ -1,32 +1,25 @@
 //! The memory of a rank that has had to do with all others of a large job, in both directions.
 //!
 //! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the
-//! others there are processes (the option `--farms`), each of which answers for many ([`SimulatedRanks`]). This process
-//! is the host of their PMIx server. Nothing is taken from a rank that has not been there: each of the others checks
-//! that it was reached as it should.
-//!
-//! [`SimulatedRanks`]: crate::simulated_ranks::SimulatedRanks
+//! others there are processes (the option `--farms`), each of which answers for many. This process is the host of their
+//! PMIx server. Nothing is taken from a rank that has not been there: each of the others checks that it was reached as
+//! it should.
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use nix::sys::signal::{SigSet, Signal};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use vervain_acp::Settings;
 use vervain_bootstrap::Host;
 use vervain_mesh::protocol::BLOCK;
 
+use crate::control_group::{ControlGroup, Group};
 use crate::footprint::Footprint;
+use crate::part::{Part, end_on_signals, signal};
 use crate::processes::{Order, RankAnswer, Ready, SimulatedAnswer, Times, Variables, process};
 use crate::sizes::number;
 
@@ -75,12 +68,6 @@ struct Line {
     group: Option<Group>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Group {
-    bytes: u64,
-    kernel: Option<u64>,
-}
-
 /// The values of a measurement.
 #[derive(Debug, Serialize)]
 pub struct Measurement {
@@ -116,9 +103,10 @@ pub fn measure(plan: &Plan, settings: &Settings, variables: &Variables, tell: im
     let farms = plan.farms.unwrap_or(FARMS).min(blocks);
     let shares = shares(plan.ranks, farms);
     let measured = measured(plan.ranks, &shares, plan.leader)?;
-    match run(plan, &shares, measured, settings, variables, tell) {
-        Err(_) if SIGNAL.load(Ordering::Acquire) != 0 => Ok(Ended::BySignal(SIGNAL.load(Ordering::Acquire))),
-        measurement => Ok(Ended::Measured(Box::new(measurement?))),
+    let measurement = run(plan, &shares, measured, settings, variables, tell);
+    match signal() {
+        Some(signal) if measurement.is_err() => Ok(Ended::BySignal(signal)),
+        _ => Ok(Ended::Measured(Box::new(measurement?))),
     }
 }
 
@@ -320,150 +308,6 @@ fn goals(all: u32) -> Vec<u32> {
     goals.retain(|goal| *goal < all);
     goals.push(all);
     goals
-}
-
-/// A process that takes orders. It ends with this one.
-struct Part {
-    name: String,
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Part {
-    fn start(name: &str, mut command: Command, variables: &[(String, String)]) -> Result<Part> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(variables.iter().map(|(name, value)| (name, value)));
-        let parent = nix::unistd::getpid();
-        // SAFETY: both calls are async-signal-safe.
-        unsafe {
-            command.pre_exec(move || {
-                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-                // The parent may have ended before.
-                if nix::unistd::getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
-            });
-        }
-        let mut parts = parts();
-        ensure!(SIGNAL.load(Ordering::Acquire) == 0, "ended by a signal");
-        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-        parts.insert(child.id().cast_signed());
-        drop(parts);
-        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("{name} has no pipes")
-        };
-        Ok(Part { name: name.to_owned(), child, orders: Some(orders), answers: BufReader::new(answers) })
-    }
-
-    fn order(&mut self, order: &Order) -> Result<()> {
-        let line = serde_json::to_string(order)? + "\n";
-        let told = self.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
-        told.unwrap_or(Ok(())).with_context(|| format!("{} takes no orders", self.name))
-    }
-
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
-        let mut line = String::new();
-        let read = self.answers.read_line(&mut line).with_context(|| format!("cannot hear {}", self.name))?;
-        ensure!(read > 0, "{} has ended", self.name);
-        serde_json::from_str(&line).with_context(|| format!("{} says '{}'", self.name, line.trim()))
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // It has nothing of its own to put in order. Nobody else ends what has this number later.
-        let mut parts = parts();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        parts.remove(&self.child.id().cast_signed());
-    }
-}
-
-/// The processes that there are, for who ends them all.
-static PARTS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
-/// The signal that has come.
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-fn parts() -> MutexGuard<'static, BTreeSet<i32>> {
-    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Ends all parts on a signal, so that the measurement ends too, and in order.
-fn end_on_signals() -> Result<()> {
-    let mut set = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
-    set.thread_block()?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while let Ok(signal) = set.wait() {
-            SIGNAL.store(signal as i32, Ordering::Release);
-            for part in parts().iter() {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*part), Signal::SIGKILL);
-            }
-        }
-    })?;
-    Ok(())
-}
-
-/// A memory control group for the rank that is measured, where one can be made.
-struct ControlGroup {
-    path: std::path::PathBuf,
-}
-
-impl ControlGroup {
-    fn make() -> Option<ControlGroup> {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let of = |line: &str| -> Option<std::path::PathBuf> {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
-            let root = match controllers {
-                "" => "/sys/fs/cgroup",
-                controllers if controllers.split(',').any(|name| name == "memory") => "/sys/fs/cgroup/memory",
-                _ => return None,
-            };
-            let path = Path::new(root).join(path).join(format!("vervain-memory-{}", std::process::id()));
-            std::fs::create_dir(&path).ok()?;
-            let group = ControlGroup { path };
-            // One without the memory controller is of no use.
-            let is_of_use = group.bytes().is_some();
-            is_of_use.then(|| group.path.clone())
-        };
-        let path = groups.lines().find_map(of)?;
-        Some(ControlGroup { path })
-    }
-
-    fn put_in(&self, command: &mut Command) {
-        let procs = self.path.join("cgroup.procs");
-        // SAFETY: what it calls allocates nothing: open(2), write(2) and close(2) with a path that is there.
-        unsafe {
-            let procs = std::ffi::CString::new(procs.as_os_str().as_encoded_bytes()).unwrap_or_default();
-            command.pre_exec(move || {
-                let fd = libc::open(procs.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                let _ = libc::write(fd, c"0".as_ptr().cast(), 1);
-                let _ = libc::close(fd);
-                Ok(())
-            });
-        }
-    }
-
-    fn number(&self, names: &[&str]) -> Option<u64> {
-        let read = |name: &&str| std::fs::read_to_string(self.path.join(name)).ok()?.trim().parse().ok();
-        names.iter().find_map(read)
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        self.number(&["memory.current", "memory.usage_in_bytes"])
-    }
-
-    fn read(&self) -> Option<Group> {
-        let stat = std::fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
-        let stat = stat.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok());
-        Some(Group { bytes: self.bytes()?, kernel: stat.or_else(|| self.number(&["memory.kmem.usage_in_bytes"])) })
-    }
-}
-
-impl Drop for ControlGroup {
-    fn drop(&mut self) {
-        // Once its process has ended; where it has not, the group stays, empty.
-        let _ = std::fs::remove_dir(&self.path);
-    }
 }
 
 impl fmt::Display for Measurement {

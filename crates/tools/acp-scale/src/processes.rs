@@ -167,7 +167,8 @@ pub fn bare() -> Result<()> {
 /// `vervain acp simulated-ranks`: answers for `ranks`, of which this process is the first, all but `measured`.
 ///
 /// # Errors
-/// Those of [`SimulatedRanks`]; this process is another rank, or gets an order that is not for it.
+/// No device that is atomic beside processors, a connection or a request that failed, a rank with a wrong word; this
+/// process is another rank, or gets an order that is not for it.
 pub fn simulated_ranks(ranks: Range<u32>, measured: u32) -> Result<()> {
     let job = Job::join()?;
     ensure!(job.rank() == ranks.start, "rank {} is started as rank {}", ranks.start, job.rank());
