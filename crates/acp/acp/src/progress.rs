@@ -23,7 +23,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Looks at the own requests for each look at those of peers.
 const LOOKS: u32 = 16;
 /// Bytes of the thread's stack.
-pub(crate) const STACK: usize = 256 << 10;
+pub const STACK: usize = 256 << 10;
 
 /// The engine with its lock, its thread, and the threads that wait.
 pub(crate) struct Progress {
@@ -467,7 +467,7 @@ fn clear(event: BorrowedFd<'_>) {
 }
 
 /// The options of the mesh for these settings.
-pub(crate) fn options(settings: &Settings) -> vervain_mesh::Options {
+pub fn options(settings: &Settings) -> vervain_mesh::Options {
     vervain_mesh::Options {
         connections: settings.connections,
         sends: SENDS,
@@ -481,7 +481,7 @@ pub(crate) fn options(settings: &Settings) -> vervain_mesh::Options {
 }
 
 /// The settings that all ranks must have alike, encoded.
-pub(crate) fn agreed(settings: &Settings) -> Vec<u8> {
+pub fn agreed(settings: &Settings) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     let mut bytes = vec![version.len() as u8];
     bytes.extend(version);

@@ -17,22 +17,30 @@ const MIN_ROUND: usize = 128;
 
 /// A region as peers read it: 32 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Its first byte, as requests name it.
     pub start: u64,
+    /// Its length in bytes.
     pub size: u64,
+    /// The key for peers.
     pub rkey: u32,
 }
 
 impl Entry {
+    /// Bytes of an entry.
     pub const BYTES: usize = 32;
 
+    /// Encodes it.
     pub fn words(self) -> [u64; 4] {
         let words = [self.start, self.size, u64::from(self.rkey) | 1 << 32];
         [words[0], words[1], words[2], check(&words)]
     }
 
-    /// Decodes an entry. `Err(())` for one that was read while it changed; None if nothing is registered.
+    /// Decodes an entry; None if nothing is registered.
+    ///
+    /// # Errors
+    /// It was read while it changed.
+    #[expect(clippy::result_unit_err, reason = "there is one error")]
     pub fn read(words: [u64; 4]) -> Result<Option<Self>, ()> {
         if words == [0; 4] {
             return Ok(None);

@@ -303,13 +303,14 @@ impl std::error::Error for Refused {}
 
 /// The part of a region that others may write.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     first: u64,
     len: u64,
 }
 
 impl Bounds {
-    pub(crate) fn of(layout: Layout) -> Bounds {
+    /// That of each region of such a window.
+    pub fn of(layout: Layout) -> Bounds {
         Bounds { first: layout.doors(), len: layout.region_len() - layout.doors() }
     }
 
@@ -322,8 +323,11 @@ impl Bounds {
     }
 
     /// Checks that a chain may be put.
+    ///
+    /// # Errors
+    /// [`Refused::Outside`], [`Refused::Misaligned`].
     #[inline]
-    pub(crate) fn check(self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
+    pub fn check(self, chain: &[Put<'_>]) -> std::result::Result<(), Refused> {
         for put in chain {
             if !self.contains(put.to, put.from.len()) {
                 return Err(Refused::Outside);

@@ -14,7 +14,8 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    pub(crate) fn new(errno: i32, what: impl Into<String>) -> Self {
+    /// An error with this errno and sentence.
+    pub fn new(errno: i32, what: impl Into<String>) -> Self {
         Error { errno, what: what.into() }
     }
 

@@ -174,8 +174,11 @@ pub(crate) fn join(
         .map_err(|e| Error::new(e.errno(), format!("{name}: {e}")))
 }
 
-/// EINVAL: the window has no such node.
-pub(crate) fn check_node(layout: Layout, node: u32) -> Result<()> {
+/// Checks that a window has this node.
+///
+/// # Errors
+/// EINVAL: it has not.
+pub fn check_node(layout: Layout, node: u32) -> Result<()> {
     if node < layout.nodes() {
         return Ok(());
     }

@@ -8,7 +8,6 @@
 //! * [`FileDevice`]: a file that all nodes map, or a device that is memory: device-DAX, ivshmem.
 //! * [`WriteOnlyDevice`]: a folder of files; by the kernel's rights all but the owner can only write them.
 //! * [`Peach2Device`]: a file into which nodes put by a model of PEACH2 boards.
-//! * [`MemoryDevice`]: memory of a simulation, with faults.
 //! * [`pairs`]: messages in order between two processes, by puts.
 
 mod arch;
@@ -16,7 +15,6 @@ mod claims;
 mod dax;
 mod device;
 mod error;
-mod faults;
 mod file;
 mod found;
 mod inscription;
@@ -26,26 +24,31 @@ mod locks;
 mod make;
 mod mapping;
 mod medium;
-mod memory;
 mod nodes;
 mod occupancy;
 mod ofd;
 mod open;
 pub mod pairs;
+pub mod parts;
 mod peach2;
 mod reason;
-mod simulated;
 mod write_only;
+
+// The integration tests have it too, and name this crate by its own name.
+#[cfg(test)]
+#[allow(dead_code, unused_imports)] // the unit tests use a part of it
+#[path = "../tests/simulated/mod.rs"]
+mod simulated;
+#[cfg(test)]
+extern crate self as vervain_window;
 
 pub use claims::{Claim, Claims, HeapOwner, Process, REST_MS, UseGuard};
 pub use device::{Channel, Count, Facts, Faulted, Origin, Program, Put, PutDevice, Refused, Region, Source, Traits};
 pub use error::{Error, Result};
-pub use faults::Plan;
 pub use file::FileDevice;
 pub use layout::{CELL, GRANULE, Layout, MAX_NODES, MAX_SIZE, PROCESSES};
 pub use make::{Options, memfd};
 pub use medium::Medium;
-pub use memory::{MemoryDevice, World};
 pub use occupancy::{Occupancy, Processes};
 pub use ofd::{forks_are_handled, in_forked_child};
 pub use open::open;

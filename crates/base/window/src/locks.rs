@@ -9,14 +9,20 @@ use std::time::Duration;
 
 /// A kernel, as one holder of locks sees it: an open file description, or its substitute in a simulation. Locks cover
 /// bytes; taking one never waits. A second lock of the same holder replaces its first where they overlap.
-pub(crate) trait Kernel: Send + Sync {
+pub trait Kernel: Send + Sync {
     /// Takes a lock, shared or exclusive. Returns false, with nothing changed, if another holder's lock is in the way.
+    ///
+    /// # Errors
+    /// Those of [`Kernel::check`], and the kernel's.
     fn try_lock(&self, bytes: Range<u64>, kind: Kind) -> Result<bool>;
 
     /// Releases the locks of this holder on these bytes.
     fn unlock(&self, bytes: Range<u64>);
 
     /// The first part of these bytes on which another holder has a lock of any kind; None: nobody has.
+    ///
+    /// # Errors
+    /// Those of [`Kernel::try_lock`].
     fn others(&self, bytes: Range<u64>) -> Result<Option<Range<u64>>>;
 
     /// Milliseconds since this kernel started, including the time for which the machine was suspended.
@@ -26,8 +32,14 @@ pub(crate) trait Kernel: Send + Sync {
     fn pause(&self, time: Duration);
 
     /// A random number.
+    ///
+    /// # Errors
+    /// The kernel's.
     fn random(&self) -> Result<u64>;
 
+    /// Checks that the holder can use its locks.
+    ///
+    /// # Errors
     /// ESRCH: this is a forked child, and the locks are its parent's.
     fn check(&self) -> Result<()>;
 
@@ -37,9 +49,12 @@ pub(crate) trait Kernel: Send + Sync {
     }
 }
 
+/// Kinds of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Any number of holders at a time.
     Shared,
+    /// One holder at a time.
     Alone,
 }
 

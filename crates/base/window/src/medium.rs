@@ -121,7 +121,7 @@ pub(crate) fn warn_of_slow(name: &str, speed: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::memory;
+    use crate::parts::memory;
 
     #[test]
     fn what_seems_slow_is_measured_again() {
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn memory_of_the_process_is_cached_and_what_is_a_hundred_times_as_slow_is_not() {
-        let speed = read_speed(&memory(1 << 20));
+        let speed = read_speed(&memory(1 << 20).unwrap());
         assert!(speed > 0 && !is_uncached(speed), "{speed}");
         assert!(is_uncached(speed.min(SLOW) / 100), "{speed}");
         assert!(!is_uncached(SLOW));

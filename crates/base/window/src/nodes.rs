@@ -16,7 +16,7 @@ const STILL: Duration = Duration::from_secs(1);
 
 /// The identity of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// The kernel, by its boot id.
     pub kernel: u128,
     /// Device and inode of the network namespace.
@@ -163,8 +163,8 @@ fn search(header: &Header, layout: Layout, locks: &dyn Kernel, own: Identity) ->
 mod tests {
     use super::*;
     use crate::device::Region;
-    use crate::memory::memory;
-    use crate::simulated::{Simulated, Table};
+    use crate::parts;
+    use crate::simulated::kernel::{Simulated, Table};
     use std::ops::Range;
     use std::sync::{Arc, Mutex};
 
@@ -179,7 +179,11 @@ mod tests {
 
     fn fabric(nodes: u32) -> Fabric {
         let layout = Layout::new(nodes, 64 << 20).unwrap();
-        Fabric { header: memory(crate::layout::HEADER), layout, kernels: [Arc::default(), Arc::default()] }
+        Fabric {
+            header: parts::memory(crate::layout::HEADER).unwrap(),
+            layout,
+            kernels: [Arc::default(), Arc::default()],
+        }
     }
 
     fn identity(kernel: usize, namespace: u64) -> Identity {
@@ -192,8 +196,8 @@ mod tests {
         }
 
         /// A new process. It belongs to its node until it is dropped.
-        fn join(&self, kernel: usize, namespace: u64, wanted: Option<u32>) -> Result<(u32, Arc<Simulated>)> {
-            let process = Arc::new(Simulated::new(&self.kernels[kernel]));
+        fn join(&self, kernel: usize, namespace: u64, wanted: Option<u32>) -> Result<(u32, Simulated)> {
+            let process = Simulated::new(&self.kernels[kernel]);
             self.join_by(&process, identity(kernel, namespace), wanted).map(|node| (node, process))
         }
 
@@ -203,7 +207,7 @@ mod tests {
     }
 
     /// A kernel that adds to the heartbeat of one node at each pause.
-    struct Beating<'a>(Arc<Simulated>, &'a Fabric, usize);
+    struct Beating<'a>(Simulated, &'a Fabric, usize);
 
     impl Kernel for Beating<'_> {
         fn try_lock(&self, bytes: Range<u64>, kind: Kind) -> Result<bool> {
@@ -274,7 +278,7 @@ mod tests {
     #[test]
     fn a_table_that_stays_locked_is_an_error() {
         let fabric = fabric(2);
-        let stopped = Arc::new(Simulated::new(&fabric.kernels[0]));
+        let stopped = Simulated::new(&fabric.kernels[0]);
         assert!(stopped.try_lock(one(locks::TABLE), Kind::Alone).unwrap());
         let error = fabric.join(0, 1, None).unwrap_err();
         assert_eq!(error.errno(), libc::EBUSY);
@@ -287,8 +291,8 @@ mod tests {
     fn nodes_of_other_kernels_are_there_while_they_say_so() {
         let fabric = fabric(3);
         let (_, _elsewhere) = fabric.join(1, 7, Some(0)).unwrap();
-        let alive = |process: &Arc<Simulated>| Beating(process.clone(), &fabric, 0);
-        let here = Arc::new(Simulated::new(&fabric.kernels[0]));
+        let alive = |process: &Simulated| Beating(process.clone(), &fabric, 0);
+        let here = Simulated::new(&fabric.kernels[0]);
         assert!(has_other_kernels(fabric.header(), fabric.layout, identity(0, 1)));
         // It lives: its node is not to be had, and no node is found without being told.
         let error = fabric.join_by(&alive(&here), identity(0, 1), Some(0)).unwrap_err();

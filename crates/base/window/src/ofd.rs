@@ -163,3 +163,51 @@ extern "C" fn after_fork_in_child() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::locks::one;
+    use crate::mapping::reopen;
+    use crate::simulated::kernel::Simulated;
+    use proptest::prelude::*;
+    use rustix::fs::OFlags;
+    use std::sync::Arc;
+
+    /// A holder, bytes, and an operation.
+    fn act() -> impl Strategy<Value = (usize, Range<u64>, u8)> {
+        (0..3_usize, 0..12_u64, 1..6_u64, 0..3_u8).prop_map(|(who, at, len, what)| (who, at..at + len, what))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn simulated_locks_are_those_of_open_file_descriptions(acts in prop::collection::vec(act(), 1..40)) {
+            let file = OwnedFd::from(tempfile::tempfile().unwrap());
+            let real = [(); 3].map(|()| Ofd::new(reopen(&file, OFlags::RDWR).unwrap()).unwrap());
+            let table = Arc::default();
+            let simulated = [(); 3].map(|()| Simulated::new(&table));
+            for (who, bytes, what) in acts {
+                let (real, simulated) = (&real[who], &simulated[who]);
+                match what {
+                    0 => {
+                        real.unlock(bytes.clone());
+                        simulated.unlock(bytes);
+                    }
+                    _ => {
+                        let kind = if what == 1 { Kind::Shared } else { Kind::Alone };
+                        prop_assert_eq!(
+                            real.try_lock(bytes.clone(), kind).unwrap(),
+                            simulated.try_lock(bytes, kind).unwrap()
+                        );
+                    }
+                }
+                for byte in 0..18 {
+                    let others = real.others(one(byte)).unwrap();
+                    prop_assert_eq!(&others, &simulated.others(one(byte)).unwrap());
+                    prop_assert!(others.is_none_or(|others| others == one(byte)));
+                }
+            }
+        }
+    }
+}

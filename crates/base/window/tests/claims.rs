@@ -1,12 +1,14 @@
 //! Claims and uses of memory by several processes, drawn by a property test, against a model of who has what.
 
+#[allow(dead_code)] // each test file uses a part of it
+mod simulated;
+
 use proptest::prelude::*;
+use simulated::{MemoryDevice, Plan, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use vervain_window::{
-    Claim, FileDevice, GRANULE, HeapOwner, Layout, MemoryDevice, Options, Plan, Process, PutDevice, UseGuard, World,
-};
+use vervain_window::{Claim, FileDevice, GRANULE, HeapOwner, Layout, Options, Process, PutDevice, UseGuard};
 
 #[derive(Debug, Clone)]
 enum Act {

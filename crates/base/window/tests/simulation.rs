@@ -1,13 +1,15 @@
 //! The simulated window: what its faults do and what they never do, and the same run for the same seed.
 
+#[allow(dead_code)] // each test file uses a part of it
+mod simulated;
+
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use simulated::{MemoryDevice, Plan, World};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use vervain_window::{
-    Channel, Faulted, GRANULE, Layout, MemoryDevice, Origin, Plan, Put, PutDevice, REST_MS, Refused, Source, World,
-};
+use vervain_window::{Channel, Faulted, GRANULE, Layout, Origin, Put, PutDevice, REST_MS, Refused, Source};
 
 fn layout() -> Layout {
     Layout::new(3, 4 << 20).unwrap()

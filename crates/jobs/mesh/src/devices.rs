@@ -130,7 +130,7 @@ impl Fabric for Devices {
         let index = self.pair_index(place, port);
         self.active[place as usize] = index as u32;
         let pair = self.pairs[index].as_ref().ok_or_else(|| Error::new("a place has no QPs"))?;
-        let lanes = self.ports[port].prepare(pair, notice_id(Link { index: place, life }))?;
+        let lanes = self.ports[port].prepare(pair, Link { index: place, life })?;
         if pair.receives.is_some() {
             let first = index as u32 * self.ports[port].slots;
             for slot in (first..first + self.ports[port].slots).filter(|slot| !self.held[*slot as usize]) {

@@ -50,6 +50,10 @@ pub enum Done {
 }
 
 impl Door {
+    /// Opens one whose requests complete into `cq`.
+    ///
+    /// # Errors
+    /// What verbs says.
     pub fn open(pd: &Pd, cq: &Cq, path: &PathOptions) -> Result<Door> {
         let qp = Qp::builder(Transport::Ud, pd, cq, cq).max_send(SENDS).max_receive(RECEIVES).build()?;
         let qkey = u32::from_le_bytes(random()?) >> 1;
@@ -69,6 +73,10 @@ impl Door {
         Ok(door)
     }
 
+    /// Its address for peers; `path` is how it was opened.
+    ///
+    /// # Errors
+    /// What verbs says.
     pub fn address(&self, path: &PathOptions) -> Result<Address> {
         let endpoint = self.qp.endpoint(path)?;
         let site = endpoint.gid.map_or(Site::Lid(endpoint.lid), |gid| Site::Gid(gid.0, endpoint.lid));
@@ -115,6 +123,9 @@ impl Door {
     }
 
     /// Takes a completion of the CQ that the door completes into.
+    ///
+    /// # Errors
+    /// A receive or a send failed.
     pub fn completed(&mut self, completion: &Completion) -> Result<Done> {
         let slot = completion.id() as u32;
         let kind = completion.id() & (RECEIVE | SEND);
@@ -133,6 +144,9 @@ impl Door {
     }
 
     /// Copies a datagram, and posts its receive again.
+    ///
+    /// # Errors
+    /// What verbs says.
     pub fn take(&self, slot: u32, into: &mut [u8]) -> Result<()> {
         self.incoming.read(slot as usize * RECEIVE_BYTES + GRH_BYTES, into);
         self.post(slot)

@@ -56,11 +56,17 @@ pub fn leader_bytes() -> usize {
 }
 
 /// Puts the job's secret and settings, and the own address; done by rank 0 of the job.
+///
+/// # Errors
+/// The settings are longer than 65,000 bytes; the launcher is gone.
 pub fn put_common(job: &Job, epoch: u32, key: Key, agreed: &[u8], doors: Doors) -> Result<()> {
     put(job, &common_key(epoch), &Common { key, agreed, doors })
 }
 
 /// Puts the own address; done by leaders.
+///
+/// # Errors
+/// The launcher is gone.
 pub fn put_leader(job: &Job, epoch: u32, doors: &Doors) -> Result<()> {
     put(job, &leader_key(epoch), doors)
 }
@@ -75,7 +81,10 @@ pub fn fetch(job: &Job, rank: u32, epoch: u32) -> Result<Introduction> {
     Ok(Introduction { key, agreed, first, leader })
 }
 
-/// Fetches what rank 0 of the job has put.
+/// Fetches what rank 0 of the job has put: the secret, the settings, its address.
+///
+/// # Errors
+/// It has put nothing, or a value of another version; the launcher is gone.
 pub fn fetch_common(job: &Job, epoch: u32) -> Result<(Key, Vec<u8>, Doors)> {
     let value = get(job, 0, &common_key(epoch))?;
     let Common { key, agreed, doors } = decode(0, &value)?;
@@ -83,6 +92,9 @@ pub fn fetch_common(job: &Job, epoch: u32) -> Result<(Key, Vec<u8>, Doors)> {
 }
 
 /// Fetches the address of a leader.
+///
+/// # Errors
+/// Those of [`fetch_common`].
 pub fn fetch_leader(job: &Job, leader: u32, epoch: u32) -> Result<Doors> {
     let doors: Doors = decode(leader, &get(job, leader, &leader_key(epoch))?)?;
     if doors.is_possible() {

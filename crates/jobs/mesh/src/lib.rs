@@ -38,25 +38,22 @@
 //! ```
 
 mod address;
-mod crowd;
 mod devices;
 mod door;
 mod error;
 mod introduction;
 mod mesh;
 mod options;
+pub mod parts;
 mod port;
 pub mod protocol;
 mod sizes;
-mod stock;
 mod table;
 
 pub use address::{Door, Doors, Lanes, MAX_DEVICES, Site};
-pub use crowd::{Crowd, Qps};
 pub use error::{Error, Result};
 pub use introduction::Introduction;
 pub use mesh::{Command, Mesh};
 pub use options::{Event, Link, MAX_HELLO, Options};
 pub use port::Port;
 pub use sizes::{Holding, Kind, memory};
-pub use stock::Stock;

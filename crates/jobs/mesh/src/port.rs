@@ -6,9 +6,10 @@ use vervain_rdma::{
 };
 
 use crate::address::{Door as DoorAddress, Lanes};
+use crate::devices::notice_receive;
 use crate::door::{self, Door};
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::options::{Link, Options};
 
 /// A peer without a receive for a command asks again after 10 µs: a number of the table in `ibv_modify_qp(3)`.
 const RNR_TIMER: u8 = 1;
@@ -51,7 +52,8 @@ pub struct Port {
     /// The receives for commands, where connections share them, and what they are for: `slots` of `slot_bytes` each.
     pub srq: Option<Srq>,
     commands: Option<Region>,
-    pub(crate) door: Door,
+    /// The UD QP for datagrams of the protocol.
+    pub door: Door,
     slot_bytes: usize,
     /// Slots of all connections if they share the receives, else of each.
     pub(crate) slots: u32,
@@ -64,8 +66,10 @@ pub struct Port {
 }
 
 /// The two QPs of a place.
-pub(crate) struct Pair {
+pub struct Pair {
+    /// The lane for RDMA.
     pub data: Qp,
+    /// The lane for commands.
     pub commands: Qp,
     /// Memory for the receives of `commands`, if they are its own.
     pub receives: Option<Region>,
@@ -73,7 +77,10 @@ pub(crate) struct Pair {
 
 impl Port {
     /// Opens the devices that the options name, or the first usable ones.
-    pub(crate) fn open_all(options: &Options) -> Result<Vec<Port>> {
+    ///
+    /// # Errors
+    /// No usable device, or not the resources.
+    pub fn open_all(options: &Options) -> Result<Vec<Port>> {
         let devices = Library::load()?.devices()?;
         let ports: Vec<Port> = if options.devices.is_empty() {
             let usable = devices.iter().filter_map(|device| usable(device).ok());
@@ -198,12 +205,18 @@ impl Port {
     }
 
     /// The address at which this rank is asked for connections.
-    pub(crate) fn address(&self) -> Result<DoorAddress> {
+    ///
+    /// # Errors
+    /// What verbs says.
+    pub fn address(&self) -> Result<DoorAddress> {
         self.door.address(&self.path)
     }
 
     /// The QPs for a place.
-    pub(crate) fn pair(&self) -> Result<Pair> {
+    ///
+    /// # Errors
+    /// What verbs says.
+    pub fn pair(&self) -> Result<Pair> {
         let data = self.qp(self.inline.min(DATA_INLINE)).max_receive(self.notices).max_sges(1, 1).build()?;
         let commands = Qp::builder(Transport::Rc, &self.pd, &self.data, &self.service)
             .max_send(self.sends)
@@ -218,12 +231,15 @@ impl Port {
         Ok(Pair { data, commands: commands.build()?, receives })
     }
 
-    /// Takes them from RESET to INIT, with the receives for notices.
-    pub(crate) fn prepare(&self, pair: &Pair, notice: u64) -> Result<Lanes> {
+    /// Takes them from RESET to INIT, with the receives for notices of the connection.
+    ///
+    /// # Errors
+    /// What verbs says.
+    pub fn prepare(&self, pair: &Pair, link: Link) -> Result<Lanes> {
         pair.data.init(&self.path, self.access)?;
         pair.commands.init(&self.path, Access::empty())?;
         for _ in 0..self.notices {
-            pair.data.receive(RecvRequest::new(&[]).id(notice))?;
+            pair.data.receive(notice_receive(link))?;
         }
         Ok(Lanes {
             data: (pair.data.number(), pair.data.psn()),
@@ -234,7 +250,10 @@ impl Port {
     }
 
     /// Takes them from INIT to RTS.
-    pub(crate) fn connect(&self, pair: &Pair, door: &DoorAddress, lanes: &Lanes) -> Result<()> {
+    ///
+    /// # Errors
+    /// What verbs says.
+    pub fn connect(&self, pair: &Pair, door: &DoorAddress, lanes: &Lanes) -> Result<()> {
         let mtu = lanes.mtu().unwrap_or(self.path.mtu).min(self.path.mtu);
         let path = PathOptions { mtu, max_rd_atomic: self.path.max_rd_atomic.min(lanes.reads), ..self.path };
         for (qp, (number, psn)) in [(&pair.data, lanes.data), (&pair.commands, lanes.commands)] {

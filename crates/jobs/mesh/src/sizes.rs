@@ -49,8 +49,7 @@ impl Kind {
 }
 
 /// The memory that one of `ranks` ranks holds in a mesh with these options at `ports` ports, at most. It does not count
-/// the objects of the devices, which [`Stock`](crate::Stock) makes so that they can be weighed, nor the bytes that a
-/// launcher's library adds to the values that it keeps.
+/// the objects of the devices, nor the bytes that a launcher's library adds to the values that it keeps.
 pub fn memory(ranks: u32, options: &Options, ports: usize) -> Vec<Holding> {
     let places = options.connections;
     let leaders = ranks.div_ceil(BLOCK);

@@ -47,8 +47,8 @@ mod server;
 mod wakes;
 
 pub(crate) use connections::SENDS;
-pub(crate) use own_memory::{OwnMemory, by_device};
-pub(crate) use peer::{Peer, hello};
+pub(crate) use own_memory::OwnMemory;
+pub use peer::{Peer, hello};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -82,17 +82,25 @@ pub(crate) struct Engine {
 }
 
 /// Bytes of an engine's parts.
-pub(crate) struct EngineBytes {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineBytes {
+    /// Operations under way.
     pub operations: usize,
+    /// The cache of entries of peers' tables.
     pub entries: usize,
+    /// The engine's side of all connections.
     pub connections: usize,
+    /// Buffers of copies between two others, touched when there are such copies.
     pub buffers: usize,
 }
 
 impl EngineBytes {
+    /// The most operations under way.
     pub const OPERATIONS: usize = Operations::COUNT;
+    /// The most entries that are cached.
     pub const ENTRIES: usize = Entries::COUNT;
 
+    /// Those of an engine with so many connections.
     pub fn of(connections: usize) -> Self {
         Self {
             operations: Operations::BYTES,

@@ -2,10 +2,12 @@
 //! registrations and of its words for answers.
 
 /// The introduction of a connection's peer.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Peer {
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Peer {
+    /// The address of its table of registrations.
     pub table: u64,
     pub(super) scratch: u64,
+    /// The key of its table.
     pub table_key: u32,
     pub(super) scratch_key: u32,
     /// True: its device does the atomics on its words; else its processor does.
@@ -28,13 +30,7 @@ impl Peer {
 
 /// Encodes the addresses of a rank's table and of its words for answers, the keys of both at each port, and `atomics`:
 /// its device does the atomics.
-pub(crate) fn hello(
-    table: u64,
-    scratch: u64,
-    keys: impl Fn(usize) -> (u32, u32),
-    ports: usize,
-    atomics: bool,
-) -> Vec<u8> {
+pub fn hello(table: u64, scratch: u64, keys: impl Fn(usize) -> (u32, u32), ports: usize, atomics: bool) -> Vec<u8> {
     let mut bytes = vec![];
     bytes.extend(table.to_le_bytes());
     bytes.extend(scratch.to_le_bytes());

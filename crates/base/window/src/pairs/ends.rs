@@ -93,7 +93,7 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::memory;
+    use crate::parts::memory;
     use proptest::prelude::*;
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
             let ends = Ends::new(&payload[..head as usize], &payload[(len - tail) as usize..]);
             prop_assert_eq!(Ends::decode(ends.encode(), len), ends);
             prop_assert_eq!(ends.is_empty(), (head, tail) == (0, 0));
-            let region = memory(512);
+            let region = memory(512).unwrap();
             ends.store(&region, at, len);
             let words: Vec<u8> = region.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
             for (i, byte) in words.iter().enumerate() {
@@ -138,7 +138,7 @@ mod tests {
         fn ends_that_come_are_never_longer_than_the_payload(words: [u64; 2], len in 0..20_u64) {
             let ends = Ends::decode(words, len);
             prop_assert!(u64::from(ends.lens.0) + u64::from(ends.lens.1) <= len);
-            ends.store(&memory(64), 8, len);
+            ends.store(&memory(64).unwrap(), 8, len);
         }
     }
 }

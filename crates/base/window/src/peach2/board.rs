@@ -167,7 +167,7 @@ fn spin(ns: u64) {
 mod tests {
     use super::*;
     use crate::layout::HEADER;
-    use crate::memory::memory;
+    use crate::parts::memory;
     use crate::peach2::topology::route;
     use vervain_config::Links;
 
@@ -176,7 +176,7 @@ mod tests {
     const LONG: Transfer = Transfer { bytes: 3_500_000, is_internal: false, ..SMALL };
 
     fn boards(links: Links) -> Boards {
-        Boards::new(memory(HEADER), Peach2 { links, hop_ns: 100, ..Peach2::default() })
+        Boards::new(memory(HEADER).unwrap(), Peach2 { links, hop_ns: 100, ..Peach2::default() })
     }
 
     /// Nanoseconds from `now` to the landing of a transfer to a node of eight.

@@ -3,11 +3,12 @@
 use crate::process::{Process, Rules, Tally};
 use crate::random::Random;
 use crate::scribbler::Scribbler;
+use crate::simulated::{Plan, World};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use vervain_window::pairs::block::{self, MTU};
 use vervain_window::pairs::rendezvous::PeerId;
-use vervain_window::{CELL, GRANULE, Layout, PROCESSES, Plan, PutDevice, REST_MS, World};
+use vervain_window::{CELL, GRANULE, Layout, PROCESSES, PutDevice, REST_MS};
 
 /// Processes of a node at most.
 const MOST: u64 = 3;

@@ -8,6 +8,9 @@ mod process;
 mod random;
 mod runner;
 mod scribbler;
+#[allow(dead_code)] // each test file uses a part of it
+#[path = "../simulated/mod.rs"]
+mod simulated;
 
 use runner::run_seed;
 use std::time::Duration;

@@ -3,6 +3,7 @@
 
 use crate::message::{Buffer, Stamp};
 use crate::random::Random;
+use crate::simulated::MemoryDevice;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use vervain_window::pairs::block::{self, MTU};
@@ -11,7 +12,7 @@ use vervain_window::pairs::memory::Memory;
 use vervain_window::pairs::rendezvous::{Bell, Event, PeerId, Rendezvous};
 use vervain_window::pairs::ring::{Class, HEADERS, Incoming, Message, NO_BYTES, Outgoing, Unsent};
 use vervain_window::pairs::slot::Kind;
-use vervain_window::{GRANULE, MemoryDevice, Process as Claimed, PutDevice, UseGuard};
+use vervain_window::{GRANULE, Process as Claimed, PutDevice, UseGuard};
 
 /// Settings shared by all processes of a run.
 pub struct Rules {

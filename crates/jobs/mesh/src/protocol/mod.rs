@@ -22,7 +22,8 @@ use crate::options::{Event, Link, MAX_HELLO};
 use crate::table::{Table, key};
 
 pub use directory::{BLOCK, leader_of};
-pub(crate) use leaders::{fetched, teller};
+pub(crate) use leaders::fetched;
+pub use leaders::teller;
 pub use message::{Decoded, Envelope, Id, Key, MAX_DATAGRAM, Message, VERSION, decode, encode};
 
 use directory::{Directory, Known};

@@ -35,7 +35,7 @@ pub enum AcpCommand {
     Rank,
     /// Be many ranks, with orders on standard input
     #[command(hide = true)]
-    Farm(FarmArgs),
+    SimulatedRanks(SimulatedRanksArgs),
     /// Be a program that has joined the job and nothing else
     #[command(hide = true)]
     Bare,
@@ -71,7 +71,7 @@ pub struct MemoryArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct FarmArgs {
+pub struct SimulatedRanksArgs {
     /// The first rank, which this process is
     pub first: u32,
     /// The rank behind the last one

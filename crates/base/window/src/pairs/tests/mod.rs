@@ -7,7 +7,8 @@ mod waking;
 
 use super::block;
 use super::ring::{Incoming, Outgoing};
-use crate::{FileDevice, Layout, Options, Plan, PutDevice, World};
+use crate::simulated::{Plan, World};
+use crate::{FileDevice, Layout, Options, PutDevice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;

@@ -1,22 +1,30 @@
-//! The processes of a measurement: the rank that is measured, farms, and a program that does nothing. Each takes
-//! orders, a line of JSON each, on standard input, answers by a line on standard output, and ends when there are no
-//! more.
+//! The processes of a measurement: the rank that is measured, those that are the simulated ranks, and a program that
+//! does nothing. Each takes orders, a line of JSON each, on standard input, answers by a line on standard output, and
+//! ends when there are no more. A further one weighs the objects of the device.
 
 use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, BufRead, Write};
+use std::ops::Range;
 use std::os::fd::AsFd;
-use std::process::ExitCode;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use vervain_acp::farm::{ADDED, COPIED, COUNT, Farm, IDENTITY, PUT, SLOTS, identity, mark, marked, tour};
-use vervain_acp::{Atomic, Settings, World};
+use vervain_acp::{Atomic, GlobalAddress, Order as Begin, Region, Settings, World};
 use vervain_bootstrap::Job;
 
-use super::cli::FarmArgs;
-use super::footprint::{self, Footprint};
+use crate::footprint::{self, Footprint};
+use crate::simulated_ranks::SimulatedRanks;
+use crate::sizes::{self, Objects};
+use crate::words::{ADDED, COPIED, COUNT, IDENTITY, PUT, SLOTS, identity, mark, marked, tour};
+
+/// Names and values in the environment of a process.
+pub type Variables = [(&'static str, OsString)];
 
 /// An order to a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,9 +35,9 @@ pub enum Order {
     Contact(u32),
     /// To the rank: say what you hold, and how often you were visited.
     Weigh,
-    /// To a farm: so many further ranks visit the one that is measured.
+    /// To simulated ranks: so many further ones visit the one that is measured.
     Visit(u32),
-    /// To a farm: how many ranks are as the rank's tour should have left them?
+    /// To simulated ranks: how many are as the rank's tour should have left them?
     Check,
 }
 
@@ -40,9 +48,9 @@ pub struct Ready {
     pub memfds: BTreeSet<u64>,
 }
 
-/// The answer of a farm.
+/// The answer of simulated ranks.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct FarmAnswer {
+pub struct SimulatedAnswer {
     /// Ranks that are as they should be.
     pub right: u32,
     /// Connections that its ranks have ever had at a time.
@@ -111,49 +119,85 @@ fn hear<T: DeserializeOwned>() -> Result<Option<T>> {
     Ok(Some(serde_json::from_str(&line).context("an order that is none")?))
 }
 
-fn settings() -> Result<Settings> {
-    Settings::from_environment().map_err(|error| anyhow::anyhow!("{error}"))
+/// This command again, as a process of `vervain acp` in the given environment.
+pub fn process(what: &str, variables: &Variables) -> Result<Command> {
+    let exe = env::current_exe().context("cannot tell where this command lies (is /proc mounted?)")?;
+    let mut command = Command::new(exe);
+    command.args(["acp", what]).envs(variables.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+    Ok(command)
 }
 
-/// Joins the job and waits for the others: what any program with PMIx has.
-pub fn bare() -> Result<ExitCode> {
+/// The size of Vervain's objects, as another process measures it.
+///
+/// # Errors
+/// It cannot be started, or has failed: its own sentence.
+pub fn weighed(variables: &Variables) -> Result<Objects> {
+    let output =
+        process("weigh", variables)?.output().context("cannot start a process to weigh the device's objects")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().strip_prefix("vervain: ").unwrap_or(said.trim());
+        bail!("cannot weigh the device's objects: {said}");
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// `vervain acp weigh`: weighs the objects of the device.
+///
+/// # Errors
+/// No usable device, or not enough resources.
+pub fn weigh() -> Result<()> {
+    let nobody = BTreeSet::new();
+    let weigh = || Footprint::now(&nobody).map_or(0, |now| now.anonymous + now.memfds);
+    say(&sizes::weigh(&Settings::from_environment()?, weigh)?)
+}
+
+/// `vervain acp bare`: joins the job and waits for the others: what any program with PMIx has.
+///
+/// # Errors
+/// There is no job, or /proc cannot be read.
+pub fn bare() -> Result<()> {
     let job = Job::join()?;
     job.fence()?;
     say(&Footprint::now(&BTreeSet::new())?)?;
     while hear::<Order>()?.is_some() {}
-    job.finalize()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(job.finalize()?)
 }
 
-pub fn farm(args: &FarmArgs) -> Result<ExitCode> {
+/// `vervain acp simulated-ranks`: answers for `ranks`, of which this process is the first, all but `measured`.
+///
+/// # Errors
+/// No device that is atomic beside processors, a connection or a request that failed, a rank with a wrong word; this
+/// process is another rank, or gets an order that is not for it.
+pub fn simulated_ranks(ranks: Range<u32>, measured: u32) -> Result<()> {
     let job = Job::join()?;
-    ensure!(job.rank() == args.first, "rank {} is started as rank {}", args.first, job.rank());
-    let mut farm = Farm::open(&job, args.first..args.end, args.measured, &settings()?).map_err(sentence)?;
+    ensure!(job.rank() == ranks.start, "rank {} is started as rank {}", ranks.start, job.rank());
+    let mut simulated = SimulatedRanks::open(&job, ranks, measured, &Settings::from_environment()?)?;
     let memfds = footprint::memfds()?;
     job.fence()?;
-    farm.populate(&job).map_err(sentence)?;
+    simulated.populate(&job)?;
     say(&Ready { memfds })?;
     loop {
-        farm.serve(&job, io::stdin().as_fd()).map_err(sentence)?;
+        simulated.serve(&job, io::stdin().as_fd())?;
         let right = match hear()? {
-            None => return Ok(ExitCode::SUCCESS),
+            None => return Ok(()),
             Some(Order::Visit(count)) => {
-                farm.visit(&job, args.measured, count as usize).map_err(sentence)?;
+                simulated.visit(&job, measured, count as usize)?;
                 0
             }
-            Some(Order::Check) => farm.check(),
+            Some(Order::Check) => simulated.check(),
             Some(order) => bail!("a farm cannot do {order:?}"),
         };
-        say(&FarmAnswer { right, connections: farm.connections() })?;
+        say(&SimulatedAnswer { right, connections: simulated.connections() })?;
     }
 }
 
-fn sentence(error: vervain_acp::Error) -> anyhow::Error {
-    anyhow::anyhow!("{error}")
-}
-
-pub fn rank() -> Result<ExitCode> {
-    let world = World::init(&settings()?).map_err(sentence)?;
+/// `vervain acp rank`: the rank that is measured.
+///
+/// # Errors
+/// There is no job or no device, a rank is not as it should be, or an order is not for this process.
+pub fn rank() -> Result<()> {
+    let world = World::init(&Settings::from_environment()?)?;
     let measured = Measured::new(&world)?;
     let mut foreign = BTreeSet::new();
     let mut tour = tour(world.size(), world.rank());
@@ -178,13 +222,13 @@ pub fn rank() -> Result<ExitCode> {
         say(&RankAnswer { footprint, connections, times, visits: measured.visits()? })?;
     }
     // The others do not come to the barrier of an orderly end: they are too many.
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The rank that is measured, with what it needs for its contacts.
 struct Measured<'w> {
     world: &'w World,
-    own: vervain_acp::Region<'w>,
+    own: Region<'w>,
 }
 
 /// Offsets in the own region: what comes, what goes.
@@ -193,38 +237,37 @@ const GOES: u64 = 8;
 
 impl<'w> Measured<'w> {
     fn new(world: &'w World) -> Result<Self> {
-        let measured = Self { world, own: world.region(64, 0).map_err(sentence)? };
+        let measured = Self { world, own: world.region(64, 0)? };
         // The values that visitors get.
         measured.store(measured.starter(world.rank())?, identity(world.rank()))?;
         Ok(measured)
     }
 
-    fn starter(&self, rank: u32) -> Result<vervain_acp::GlobalAddress> {
+    fn starter(&self, rank: u32) -> Result<GlobalAddress> {
         self.world.starter(rank).with_context(|| format!("there is no rank {rank}"))
     }
 
-    fn at(&self, offset: u64) -> vervain_acp::GlobalAddress {
-        vervain_acp::GlobalAddress(self.own.key().0).add(offset)
+    fn at(&self, offset: u64) -> GlobalAddress {
+        GlobalAddress(self.own.key().0).add(offset)
     }
 
-    fn load(&self, address: vervain_acp::GlobalAddress) -> Result<u64> {
+    fn load(&self, address: GlobalAddress) -> Result<u64> {
         let place = self.world.address(address).context("no memory of this rank")?;
         // SAFETY: a word of registered memory of this rank, aligned, that peers change by atomics and stores of 8
         // bytes.
-        Ok(unsafe { std::sync::atomic::AtomicU64::from_ptr(place.cast()) }.load(std::sync::atomic::Ordering::Acquire))
+        Ok(unsafe { AtomicU64::from_ptr(place.cast()) }.load(Ordering::Acquire))
     }
 
-    fn store(&self, address: vervain_acp::GlobalAddress, value: u64) -> Result<()> {
+    fn store(&self, address: GlobalAddress, value: u64) -> Result<()> {
         let place = self.world.address(address).context("no memory of this rank")?;
         // SAFETY: as above.
-        unsafe { std::sync::atomic::AtomicU64::from_ptr(place.cast()) }
-            .store(value, std::sync::atomic::Ordering::Release);
+        unsafe { AtomicU64::from_ptr(place.cast()) }.store(value, Ordering::Release);
         Ok(())
     }
 
-    fn copy(&self, to: vervain_acp::GlobalAddress, from: vervain_acp::GlobalAddress) -> Result<()> {
-        let handle = self.world.copy(to, from, 8, vervain_acp::Order::Now).map_err(sentence)?;
-        self.world.complete(handle).map_err(sentence)
+    fn copy(&self, to: GlobalAddress, from: GlobalAddress) -> Result<()> {
+        let handle = self.world.copy(to, from, 8, Begin::Now)?;
+        Ok(self.world.complete(handle)?)
     }
 
     /// Gets from a rank, puts to it, adds to it, and copies there from the one before.
@@ -239,8 +282,8 @@ impl<'w> Measured<'w> {
         let began = Instant::now();
         self.copy(there.add(PUT), self.at(GOES))?;
         times.hit(began.elapsed());
-        let added = self.world.atomic(self.at(HERE), there.add(ADDED), Atomic::Add8(1), vervain_acp::Order::Now);
-        self.world.complete(added.map_err(sentence)?).map_err(sentence)?;
+        let added = self.world.atomic(self.at(HERE), there.add(ADDED), Atomic::Add8(1), Begin::Now);
+        self.world.complete(added?)?;
         let old = self.load(self.at(HERE))?;
         ensure!(old == 0, "rank {rank} has been added to: {old}");
         if let Some(before) = before {

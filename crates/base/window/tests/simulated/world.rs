@@ -1,20 +1,14 @@
-//! A window of plain memory for simulations: several nodes in one process and one thread, with a clock that the
-//! simulation advances and faults ([`Plan`]) that a seed decides.
+//! The window of a simulation, and the devices of its processes.
 
-use crate::claims::Claims;
-use crate::device::{Bounds, Channel, Facts, Put, PutDevice, Refused, Region};
-use crate::error::Result;
-use crate::faults::{Chance, Plan, Way};
-use crate::file::{check_node, join};
-use crate::layout::{HEADER, Layout, first_words};
-use crate::mapping::Mapping;
-use crate::medium::Medium;
-use crate::nodes::Identity;
-use crate::simulated::{Simulated, Table};
+use super::faults::{Chance, Plan, Way};
+use super::kernel::{Simulated, Table};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vervain_window::parts::{Bounds, Identity, check_node, claims, header, memory};
+use vervain_window::{Channel, Claims, Facts, Layout, Medium, Put, PutDevice, Refused, Region, Result};
+
+const UUID: [u8; 16] = [7; 16];
 
 /// The window of a simulation, with all its nodes.
 #[derive(Debug, Clone)]
@@ -44,18 +38,9 @@ struct Moving {
     lost: Vec<bool>,
 }
 
-/// A region of zeros.
-pub(crate) fn memory(len: u64) -> Region {
-    Mapping::anonymous(len).expect("memory for a simulated window").region(0, len)
-}
-
 impl World {
     /// A new window, of zeros. The same seed and the same calls give the same run.
     pub fn new(layout: Layout, plan: Plan, seed: u64) -> World {
-        let header = memory(HEADER);
-        for (word, value) in header.words().iter().zip(first_words(layout, [7; 16])) {
-            word.store(value, Ordering::Relaxed);
-        }
         let one_kernel: Arc<Mutex<Table>> = Arc::default();
         let nodes = 0..layout.nodes();
         let kernel = |node| if plan.kernel_each { Table::new(node) } else { one_kernel.clone() };
@@ -70,8 +55,8 @@ impl World {
         World(Arc::new(Inside {
             layout,
             plan,
-            header,
-            regions: nodes.clone().map(|_| memory(layout.region_len())).collect(),
+            header: header(layout, UUID).expect("memory for a header"),
+            regions: nodes.clone().map(|_| memory(layout.region_len()).expect("memory for a region")).collect(),
             kernels: nodes.map(kernel).collect(),
             moving: Mutex::new(moving),
         }))
@@ -86,16 +71,15 @@ impl World {
         check_node(inside.layout, node)?;
         let kernel = if inside.plan.kernel_each { node + 1 } else { 1 };
         let identity = Identity { kernel: kernel.into(), namespace: [1, node.into()] };
-        let holder = Arc::new(Simulated::new(&inside.kernels[node as usize]));
-        join(&inside.header, inside.layout, &holder, identity, Some(node), "the simulated window")?;
+        let holder = Simulated::new(&inside.kernels[node as usize]);
         let own = inside.regions[node as usize].clone();
         let memory = (inside.header.clone(), own.clone());
-        let claims = Claims::new((node, identity), inside.layout, memory, Box::new(holder.clone()));
+        let claims = claims(inside.layout, (node, identity), Box::new(holder.clone()), memory)?;
         let whole = if inside.plan.torn_words { 4 } else { 8 };
         let facts = Facts {
             node,
             layout: inside.layout,
-            uuid: [7; 16],
+            uuid: UUID,
             coherent: inside.plan.delay == 0,
             whole,
             medium: Medium::File,
@@ -172,7 +156,7 @@ pub struct MemoryDevice {
     facts: Facts,
     own: Region,
     claims: Arc<Claims>,
-    holder: Arc<Simulated>,
+    holder: Simulated,
     world: World,
 }
 

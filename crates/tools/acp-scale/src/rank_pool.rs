@@ -1,5 +1,5 @@
-//! Many ranks of a job in one process: each with its own pool, handshakes and identity, all on one set of ports and
-//! doors. For who measures how a rank does in a job that is larger than the machine.
+//! Connections of many ranks of a job in one process: each rank with its own pool, handshakes and identity, all on one
+//! set of ports and doors.
 //!
 //! Datagrams name the rank that they are for only where that is not known otherwise. Here it follows from the attempt
 //! that they belong to, which no other rank has.
@@ -8,28 +8,22 @@ use std::cell::{Ref, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use vervain_bootstrap::Job;
-use vervain_rdma::{CompChannel, Completion, Cq, Pd, Qp};
-
-use crate::address::{Door as DoorAddress, Doors, Lanes};
-use crate::devices::{link_of_notice, notice_id};
-use crate::door::{Done, random};
-use crate::error::{Error, Result};
-use crate::introduction;
-use crate::options::{Event, Link, Options};
-use crate::port::{Pair, Port};
-use crate::protocol::{
+use vervain_mesh::parts::{Done, Pair, fetch_common, fetch_leader, put_common, put_leader};
+use vervain_mesh::protocol::{
     BLOCK, Config, Decoded, Fabric, Id, Key, MAX_DATAGRAM, Message, Pool, decode, leader_of, teller,
 };
+use vervain_mesh::{Door, Doors, Error, Event, Lanes, Link, Options, Port, Result};
+use vervain_rdma::{CompChannel, Completion, Cq};
 
 /// Places in the pool of each rank: one for each other rank that it has to do with at a time.
 const PLACES: usize = 2;
 /// Completions that are taken by one call.
 const BATCH: usize = 16;
 
-/// The part that all ranks of the crowd share.
+/// The part that all ranks of the process share.
 struct Home {
     ports: RefCell<Vec<Port>>,
     /// QPs in RESET, by port.
@@ -53,7 +47,7 @@ impl Share {
 }
 
 impl Fabric for Share {
-    fn send(&mut self, port: usize, to: &DoorAddress, datagram: &[u8]) {
+    fn send(&mut self, port: usize, to: &Door, datagram: &[u8]) {
         self.home.ports.borrow_mut()[port].door.send(to, datagram);
     }
 
@@ -77,12 +71,12 @@ impl Fabric for Share {
                 Rc::new(ports[port].pair()?)
             }
         };
-        let lanes = ports[port].prepare(&pair, notice_id(Link { index: place, life }))?;
+        let lanes = ports[port].prepare(&pair, Link { index: place, life })?;
         self.pairs[place as usize] = Some((port, pair));
         Ok(lanes)
     }
 
-    fn connect(&mut self, place: u32, port: usize, door: &DoorAddress, lanes: &Lanes) -> Result<()> {
+    fn connect(&mut self, place: u32, port: usize, door: &Door, lanes: &Lanes) -> Result<()> {
         self.home.ports.borrow()[port].connect(self.pair(place)?, door, lanes)
     }
 
@@ -95,16 +89,6 @@ impl Fabric for Share {
     }
 }
 
-/// The QPs of an open connection.
-pub struct Qps(Rc<Pair>);
-
-impl Qps {
-    /// The lane for RDMA.
-    pub fn data(&self) -> &Qp {
-        &self.0.data
-    }
-}
-
 /// One rank.
 struct Member {
     pool: Pool<Share>,
@@ -112,12 +96,11 @@ struct Member {
 }
 
 /// Ranks that this process answers for.
-pub struct Crowd {
+pub struct RankPool {
     home: Rc<Home>,
     first: u32,
     /// None for a rank that is another process.
     members: Vec<Option<Box<Member>>>,
-    job_rank: u32,
     /// Ranks of the job.
     size: u32,
     doors: Doors,
@@ -139,23 +122,23 @@ pub struct Crowd {
     events: VecDeque<(u32, Event)>,
 }
 
-impl Crowd {
+impl RankPool {
     /// Opens the devices, for the ranks in `ranks`: whole blocks of the directory but for the last one, of which this
     /// process is the first rank. `connections` of the options is what all of them may have together.
     ///
     /// # Errors
-    /// As [`Mesh::open`](crate::Mesh::open); the ranks do not begin with this process's.
-    pub fn open(job: &Job, ranks: Range<u32>, options: &Options, agreed: &[u8]) -> Result<Crowd> {
+    /// As [`Mesh::open`](vervain_mesh::Mesh::open); the ranks do not begin with this process's.
+    pub fn open(job: &Job, ranks: Range<u32>, options: &Options, agreed: &[u8]) -> Result<Self> {
         if ranks.start != job.rank() || leader_of(ranks.start, BLOCK) != ranks.start || ranks.end > job.size() {
             return Err(Error::new(format!("rank {} cannot answer for ranks {ranks:?}", job.rank())));
         }
         let ports = Port::open_all(options)?;
         let doors = Doors::new(&ports.iter().map(Port::address).collect::<Result<Vec<_>>>()?);
-        introduction::put_leader(job, 0, &doors)?;
+        put_leader(job, 0, &doors)?;
         let mut key = None;
         if job.rank() == 0 {
             let random = random()?;
-            introduction::put_common(job, 0, random, agreed, doors)?;
+            put_common(job, 0, random, agreed, doors)?;
             key = Some(random);
         }
         let spare = ports.iter().map(|_| Vec::new()).collect();
@@ -165,11 +148,10 @@ impl Crowd {
             made: RefCell::new(0),
             most: options.connections,
         };
-        Ok(Crowd {
+        Ok(Self {
             home: Rc::new(home),
             first: ranks.start,
             members: ranks.map(|_| None).collect(),
-            job_rank: job.rank(),
             size: job.size(),
             doors,
             key,
@@ -185,12 +167,7 @@ impl Crowd {
         })
     }
 
-    /// The domains of the ports, for memory.
-    pub fn domains(&self) -> Vec<Pd> {
-        self.home.ports.borrow().iter().map(|port| port.pd.clone()).collect()
-    }
-
-    /// The ports, which are not kept while the crowd does something.
+    /// The ports, which are not kept while the pool does something.
     pub fn ports(&self) -> Ref<'_, Vec<Port>> {
         self.home.ports.borrow()
     }
@@ -207,12 +184,12 @@ impl Crowd {
     /// Puts a rank in, with what its peers are to get from it. After the fence.
     ///
     /// # Errors
-    /// It is not of this crowd, or there; rank 0 of the job has put nothing, or other settings.
+    /// It is not of this process, or there; rank 0 of the job has put nothing, or other settings.
     pub fn add(&mut self, job: &Job, rank: u32, hello: Vec<u8>) -> Result<()> {
         let key = match self.key {
             Some(key) => key,
             None => {
-                let (key, agreed, _) = introduction::fetch_common(job, 0)?;
+                let (key, agreed, _) = fetch_common(job, 0)?;
                 if agreed != self.agreed {
                     return Err(Error::new("rank 0 has other settings; they must be alike"));
                 }
@@ -229,7 +206,7 @@ impl Crowd {
             doors: self.doors,
             colors: self.home.ports.borrow().len() as u32,
             hello,
-            give_up: std::time::Duration::from_secs(120),
+            give_up: Duration::from_secs(120),
             seed: u64::from_le_bytes(random()?),
         };
         let share = Share { home: self.home.clone(), pairs: [None, None] };
@@ -254,11 +231,11 @@ impl Crowd {
         self.members[at].as_deref_mut()
     }
 
-    /// Registers a rank with its leader, which is one of this crowd, added before, or another process; whether it is in
-    /// the directory, [`registered`](Crowd::registered) says. One at a time.
+    /// Registers a rank with its leader, which is one of this process, added before, or another process, until
+    /// [`registered`](RankPool::registered). One at a time.
     ///
     /// # Errors
-    /// As [`want`](Crowd::want).
+    /// As [`want`](RankPool::want).
     pub fn introduce(&mut self, job: &Job, now: Instant, rank: u32) -> Result<()> {
         let doors = self.leader(job, leader_of(rank, BLOCK))?;
         self.registering = Some(rank);
@@ -334,15 +311,15 @@ impl Crowd {
             return Ok(*doors);
         }
         let is_here = self.member(leader).is_some();
-        let doors = if is_here { self.doors } else { introduction::fetch_leader(job, leader, 0)? };
+        let doors = if is_here { self.doors } else { fetch_leader(job, leader, 0)? };
         self.leaders.insert(leader, doors);
         Ok(doors)
     }
 
-    /// Fetches the addresses that leaders of this crowd were asked for, and says whether there were any. It may wait.
+    /// Fetches the addresses that leaders of this process were asked for, and says whether there were any. It may wait.
     ///
     /// # Errors
-    /// As [`want`](Crowd::want).
+    /// As [`want`](RankPool::want).
     pub fn fetch(&mut self, job: &Job) -> Result<bool> {
         let mut any = false;
         while let Some((rank, leader)) = self.fetches.pop_front() {
@@ -365,8 +342,8 @@ impl Crowd {
     }
 
     /// The QPs of a rank's open connection.
-    pub fn qps(&mut self, rank: u32, link: Link) -> Option<Qps> {
-        Some(Qps(self.member(rank)?.pool.fabric().pair(link.index).ok()?.clone()))
+    pub fn qps(&mut self, rank: u32, link: Link) -> Option<Rc<Pair>> {
+        self.member(rank)?.pool.fabric().pair(link.index).ok().cloned()
     }
 
     /// The hello that the peer of a rank's connection has passed.
@@ -384,7 +361,7 @@ impl Crowd {
         self.events.pop_front()
     }
 
-    /// When [`progress`](Crowd::progress) is to be called next, if nothing else happens before.
+    /// When [`progress`](RankPool::progress) is to be called next, if nothing else happens before.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
@@ -454,7 +431,7 @@ impl Crowd {
                 vec![teller(from, leader, self.size, BLOCK)]
             }
             Message::SeekLeader { .. } => vec![leader_of(from, BLOCK)],
-            // Leaders that have not asked do not hear it; the other ranks of this crowd never ask.
+            // Leaders that have not asked do not hear it; the other ranks of this process never ask.
             Message::LeaderFound { .. } => {
                 let end = self.first + self.members.len() as u32;
                 (self.first..end).step_by(BLOCK as usize).collect()
@@ -475,14 +452,11 @@ impl Crowd {
             | Message::Disconnected { id, .. } => of(id, &self.attempts).into_iter().collect(),
         }
     }
+}
 
-    /// Returns true if a completion is a notice's, which these ranks do not wait for.
-    pub fn is_notice(completion: &Completion) -> bool {
-        link_of_notice(completion.id()).is_some()
-    }
-
-    /// This process's rank.
-    pub fn job_rank(&self) -> u32 {
-        self.job_rank
-    }
+/// Bytes that nobody can guess.
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::new(format!("getrandom failed: {error}")))?;
+    Ok(bytes)
 }

@@ -1,45 +1,54 @@
-//! `vervain acp memory --measure`: what a rank holds that has had to do with all others of a large job, in both
-//! directions.
+//! The memory of a rank that has had to do with all others of a large job, in both directions.
 //!
 //! One rank is a real one: it has joined the job by libpmix, and does by `vervain-acp` what any program does. For the
-//! others there are farms, each of which answers for many. This process is the host of their PMIx server. Nothing is
-//! taken from a rank that has not been there: each of the others checks that it was reached as it should.
+//! others there are processes (the option `--farms`), each of which answers for many. This process is the host of their
+//! PMIx server. Nothing is taken from a rank that has not been there: each of the others checks that it was reached as
+//! it should.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
+use std::fmt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use nix::sys::signal::{SigSet, Signal};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use vervain_acp::Settings;
 use vervain_bootstrap::Host;
+use vervain_mesh::protocol::BLOCK;
 
-use super::cli::MemoryArgs;
-use super::footprint::Footprint;
-use super::parts::{FarmAnswer, Order, RankAnswer, Ready, Times};
-use super::{number, process};
-use crate::environment::Variables;
-use crate::output;
+use crate::control_group::{ControlGroup, Group};
+use crate::footprint::Footprint;
+use crate::part::{Part, end_on_signals, signal};
+use crate::processes::{Order, RankAnswer, Ready, SimulatedAnswer, Times, Variables, process};
+use crate::sizes::number;
 
 /// The jobs' names for PMIx.
 const JOB: &str = "vervain-memory";
 const BARE: &str = "vervain-memory-bare";
-/// Ranks of a block of the mesh's directory, whose first one knows the others.
-const BLOCK: u32 = vervain_acp::farm::BLOCK;
-/// Farms, where nobody says how many.
+/// Processes of simulated ranks, where nobody says how many.
 const FARMS: u32 = 64;
-/// Farms whose ranks go on their visits at the same time.
+/// Those whose ranks go on their visits at the same time.
 const AT_ONCE: usize = 4;
-/// Exit status after a signal, as shells give it.
-const INTERRUPTED: i32 = 128;
+
+/// What is to be measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Ranks of the job, 4 or more.
+    pub ranks: u32,
+    /// Processes that answer for the other ranks, at most one for each block of the directory; None: 64.
+    pub farms: Option<u32>,
+    /// True: measure a leader of the directory rather than one of all others.
+    pub leader: bool,
+}
+
+/// The end of a measurement that has not failed.
+pub enum Ended {
+    /// The values are there.
+    Measured(Box<Measurement>),
+    /// The process got this signal, and has ended the others.
+    BySignal(i32),
+}
 
 /// The values after a number of contacts.
 #[derive(Debug, Serialize)]
@@ -59,14 +68,9 @@ struct Line {
     group: Option<Group>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Group {
-    bytes: u64,
-    kernel: Option<u64>,
-}
-
+/// The values of a measurement.
 #[derive(Debug, Serialize)]
-struct Measurement {
+pub struct Measurement {
     ranks: u32,
     farms: u32,
     /// The one that is measured, and whether it leads a block of the directory.
@@ -84,27 +88,26 @@ struct Measurement {
     /// Ranks that were reached by all kinds of accesses, each of them as it should, and ranks that have visited.
     reached: u32,
     visits: u64,
-    /// The most connections that the farms had at a time, together.
+    /// The most connections that the simulated ranks had at a time, together.
     farms_connections: usize,
     seconds: f64,
 }
 
-pub fn measure(args: &MemoryArgs, settings: &Settings, variables: &Variables) -> Result<ExitCode> {
-    ensure!(args.ranks >= 4, "--measure needs 4 ranks");
-    let blocks = args.ranks.div_ceil(BLOCK);
-    let farms = args.farms.unwrap_or(FARMS).min(blocks);
-    let shares = shares(args.ranks, farms);
-    let measured = measured(args.ranks, &shares, args.leader)?;
-    let measurement = match run(args, &shares, measured, settings, variables) {
-        Err(_) if SIGNAL.load(Ordering::Acquire) != 0 => {
-            return Ok(ExitCode::from((INTERRUPTED + SIGNAL.load(Ordering::Acquire)) as u8));
-        }
-        measurement => measurement?,
-    };
-    if args.json {
-        return output::print(&(serde_json::to_string_pretty(&measurement)? + "\n"));
+/// Measures, with processes in the environment of `variables`. `tell` gets a sentence about each step.
+///
+/// # Errors
+/// There is no PMIx server, a process cannot be started or has ended, or a rank is not as it should be.
+pub fn measure(plan: &Plan, settings: &Settings, variables: &Variables, tell: impl Fn(&str)) -> Result<Ended> {
+    ensure!(plan.ranks >= 4, "--measure needs 4 ranks");
+    let blocks = plan.ranks.div_ceil(BLOCK);
+    let farms = plan.farms.unwrap_or(FARMS).min(blocks);
+    let shares = shares(plan.ranks, farms);
+    let measured = measured(plan.ranks, &shares, plan.leader)?;
+    let measurement = run(plan, &shares, measured, settings, variables, tell);
+    match signal() {
+        Some(signal) if measurement.is_err() => Ok(Ended::BySignal(signal)),
+        _ => Ok(Ended::Measured(Box::new(measurement?))),
     }
-    output::print(&text(&measurement))
 }
 
 /// Directories of measurements begin so, with the process behind it.
@@ -121,7 +124,7 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// The ranks of each farm: whole blocks, which the farms have as evenly as can be.
+/// The ranks of each process: whole blocks, which the processes have as evenly as can be.
 fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
     let blocks = u64::from(ranks.div_ceil(BLOCK));
     let bound = |farm: u64| ((farm * blocks / u64::from(farms)) as u32).saturating_mul(BLOCK).min(ranks);
@@ -129,7 +132,7 @@ fn shares(ranks: u32, farms: u32) -> Vec<std::ops::Range<u32>> {
 }
 
 /// The rank that is measured: one that leads no block, so that it holds what most ranks do; or the leader of the second
-/// block of a farm, whose own process is the leader of its first.
+/// block of a process, which itself is the leader of its first.
 fn measured(ranks: u32, shares: &[std::ops::Range<u32>], leader: bool) -> Result<u32> {
     if !leader {
         return Ok((ranks / 2) | 1);
@@ -145,18 +148,14 @@ fn measured(ranks: u32, shares: &[std::ops::Range<u32>], leader: bool) -> Result
 }
 
 fn run(
-    args: &MemoryArgs,
+    plan: &Plan,
     shares: &[std::ops::Range<u32>],
     measured: u32,
     settings: &Settings,
     variables: &Variables,
+    tell: impl Fn(&str),
 ) -> Result<Measurement> {
-    let (ranks, farms) = (args.ranks, shares.len() as u32);
-    let tell = |what: &str| {
-        if !args.json {
-            output::note(what);
-        }
-    };
+    let (ranks, farms) = (plan.ranks, shares.len() as u32);
     let began = Instant::now();
     sweep(&std::env::temp_dir());
     let prefix = format!("{FILES}{}-", std::process::id());
@@ -176,14 +175,13 @@ fn run(
     host.announce(JOB, ranks, &local)?;
     let group = ControlGroup::make();
 
-    let none = Variables::new();
-    let mut bare = Part::start("the bare program", process("bare", &none)?, &host.environment(BARE, 0)?)?;
+    let mut bare = Part::start("the bare program", process("bare", &[])?, &host.environment(BARE, 0)?)?;
     let bare: Footprint = bare.hear()?;
     tell(&format!("a program that has joined the job and nothing else holds {} bytes", number(bare.held())));
 
     let mut others = Vec::with_capacity(shares.len());
     for share in shares {
-        let mut command = process("farm", variables)?;
+        let mut command = process("simulated-ranks", variables)?;
         command.args([share.start, share.end, measured].map(|rank| rank.to_string()));
         let name = format!("the farm of ranks {} to {}", share.start, share.end - 1);
         others.push(Part::start(&name, command, &host.environment(JOB, share.start)?)?);
@@ -194,8 +192,8 @@ fn run(
     }
     let mut rank = Part::start(&format!("rank {measured}"), command, &host.environment(JOB, measured)?)?;
     let mut foreign = BTreeSet::new();
-    for farm in &mut others {
-        foreign.extend(farm.hear::<Ready>()?.memfds);
+    for simulated in &mut others {
+        foreign.extend(simulated.hear::<Ready>()?.memfds);
     }
     rank.hear::<Ready>()?;
     rank.order(&Order::Foreign(foreign))?;
@@ -234,9 +232,9 @@ fn run(
         done = goal;
     }
     let mut reached = 0;
-    for farm in &mut others {
-        farm.order(&Order::Check)?;
-        reached += farm.hear::<FarmAnswer>()?.right;
+    for simulated in &mut others {
+        simulated.order(&Order::Check)?;
+        reached += simulated.hear::<SimulatedAnswer>()?.right;
     }
     ensure!(reached == ranks - 1, "{reached} of {} ranks were reached as they should", ranks - 1);
 
@@ -246,15 +244,15 @@ fn run(
     for goal in goals(ranks - 1) {
         let began = Instant::now();
         let portions = portions(goal - done, &mut left);
-        // A few farms at a time: with as many visitors at once as there are connections, the time would be that of
+        // A few processes at a time: with as many visitors at once as there are connections, the time would be that of
         // waiting for each other.
         for (at, portions) in portions.chunks(AT_ONCE).enumerate() {
             let these = || (at * AT_ONCE..).zip(portions).filter(|(_, count)| **count > 0);
-            for (farm, count) in these() {
-                others[farm].order(&Order::Visit(*count))?;
+            for (which, count) in these() {
+                others[which].order(&Order::Visit(*count))?;
             }
-            for (farm, _) in these() {
-                connections[farm] = others[farm].hear::<FarmAnswer>()?.connections;
+            for (which, _) in these() {
+                connections[which] = others[which].hear::<SimulatedAnswer>()?.connections;
             }
         }
         let took = began.elapsed().as_secs_f64() / f64::from(goal - done);
@@ -271,7 +269,7 @@ fn run(
         ranks,
         farms,
         rank: measured,
-        leader: args.leader,
+        leader: plan.leader,
         settings_connections: settings.connections,
         bare_held: bare.held(),
         bare,
@@ -312,197 +310,56 @@ fn goals(all: u32) -> Vec<u32> {
     goals
 }
 
-/// A process that takes orders. It ends with this one.
-struct Part {
-    name: String,
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Part {
-    fn start(name: &str, mut command: Command, variables: &[(String, String)]) -> Result<Part> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(variables.iter().map(|(name, value)| (name, value)));
-        let parent = nix::unistd::getpid();
-        // SAFETY: both calls are async-signal-safe.
-        unsafe {
-            command.pre_exec(move || {
-                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-                // The parent may have ended before.
-                if nix::unistd::getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::NotFound.into()) }
-            });
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        let header = [
+            "",
+            "contacts",
+            "bytes",
+            "connections",
+            "µs each",
+            "anonymous",
+            "own memfds",
+            "files",
+            "page tables",
+            "Private",
+            "Pss",
+            "VmRSS",
+            "cgroup",
+        ];
+        table.set_header(header);
+        for line in &self.lines {
+            let of = line.footprint;
+            let mut cells = vec![line.direction.to_owned(), number(line.contacts.into()), number(line.bytes)];
+            cells.push(line.connections.to_string());
+            cells.push(format!("{:.0}", line.first_access_us));
+            cells.extend([of.anonymous, of.memfds, of.files, of.tables, of.private, of.pss, of.rss].map(number));
+            cells.push(line.group.map_or("-".into(), |group| number(group.bytes)));
+            table.add_row(cells);
         }
-        let mut parts = parts();
-        ensure!(SIGNAL.load(Ordering::Acquire) == 0, "ended by a signal");
-        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-        parts.insert(child.id().cast_signed());
-        drop(parts);
-        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("{name} has no pipes")
-        };
-        Ok(Part { name: name.to_owned(), child, orders: Some(orders), answers: BufReader::new(answers) })
-    }
-
-    fn order(&mut self, order: &Order) -> Result<()> {
-        let line = serde_json::to_string(order)? + "\n";
-        let told = self.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
-        told.unwrap_or(Ok(())).with_context(|| format!("{} takes no orders", self.name))
-    }
-
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
-        let mut line = String::new();
-        let read = self.answers.read_line(&mut line).with_context(|| format!("cannot hear {}", self.name))?;
-        ensure!(read > 0, "{} has ended", self.name);
-        serde_json::from_str(&line).with_context(|| format!("{} says '{}'", self.name, line.trim()))
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // It has nothing of its own to put in order. Nobody else ends what has this number later.
-        let mut parts = parts();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        parts.remove(&self.child.id().cast_signed());
-    }
-}
-
-/// The processes that there are, for who ends them all.
-static PARTS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
-/// The signal that has come.
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-fn parts() -> MutexGuard<'static, BTreeSet<i32>> {
-    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Ends all parts on a signal, so that the measurement ends too, and in order.
-fn end_on_signals() -> Result<()> {
-    let mut set = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
-    set.thread_block()?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while let Ok(signal) = set.wait() {
-            SIGNAL.store(signal as i32, Ordering::Release);
-            for part in parts().iter() {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*part), Signal::SIGKILL);
-            }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
         }
-    })?;
-    Ok(())
-}
-
-/// A memory control group for the rank that is measured, where one can be made.
-struct ControlGroup {
-    path: std::path::PathBuf,
-}
-
-impl ControlGroup {
-    fn make() -> Option<ControlGroup> {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let of = |line: &str| -> Option<std::path::PathBuf> {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
-            let root = match controllers {
-                "" => "/sys/fs/cgroup",
-                controllers if controllers.split(',').any(|name| name == "memory") => "/sys/fs/cgroup/memory",
-                _ => return None,
-            };
-            let path = Path::new(root).join(path).join(format!("vervain-memory-{}", std::process::id()));
-            std::fs::create_dir(&path).ok()?;
-            let group = ControlGroup { path };
-            // One without the memory controller is of no use.
-            let is_of_use = group.bytes().is_some();
-            is_of_use.then(|| group.path.clone())
-        };
-        let path = groups.lines().find_map(of)?;
-        Some(ControlGroup { path })
-    }
-
-    fn put_in(&self, command: &mut Command) {
-        let procs = self.path.join("cgroup.procs");
-        // SAFETY: what it calls allocates nothing: open(2), write(2) and close(2) with a path that is there.
-        unsafe {
-            let procs = std::ffi::CString::new(procs.as_os_str().as_encoded_bytes()).unwrap_or_default();
-            command.pre_exec(move || {
-                let fd = libc::open(procs.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                let _ = libc::write(fd, c"0".as_ptr().cast(), 1);
-                let _ = libc::close(fd);
-                Ok(())
-            });
-        }
-    }
-
-    fn number(&self, names: &[&str]) -> Option<u64> {
-        let read = |name: &&str| std::fs::read_to_string(self.path.join(name)).ok()?.trim().parse().ok();
-        names.iter().find_map(read)
-    }
-
-    fn bytes(&self) -> Option<u64> {
-        self.number(&["memory.current", "memory.usage_in_bytes"])
-    }
-
-    fn read(&self) -> Option<Group> {
-        let stat = std::fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
-        let stat = stat.lines().find_map(|line| line.strip_prefix("kernel ")?.trim().parse().ok());
-        Some(Group { bytes: self.bytes()?, kernel: stat.or_else(|| self.number(&["memory.kmem.usage_in_bytes"])) })
-    }
-}
-
-impl Drop for ControlGroup {
-    fn drop(&mut self) {
-        // Once its process has ended; where it has not, the group stays, empty.
-        let _ = std::fs::remove_dir(&self.path);
-    }
-}
-
-fn text(measurement: &Measurement) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    let header = [
-        "",
-        "contacts",
-        "bytes",
-        "connections",
-        "µs each",
-        "anonymous",
-        "own memfds",
-        "files",
-        "page tables",
-        "Private",
-        "Pss",
-        "VmRSS",
-        "cgroup",
-    ];
-    table.set_header(header);
-    for line in &measurement.lines {
-        let of = line.footprint;
-        let mut cells = vec![line.direction.to_owned(), number(line.contacts.into()), number(line.bytes)];
-        cells.push(line.connections.to_string());
-        cells.push(format!("{:.0}", line.first_access_us));
-        cells.extend([of.anonymous, of.memfds, of.files, of.tables, of.private, of.pss, of.rss].map(number));
-        cells.push(line.group.map_or("-".into(), |group| number(group.bytes)));
-        table.add_row(cells);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!(
-        "One rank of {}, {}with {} connections at a time. Bytes: anonymous, own memfds, files and page tables, less the {} of a program\n\
+        write!(
+            f,
+            "One rank of {}, {}with {} connections at a time. Bytes: anonymous, own memfds, files and page tables, less the {} of a program\n\
          that has joined the job and nothing else.\n{table}\n\
          {} ranks were reached by get, put, add and a copy from another rank; {} have got, put and added here.\n\
          First access to a rank: {:.0} µs on average, {:.0} µs at most; next access {:.2} µs. {:.0} s in all.\n",
-        number(measurement.ranks.into()),
-        if measurement.leader { "a leader of the directory, " } else { "" },
-        measurement.settings_connections,
-        number(measurement.bare_held),
-        number(measurement.reached.into()),
-        number(measurement.visits),
-        measurement.first_access_us,
-        measurement.longest_first_access_us,
-        measurement.next_access_us,
-        measurement.seconds
-    )
+            number(self.ranks.into()),
+            if self.leader { "a leader of the directory, " } else { "" },
+            self.settings_connections,
+            number(self.bare_held),
+            number(self.reached.into()),
+            number(self.visits),
+            self.first_access_us,
+            self.longest_first_access_us,
+            self.next_access_us,
+            self.seconds
+        )
+    }
 }
 
 #[cfg(test)]
@@ -525,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn farms_have_whole_blocks_and_all_ranks() {
+    fn processes_have_whole_blocks_and_all_ranks() {
         for (ranks, farms) in [(3000, 3), (1_000_000, 64), (5000, 2), (4, 1)] {
             let shares = shares(ranks, farms);
             assert_eq!((shares.len() as u32, shares[0].start, shares[shares.len() - 1].end), (farms, 0, ranks));
@@ -537,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measured_leader_is_no_farms_own_process() {
+    fn a_measured_leader_is_no_process_of_simulated_ranks() {
         assert_eq!(measured(1_000_000, &shares(1_000_000, 64), false).unwrap(), 500_001);
         for (ranks, farms) in [(1_000_000, 64), (3000, 1), (5000, 2)] {
             let shares = shares(ranks, farms);

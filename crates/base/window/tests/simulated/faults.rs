@@ -1,12 +1,12 @@
 //! Puts on their way through a simulated device: late, in pieces, and in any order that a device may choose. The puts
 //! of one channel become visible one after the other; nothing else is promised.
 
-use crate::device::{Faulted, Origin, Put, Refused, Region, Source};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
+use vervain_window::{Faulted, Origin, Put, Refused, Region, Source};
 
 /// Effects of a simulated device on puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +29,10 @@ impl Default for Plan {
 
 /// Decisions drawn from a seed.
 #[derive(Debug)]
-pub(crate) struct Chance(Xoshiro256PlusPlus);
+pub struct Chance(Xoshiro256PlusPlus);
 
 impl Chance {
-    pub(crate) fn new(seed: u64) -> Chance {
+    pub fn new(seed: u64) -> Chance {
         Chance(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
@@ -43,7 +43,7 @@ impl Chance {
 }
 
 /// The puts of one channel that are not all visible.
-pub(crate) struct Way {
+pub struct Way {
     pub from: u32,
     pub to: u32,
     /// True once the channel is dropped: no more puts come.
@@ -144,12 +144,12 @@ impl Waiting {
 }
 
 impl Way {
-    pub(crate) fn new(from: u32, to: u32) -> Way {
+    pub fn new(from: u32, to: u32) -> Way {
         Way { from, to, closed: false, puts: VecDeque::new(), broken: None }
     }
 
     /// Takes over a chain that was checked.
-    pub(crate) fn push(&mut self, chain: &[Put<'_>], plan: &Plan) -> Result<(), Refused> {
+    pub fn push(&mut self, chain: &[Put<'_>], plan: &Plan) -> Result<(), Refused> {
         if let Some(fault) = self.broken {
             return Err(Refused::Faulted(fault));
         }
@@ -162,7 +162,7 @@ impl Way {
     }
 
     /// Makes some of the puts visible.
-    pub(crate) fn go_on(&mut self, now: u64, plan: &Plan, into: &Region, chance: &mut Chance) {
+    pub fn go_on(&mut self, now: u64, plan: &Plan, into: &Region, chance: &mut Chance) {
         while let Some(first) = self.puts.front_mut() {
             match first.go_on(now, plan, into, chance) {
                 Ok(true) => drop(self.puts.pop_front()),
@@ -176,20 +176,20 @@ impl Way {
     }
 
     /// Drops the puts that are not visible.
-    pub(crate) fn lose(&mut self) {
+    pub fn lose(&mut self) {
         self.puts.clear();
     }
 
     /// The nodes at its ends.
-    pub(crate) fn nodes(&self) -> [u32; 2] {
+    pub fn nodes(&self) -> [u32; 2] {
         [self.from, self.to]
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.puts.is_empty()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.closed && self.is_empty()
     }
 }
