@@ -52,7 +52,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
     ("rdma::qp_attr::QpAttr", 22),
     ("rdmacm::manager::ident::Ident", 30),
     ("rdmacm::verbs::Verbs", 25),
-    ("rsocket::protocol::stream::Stream", 30),
     ("transport::requester::Requester", 21),
 ];
 
