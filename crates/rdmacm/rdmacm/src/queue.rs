@@ -7,8 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::manager::Handle;
-use crate::reports::Report;
+use crate::reports::{Handle, Report};
 
 /// The number of events of an identifier that the program has and has not acknowledged.
 #[derive(Debug, Default)]

@@ -9,11 +9,11 @@ use vervain_abi::*;
 use vervain_gsi::ANY;
 
 use super::ident::{Group, Phase};
-use super::{Handle, Manager, service};
+use super::{Manager, service};
 use crate::abi::*;
 use crate::address::{group_gid_of, socket_at};
 use crate::device::{Route, are_of_the_loopback, is_any, route, source_of, sources};
-use crate::reports::{Report, What};
+use crate::reports::{Handle, Report, What};
 
 /// Ports for those who ask for none in particular (Linux's net.ipv4.ip_local_port_range, by default).
 pub(super) const EPHEMERAL: std::ops::Range<u16> = 32768..60999;

@@ -9,9 +9,10 @@ use vervain_cm::{CommId, Machine, RepParams, ReqParams, SidrRepParams, SidrReqPa
 use vervain_gsi::Path;
 
 use super::ident::{ConnParam, Phase};
-use super::{Handle, Manager, State, now, service};
+use super::{Manager, State, now, service};
 use crate::abi::*;
 use crate::address::any_like;
+use crate::reports::Handle;
 
 /// Requests that wait for a program that has named no backlog, as the kernel has it.
 const DEFAULT_BACKLOG: usize = 1024;

@@ -10,12 +10,10 @@ use vervain_gsi::Path;
 
 use super::addresses::Claim;
 use super::connections::Attempt;
-use crate::abi::RDMA_CM_EVENT_DISCONNECTED;
+use crate::abi::{RDMA_CM_EVENT_DISCONNECTED, rdma_cm_id};
 use crate::device::Route;
-use crate::ids::Id;
-use crate::manager::Handle;
 use crate::queue::{Outstanding, Queue, Queued};
-use crate::reports::Report;
+use crate::reports::{Handle, Report};
 
 /// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us,
 /// twice.
@@ -79,7 +77,7 @@ pub(super) struct Ident {
 
 /// The program's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Object(pub *mut Id);
+pub(super) struct Object(pub *mut rdma_cm_id);
 
 // SAFETY: an address; each use of it has a reason of its own.
 unsafe impl Send for Object {}

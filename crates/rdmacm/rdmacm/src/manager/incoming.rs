@@ -9,11 +9,11 @@ use vervain_cm::{CommId, Event, Machine, Service, SidrRepParams};
 use vervain_gsi::{ANY, Path};
 
 use super::ident::{Ident, Phase};
-use super::{Handle, Manager, State, now};
+use super::{Manager, State, now};
 use crate::abi::*;
 use crate::address::gid_of;
 use crate::device::{Route, Source, is_link_local, sources};
-use crate::reports::{Report, Says, What};
+use crate::reports::{Handle, Report, Says, What};
 
 /// Time for which a request may wait to be accepted, for a peer that asks again: 4.096 us x 2^24 is 68 s, the value of
 /// the kernel's rdma_cm.

@@ -22,14 +22,11 @@ use vervain_cm::message::service_id;
 use vervain_cm::{CommId, Machine, Output};
 use vervain_gsi::{Client, Mad, Path};
 
+use crate::abi::rdma_cm_id;
 use crate::device::{Device, open_all, sources};
-use crate::ids::Id;
 use crate::queue::{Outstanding, Queue};
-use crate::reports::Report;
+use crate::reports::{Handle, Report};
 use crate::verbs::{Verbs, verbs};
-
-/// An identifier, for as long as the process lives.
-pub(crate) type Handle = u64;
 
 /// Nanoseconds for which the end of a process waits for calls in progress, and the time between two looks.
 const LOCKED_AT_THE_END: u64 = 200_000_000;
@@ -154,7 +151,7 @@ impl Manager {
     }
 
     /// The program has `object` for it from now on. False if it has ended.
-    pub fn adopt(&self, id: Handle, object: *mut Id) -> bool {
+    pub fn adopt(&self, id: Handle, object: *mut rdma_cm_id) -> bool {
         let mut state = self.state();
         let Some(ident) = state.ids.get_mut(&id) else { return false };
         ident.object = Some(Object(object));
@@ -168,7 +165,7 @@ impl Manager {
     }
 
     /// The program's object for it.
-    pub fn object(&self, id: Handle) -> Option<*mut Id> {
+    pub fn object(&self, id: Handle) -> Option<*mut rdma_cm_id> {
         self.state().ids.get(&id).and_then(|ident| ident.object).map(|object| object.0)
     }
 
