@@ -65,7 +65,6 @@ const SPREAD_TYPES: &[(&str, usize)] = &[
     ("hca::responder::Responder", 7),
     ("mesh::protocol::Pool", 5),
     ("pm::engine::Engine", 9),
-    ("rdmacm::manager::Manager", 4),
     ("share::state::Heap", 8),
     ("transport::requester::Requester", 5),
     ("transport::responder::Responder", 6),

@@ -8,7 +8,7 @@ use vervain_abi::*;
 use vervain_cm::{CommId, Service};
 use vervain_gsi::Path;
 
-use super::addresses::Claim;
+use super::claims::{Claim, Sharing};
 use super::connections::Attempt;
 use crate::abi::{RDMA_CM_EVENT_DISCONNECTED, rdma_cm_id};
 use crate::device::Route;
@@ -67,8 +67,7 @@ pub(super) struct Ident {
     pub rnr_retry_count: u8,
     pub ack_timeout: u8,
     pub mtu: ibv_mtu,
-    pub only_its_family: bool,
-    pub reuses_address: bool,
+    pub sharing: Sharing,
     pub traffic_class: u8,
     pub own_ece: ibv_ece,
     pub peer_ece: ibv_ece,
@@ -140,8 +139,7 @@ impl Ident {
             rnr_retry_count: 0,
             ack_timeout: ACK_TIMEOUT,
             mtu: IBV_MTU_1024,
-            only_its_family: false,
-            reuses_address: false,
+            sharing: Sharing::default(),
             traffic_class: 0,
             own_ece: ibv_ece::default(),
             peer_ece: ibv_ece::default(),

@@ -9,26 +9,27 @@ use vervain_cm::{CommId, Event, Machine, Service, SidrRepParams};
 use vervain_gsi::{ANY, Path};
 
 use super::ident::{Ident, Phase};
-use super::{Manager, State, now};
+use super::{State, now};
 use crate::abi::*;
 use crate::address::gid_of;
-use crate::device::{Route, Source, is_link_local, sources};
+use crate::device::{Route, Source, is_link_local};
 use crate::reports::{Handle, Report, Says, What};
 
 /// Time for which a request may wait to be accepted, for a peer that asks again: 4.096 us x 2^24 is 68 s, the value of
 /// the kernel's rdma_cm.
 const MRA_TIMEOUT: u8 = 24;
 
-impl Manager {
-    pub(super) fn tell(&self, state: &mut State, event: Event) {
-        if is_of_nobody(&event) && state.asks_again(event.conn()) {
+impl State {
+    /// What follows of an event; `sources` finds the addresses of the devices.
+    pub(super) fn handle_event(&mut self, event: Event, sources: impl Fn() -> Vec<Source>) {
+        if is_of_nobody(&event) && self.asks_again(event.conn()) {
             return;
         }
         match event {
-            Event::Request { conn, path, req } => self.request(state, conn, &path, &Asked::Connection(req)),
-            Event::SidrRequest { conn, path, req } => self.request(state, conn, &path, &Asked::Datagrams(req)),
+            Event::Request { conn, path, req } => self.request(conn, &path, &Asked::Connection(req), sources),
+            Event::SidrRequest { conn, path, req } => self.request(conn, &path, &Asked::Datagrams(req), sources),
             Event::MraReceived { .. } => {}
-            Event::Reply { conn, rep } => state.of(conn, |id, ident| {
+            Event::Reply { conn, rep } => self.of(conn, |id, ident| {
                 ident.peer_psn = rep.starting_psn;
                 // A target's number stands where that of an end-to-end context would (IBA annex A14).
                 let qpn = if ident.service() == Service::Xrc { rep.local_eecn } else { rep.local_qpn };
@@ -51,11 +52,11 @@ impl Manager {
                 ident
                     .tell(id, Report { kind: RDMA_CM_EVENT_CONNECT_RESPONSE, status: 0, what: What::Connection(says) });
             }),
-            Event::Established { conn, .. } => state.of(conn, |id, ident| {
+            Event::Established { conn, .. } => self.of(conn, |id, ident| {
                 ident.phase = Phase::Connected;
                 ident.tell(id, Report::plain(RDMA_CM_EVENT_ESTABLISHED, 0));
             }),
-            Event::Rejected { conn, reason, private_data, .. } => state.of(conn, |id, ident| {
+            Event::Rejected { conn, reason, private_data, .. } => self.of(conn, |id, ident| {
                 // A request that the program has not accepted causes no event: accepting it will fail
                 // (ucma_event_handler of the kernel). Its context is still the listener's, so the program would take
                 // the event for another one's.
@@ -65,20 +66,20 @@ impl Manager {
                 let what = What::Connection(Says { private_data: private_data.to_vec(), ..Says::default() });
                 ident.tell(id, Report { kind: RDMA_CM_EVENT_REJECTED, status: reason.into(), what });
             }),
-            Event::Unreachable { conn } => state.of(conn, |id, ident| {
+            Event::Unreachable { conn } => self.of(conn, |id, ident| {
                 ident.phase = Phase::Disconnected;
                 ident.tell(id, Report::plain(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT));
             }),
             Event::DisconnectRequested { conn, .. } | Event::Disconnected { conn, is_certain: true, .. } => {
-                state.of(conn, |id, ident| ident.disconnected(id, 0))
+                self.of(conn, |id, ident| ident.disconnected(id, 0))
             }
             Event::Disconnected { conn, is_certain: false, .. } => {
-                state.of(conn, |id, ident| ident.disconnected(id, -libc::ETIMEDOUT))
+                self.of(conn, |id, ident| ident.disconnected(id, -libc::ETIMEDOUT))
             }
-            Event::TimewaitExit { conn } => state.of(conn, |id, ident| {
+            Event::TimewaitExit { conn } => self.of(conn, |id, ident| {
                 ident.tell(id, Report::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
             }),
-            Event::SidrReply { conn, rep } => state.of(conn, |id, ident| {
+            Event::SidrReply { conn, rep } => self.of(conn, |id, ident| {
                 let says = Says { private_data: rep.private_data.to_vec(), qpn: rep.qpn, ..Says::default() };
                 if rep.status != 0 {
                     ident.phase = Phase::Disconnected;
@@ -102,20 +103,20 @@ impl Manager {
     }
 
     /// A request has come: to whom, if anybody listens there.
-    fn request(&self, state: &mut State, conn: CommId, path: &Path, asked: &Asked) {
+    fn request(&mut self, conn: CommId, path: &Path, asked: &Asked, sources: impl Fn() -> Vec<Source>) {
         let (service, private_data) = asked.service_and_private_data();
         let header = IpHeader::read(private_data);
-        let listener = header.as_ref().and_then(|header| state.listener(service, path, header, asked.is_datagram()));
+        let listener = header.as_ref().and_then(|header| self.listener(service, path, header, asked.is_datagram()));
         let (Some(listener), Some(header)) = (listener, header) else {
-            return asked.refuse(&mut state.machine, conn, false);
+            return asked.refuse(&mut self.machine, conn, false);
         };
-        let Some(listening) = state.ids.get(&listener) else { return };
+        let Some(listening) = self.ids.get(&listener) else { return };
         if listening.waiting.len() >= listening.backlog {
-            return asked.refuse(&mut state.machine, conn, true);
+            return asked.refuse(&mut self.machine, conn, true);
         }
-        let sources = sources(self.verbs, &self.devices);
+        let sources = sources();
         let Some(source) = path_source(&sources, path) else {
-            return asked.refuse(&mut state.machine, conn, true);
+            return asked.refuse(&mut self.machine, conn, true);
         };
         let scope = if is_link_local(&header.source) { source.interface } else { 0 };
         let with_scope = |ip: IpAddr, port: u16| match SocketAddr::new(ip, port) {
@@ -151,7 +152,7 @@ impl Manager {
             ident.ack_timeout = req.primary_local_ack_timeout;
             ident.peer_ece = ece(req.ece_vendor, req.ece_options);
             // A peer that asks again gets an MRA.
-            let _ = state.machine.prepare_mra(now(), conn, MRA_TIMEOUT, &[]);
+            let _ = self.machine.prepare_mra(now(), conn, MRA_TIMEOUT, &[]);
             // The number that one end takes is the number that the other may have outstanding (IBA 12.6.5).
             ident.own_resources = req.initiator_depth;
             ident.own_depth = req.responder_resources;
@@ -163,14 +164,36 @@ impl Manager {
             says.srq = req.srq;
             says.qpn = req.local_qpn;
         }
-        state.last += 1;
-        let new = state.last;
-        state.ids.insert(new, ident);
-        state.by_conn.insert(conn, new);
-        let Some(listening) = state.ids.get_mut(&listener) else { return };
+        self.last += 1;
+        let new = self.last;
+        self.ids.insert(new, ident);
+        self.by_conn.insert(conn, new);
+        let Some(listening) = self.ids.get_mut(&listener) else { return };
         listening.waiting.push(new);
         let what = What::Request { new, says };
         listening.tell(listener, Report { kind: RDMA_CM_EVENT_CONNECT_REQUEST, status: 0, what });
+    }
+
+    /// Does something with the identifier that has a connection.
+    fn of(&mut self, conn: CommId, f: impl FnOnce(Handle, &mut Ident)) {
+        let Some(id) = self.by_conn.get(&conn) else { return };
+        if let Some(ident) = self.ids.get_mut(id) {
+            f(*id, ident);
+        }
+    }
+
+    /// The listener for a request: at the very address, or at any.
+    fn listener(&self, service: u64, path: &Path, header: &IpHeader, is_datagram: bool) -> Option<Handle> {
+        let takes = |id: &Handle, wanted: &[u8; 16]| {
+            let Some(ident) = self.ids.get(id) else { return false };
+            let family = ident.from.is_some_and(|from| {
+                from.is_ipv4() == header.destination.is_ipv4() || from.is_ipv6() && !ident.sharing.only_its_family
+            });
+            family && ident.is_datagram() == is_datagram && ident.claim.is_some_and(|claim| claim.is_at(wanted))
+        };
+        let all = self.listeners.get(&service)?;
+        let by = |wanted: &[u8; 16]| all.iter().find(|id| takes(id, wanted)).copied();
+        by(&path.sgid).or_else(|| by(&gid_of(header.destination).raw)).or_else(|| by(&ANY))
     }
 }
 
@@ -234,31 +257,5 @@ fn is_of_nobody(event: &Event) -> bool {
         Event::Rejected { reason, .. } => *reason == reason::INVALID_SERVICE_ID,
         Event::SidrReply { rep, .. } => rep.status == sidr::UNSUPPORTED,
         _ => false,
-    }
-}
-
-impl State {
-    /// Does something with the identifier that has a connection.
-    fn of(&mut self, conn: CommId, f: impl FnOnce(Handle, &mut Ident)) {
-        let Some(id) = self.by_conn.get(&conn) else { return };
-        if let Some(ident) = self.ids.get_mut(id) {
-            f(*id, ident);
-        }
-    }
-
-    /// The listener for a request: at the very address, or at any.
-    fn listener(&self, service: u64, path: &Path, header: &IpHeader, is_datagram: bool) -> Option<Handle> {
-        let takes = |id: &Handle, wanted: &[u8; 16]| {
-            let Some(ident) = self.ids.get(id) else { return false };
-            let family = ident.from.is_some_and(|from| {
-                from.is_ipv4() == header.destination.is_ipv4() || from.is_ipv6() && !ident.only_its_family
-            });
-            family
-                && ident.is_datagram() == is_datagram
-                && ident.claim.is_some_and(|claim| claim.place.address == *wanted)
-        };
-        let all = self.listeners.get(&service)?;
-        let by = |wanted: &[u8; 16]| all.iter().find(|id| takes(id, wanted)).copied();
-        by(&path.sgid).or_else(|| by(&gid_of(header.destination).raw)).or_else(|| by(&ANY))
     }
 }

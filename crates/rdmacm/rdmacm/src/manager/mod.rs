@@ -3,6 +3,7 @@
 //! and MADs to QP 1.
 
 mod addresses;
+mod claims;
 mod connections;
 mod ident;
 mod incoming;
@@ -15,7 +16,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use addresses::{Claims, EPHEMERAL};
+use claims::{Claims, EPHEMERAL};
 use ident::{Ident, Object, Phase};
 use vervain_abi::*;
 use vervain_cm::message::service_id;
@@ -23,7 +24,7 @@ use vervain_cm::{CommId, Machine, Output};
 use vervain_gsi::{Client, Mad, Path};
 
 use crate::abi::rdma_cm_id;
-use crate::device::{Device, open_all, sources};
+use crate::device::{Device, Source, open_all, sources};
 use crate::queue::{Outstanding, Queue};
 use crate::reports::{Handle, Report};
 use crate::verbs::{Verbs, verbs};
@@ -35,8 +36,7 @@ const NAP: Duration = Duration::from_micros(100);
 pub(crate) struct Manager {
     pub verbs: &'static Verbs,
     pub devices: Vec<Device>,
-    /// Held while a port is claimed or released, and by nobody who takes MADs in.
-    claims: Mutex<Claims>,
+    claims: Claims,
     state: Mutex<State>,
 }
 
@@ -121,7 +121,12 @@ impl Manager {
             armed: u64::MAX,
             port: EPHEMERAL.start,
         };
-        Ok(Manager { verbs, devices, claims: Mutex::default(), state: Mutex::new(state) })
+        Ok(Manager { verbs, devices, claims: Claims::new(verbs.gsi), state: Mutex::new(state) })
+    }
+
+    /// All addresses of all devices, as they are now.
+    fn sources(&self) -> Vec<Source> {
+        sources(self.verbs, &self.devices)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -204,7 +209,9 @@ impl Manager {
             let _ = state.machine.destroy(now(), conn);
         }
         self.go_on(state);
-        self.unclaim(ident.claim.take());
+        if let Some(claim) = ident.claim {
+            self.claims.release(claim);
+        }
     }
 
     /// The part of an identifier that is shown.
@@ -248,7 +255,7 @@ impl Manager {
             while let Some(output) = state.machine.next_output() {
                 match output {
                     Output::Send { path, mad } => sends.push((path, mad)),
-                    Output::Event(event) => self.tell(&mut state, event),
+                    Output::Event(event) => state.handle_event(event, || self.sources()),
                 }
             }
             // The progress thread sleeps until then.
@@ -370,7 +377,7 @@ unsafe extern "C" fn tick(user: *mut c_void, at: u64) -> u64 {
 unsafe extern "C" fn gone(user: *mut c_void, slot: u32) {
     // SAFETY: of Client.
     let manager = unsafe { manager(user) };
-    let sources = sources(manager.verbs, &manager.devices);
+    let sources = manager.sources();
     let mut state = manager.state();
     state.machine.gone(now(), slot, |path| sources.iter().any(|source| source.gid.raw == path.dgid));
     manager.go_on(state);
