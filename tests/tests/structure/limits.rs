@@ -50,7 +50,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
     ("rdma::device::DeviceAttr", 26),
     ("rdma::library::Functions", 36),
     ("rdma::qp_attr::QpAttr", 22),
-    ("rdmacm::manager::ident::Ident", 30),
     ("rdmacm::verbs::Verbs", 25),
     ("transport::requester::Requester", 21),
 ];

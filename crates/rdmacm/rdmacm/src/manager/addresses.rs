@@ -103,7 +103,7 @@ impl Manager {
             Err(libc::ENODEV) => {
                 return self.with(id, |_, ident, _| {
                     ident.to = Some(to);
-                    ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV));
+                    ident.events.push(Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV));
                     Ok(())
                 });
             }
@@ -151,10 +151,10 @@ impl Manager {
             }
             if errno == 0 {
                 ident.phase = Phase::AddressResolved;
-                ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
+                ident.events.push(Report::plain(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
             } else {
                 ident.phase = if ident.claim.is_some() { Phase::Bound } else { Phase::Idle };
-                ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -errno));
+                ident.events.push(Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -errno));
             }
             Ok(())
         });
@@ -167,7 +167,7 @@ impl Manager {
                 return Err(libc::EINVAL);
             }
             ident.phase = Phase::RouteResolved;
-            ident.tell(id, Report::plain(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+            ident.events.push(Report::plain(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
             Ok(())
         })
     }
@@ -180,7 +180,7 @@ impl Manager {
                     ident.traffic_class = class;
                     ident.route.iter_mut().for_each(|route| route.traffic_class = class);
                 }
-                Setting::AckTimeout(exponent) if exponent < 32 => ident.ack_timeout = exponent,
+                Setting::AckTimeout(exponent) if exponent < 32 => ident.parameters.set_ack_timeout(exponent),
                 // The rule of rdma_set_reuseaddr in the kernel.
                 Setting::ReusesAddress(yes) if ident.phase == Phase::Idle || yes && ident.phase != Phase::Listening => {
                     ident.sharing.reuses_address = yes;
@@ -212,7 +212,7 @@ impl Manager {
             ah.grh.dgid = mgid;
             ident.groups.push(Group { mgid, address: group });
             let what = What::Group { mgid, ah, context };
-            ident.tell(id, Report { kind: RDMA_CM_EVENT_MULTICAST_JOIN, status: 0, what });
+            ident.events.push(Report { kind: RDMA_CM_EVENT_MULTICAST_JOIN, status: 0, what });
             Ok(())
         })
     }
@@ -224,7 +224,7 @@ impl Manager {
             let left = ident.groups.remove(at).mgid;
             // A join that the program has not heard of yet is not told any more.
             let is_its = |what: &What| matches!(what, What::Group { mgid, .. } if *mgid == left);
-            ident.queue.take_if(|event| event.id == id && is_its(&event.report.what));
+            ident.events.withdraw_if(is_its);
             Ok(left)
         })
     }

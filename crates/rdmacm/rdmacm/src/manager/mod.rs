@@ -7,9 +7,11 @@ mod claims;
 mod connections;
 mod ident;
 mod incoming;
+mod parameters;
 
 pub(crate) use addresses::Setting;
-pub(crate) use ident::{ConnParam, Shown};
+pub(crate) use ident::Shown;
+pub(crate) use parameters::ConnParam;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -151,7 +153,7 @@ impl Manager {
         let mut state = self.state();
         state.last += 1;
         let id = state.last;
-        state.ids.insert(id, Ident::new(queue, space, qp_type));
+        state.ids.insert(id, Ident::new(id, queue, space, qp_type));
         id
     }
 
@@ -164,7 +166,7 @@ impl Manager {
         if let Some(listener) = ident.listener
             && let Some(listener) = state.ids.get_mut(&listener)
         {
-            listener.waiting.retain(|waiting| *waiting != id);
+            listener.backlog.remove(id);
         }
         true
     }
@@ -176,7 +178,7 @@ impl Manager {
 
     /// Those of its events that the program holds.
     pub fn outstanding(&self, id: Handle) -> Option<Arc<Outstanding>> {
-        self.state().ids.get(&id).map(|ident| Arc::clone(&ident.outstanding))
+        self.state().ids.get(&id).map(|ident| Arc::clone(ident.events.outstanding()))
     }
 
     /// The type of its QP, by what was asked of a request.
@@ -188,9 +190,9 @@ impl Manager {
     /// holds.
     pub fn destroy(&self, id: Handle) {
         let mut state = self.state();
-        let Some(mut ident) = state.ids.remove(&id) else { return };
+        let Some(ident) = state.ids.remove(&id) else { return };
         if let Some(listener) = ident.listener.and_then(|listener| state.ids.get_mut(&listener)) {
-            listener.waiting.retain(|waiting| *waiting != id);
+            listener.backlog.remove(id);
         }
         if let Some(of) = ident.claim.map(|claim| claim.service())
             && let Some(listeners) = state.listeners.get_mut(&of)
@@ -200,8 +202,8 @@ impl Manager {
                 state.listeners.remove(&of);
             }
         }
-        ident.queue.take(id);
-        for unseen in std::mem::take(&mut ident.waiting) {
+        ident.events.withdraw();
+        for unseen in ident.backlog.into_waiting() {
             state.forget(unseen);
         }
         if let Some(conn) = ident.conn {
@@ -226,15 +228,14 @@ impl Manager {
                 ident.phase,
                 Phase::Idle | Phase::Bound | Phase::ResolvingAddress | Phase::AddressResolved | Phase::Listening
             ),
-            ack_timeout: ident.ack_timeout,
+            ack_timeout: ident.parameters.ack_timeout(),
         })
     }
 
     /// Events of an identifier go to another queue from now on, those that have come too.
     pub fn migrate(&self, id: Handle, to: &Arc<Queue>) -> Result<(), c_int> {
         self.with(id, |_, ident, _| {
-            let from = std::mem::replace(&mut ident.queue, Arc::clone(to));
-            from.take(id).into_iter().for_each(|event| to.push(event));
+            ident.events.migrate(to);
             Ok(())
         })
     }
@@ -242,7 +243,7 @@ impl Manager {
     /// Tells of an identifier what did not come from a peer. EINVAL where there is none.
     pub fn report(&self, id: Handle, report: Report) -> Result<(), c_int> {
         self.with(id, |_, ident, _| {
-            ident.tell(id, report);
+            ident.events.push(report);
             Ok(())
         })
     }
@@ -328,7 +329,7 @@ impl State {
     /// Ends one that the program has not seen.
     fn forget(&mut self, id: Handle) {
         let Some(ident) = self.ids.remove(&id) else { return };
-        ident.queue.take(id);
+        ident.events.withdraw();
         if let Some(conn) = ident.conn {
             self.by_conn.remove(&conn);
             let _ = self.machine.destroy(now(), conn);
