@@ -38,7 +38,6 @@ const GIVEN_STRUCTS: &[(&str, usize)] = &[
 /// Structs with more fields.
 const LARGE_STRUCTS: &[(&str, usize)] = &[
     ("bench::plan::block::Keys", 21),
-    ("cm::machine::conn::Conn", 22),
     ("cm::params::ReqParams", 23),
     ("hca::arena::layout::Lane", 25),
     ("hca::device::Limits", 26),
