@@ -48,7 +48,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
     ("rdma::library::Functions", 36),
     ("rdma::qp_attr::QpAttr", 22),
     ("rdmacm::verbs::Verbs", 25),
-    ("transport::requester::Requester", 21),
 ];
 
 /// Types with an `impl` in more files.
