@@ -124,7 +124,7 @@ pub(crate) fn make(
         (engine.rest.is_stopped, engine.rest.keeps) = before;
         // The program has saved what it has.
         engine.rest.withheld = Default::default();
-        engine.news += 1;
+        engine.nodes.news.add(1);
     });
     shared.kick();
     made

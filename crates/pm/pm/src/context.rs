@@ -12,10 +12,11 @@ use vervain_mesh::Mesh;
 use crate::asked::{self, Asked};
 use crate::checkpoint::{self, Checkpoints};
 use crate::device::Device;
-use crate::engine::{Engine, QUEUE};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::job::{self, Hosts};
 use crate::locks::{AddrHandle, Whom};
+use crate::nodes::QUEUE;
 use crate::rdma::Direction;
 use crate::receive::Received;
 use crate::save;
@@ -75,12 +76,12 @@ impl Context {
                 String::from_utf8_lossy(&agreed)
             )));
         }
-        context.shared.lock().mesh.introduce(introduction)?;
+        context.shared.lock().nodes.mesh.introduce(introduction)?;
         context.shared.kick();
         loop {
             let engine = context.shared.lock();
-            engine.check()?;
-            if engine.mesh.registered() {
+            engine.nodes.check()?;
+            if engine.nodes.mesh.registered() {
                 break;
             }
             drop(engine);
@@ -106,8 +107,9 @@ impl Context {
             engine.discard();
             let is_begun = engine.begin_unsent();
             engine.look();
-            if engine.failure.is_some() || (is_begun && !engine.under_way()) {
-                break engine.failure.is_none() && engine.lost.is_empty();
+            let has_failed = engine.nodes.has_failed();
+            if has_failed || (is_begun && !engine.under_way()) {
+                break !has_failed && !engine.nodes.has_lost();
             }
             drop(engine);
             thread::sleep(LOOK);
@@ -133,7 +135,7 @@ impl Context {
 
     /// The longest message that goes inside its work request, in bytes; 0: none does.
     pub fn inline(&self) -> usize {
-        self.shared.lock().inline
+        self.shared.lock().sends.inline()
     }
 
     /// Counts the hosts of the job; all processes call it.
@@ -394,8 +396,10 @@ impl Drop for Context {
 fn check_whom(engine: &Engine, whom: Whom) -> Result<()> {
     match whom {
         Whom::Any => Ok(()),
-        Whom::Node(node) if node < engine.size => Ok(()),
-        Whom::Node(node) => Err(Error::invalid(format!("there is no node {node}: the context has {}", engine.size))),
+        Whom::Node(node) if node < engine.nodes.size => Ok(()),
+        Whom::Node(node) => {
+            Err(Error::invalid(format!("there is no node {node}: the context has {}", engine.nodes.size)))
+        }
     }
 }
 

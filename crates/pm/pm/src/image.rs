@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 use crate::locks::{AddrHandle, IN_PAGE, SPAN, SavedLock};
+use crate::nodes::Counts;
 use crate::rdma::{Direction, MAX_REQUEST};
-use crate::rest::Counts;
 use crate::unsent::Unsent;
 
 /// The first bytes of a file, and the version behind them.

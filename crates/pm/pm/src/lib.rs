@@ -21,6 +21,8 @@ mod image;
 mod job;
 mod lock;
 mod locks;
+mod messages;
+mod nodes;
 mod rdma;
 mod receive;
 mod rest;

@@ -6,11 +6,15 @@ use serde::{Deserialize, Serialize};
 use vervain_mesh::Link;
 use vervain_rdma::{Completion, RemoteAddr, SendRequest};
 
-use crate::engine::{COLOR, Engine, NO_LINK, QUEUE, RDMA, is_refusal};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::image::SavedCopy;
 use crate::locks::AddrHandle;
-use crate::send::STOPPED;
+use crate::nodes::{NO_LINK, QUEUE, is_refusal};
+use crate::rest::STOPPED;
 
+/// In the ids of requests: it is a write or a read, with its number below; else a message, with its slot.
+pub(crate) const RDMA: u64 = 1 << 62;
 /// Writes and reads that can be under way.
 const OPERATIONS: usize = 1024;
 /// The longest request that all devices take.
@@ -98,6 +102,13 @@ impl Rdma {
         self.kind(direction).fault.get_or_insert(error);
     }
 
+    /// Reports a write or a read to memory that its node has not locked, as if the device had refused it.
+    pub fn refuse(&mut self, copy: &SavedCopy) {
+        let what = if copy.direction == Direction::Write { "a write to" } else { "a read from" };
+        let sentence = format!("{what} node {} failed: the memory is not locked there", copy.node);
+        self.add_fault(copy.direction, Error::new(libc::EFAULT, sentence));
+    }
+
     /// Drops failures that were not reported yet.
     pub fn forget_faults(&mut self) {
         (self.writes.fault, self.reads.fault) = (None, None);
@@ -123,7 +134,7 @@ impl Engine {
         local: AddrHandle,
         len: usize,
     ) -> Result<()> {
-        self.check_node(node)?;
+        self.nodes.check_node(node)?;
         if len == 0 || len > MAX_REQUEST || remote.addr() + len as u64 > 1 << 32 {
             return Err(Error::invalid(format!(
                 "{len} bytes from handle {:#x} on: 1 to {MAX_REQUEST} are possible, inside a lock",
@@ -150,18 +161,18 @@ impl Engine {
         len: usize,
     ) -> Result<()> {
         let Some(mut link) = self.connection(node) else { return self.no_room() };
-        if self.connections[link.index as usize].operations >= QUEUE {
+        if self.nodes.connection(link).operations >= QUEUE {
             // When the last one is over, and others wait for the place, the connection is not that to the node any
             // more.
             self.look_for_completions();
-            let Some(found) = self.mesh.find(node, COLOR) else { return self.no_room() };
+            let Some(found) = self.nodes.find(node) else { return self.no_room() };
             link = found;
         }
-        if self.connections[link.index as usize].operations_broken {
+        if self.nodes.connection(link).operations_broken {
             let sentence = format!("node {node} has refused a write or a read, and takes no more by this connection");
             return Err(Error::new(libc::EPIPE, sentence));
         }
-        if self.connections[link.index as usize].operations >= QUEUE {
+        if self.nodes.connection(link).operations >= QUEUE {
             return self.no_room();
         }
         let Some(number) = self.rdma.take() else { return self.no_room() };
@@ -174,9 +185,9 @@ impl Engine {
         let order = self.rdma.begun;
         self.rdma.operations[number as usize] = Operation { link, direction, remote, local, len: len as u32, order };
         self.rdma.kind(direction).under_way += 1;
-        self.connections[link.index as usize].operations += 1;
+        self.nodes.connection_mut(link).operations += 1;
         self.locks.hold(key);
-        self.mesh.hold(link);
+        self.nodes.mesh.hold(link);
         Ok(())
     }
 
@@ -190,28 +201,50 @@ impl Engine {
     ) -> Result<()> {
         let (memory, at) = self.locks.find(local, len)?;
         let sges = [memory.slice(at..at + len)];
-        let there = RemoteAddr { addr: remote.addr(), rkey: self.rest.key_at(self.mesh.peer(link).0, remote.key()) };
+        let there =
+            RemoteAddr { addr: remote.addr(), rkey: self.rest.key_at(self.nodes.mesh.peer(link).0, remote.key()) };
         let request = match direction {
             Direction::Write => SendRequest::write(&sges, there),
             Direction::Read => SendRequest::read(&sges, there),
         };
-        Ok(self.mesh.data(link).post(request.id(RDMA | u64::from(number)).signaled())?)
+        Ok(self.nodes.mesh.data(link).post(request.id(RDMA | u64::from(number)).signaled())?)
+    }
+
+    /// Begins a write or a read of an image. Returns true if it has begun, or never will. A request that is refused at
+    /// once is reported as if the device had refused it.
+    pub fn begin_saved_copy(&mut self, copy: &SavedCopy) -> bool {
+        if self.nodes.has_failed() {
+            return true;
+        }
+        let (remote, local) = (AddrHandle(copy.remote), AddrHandle(copy.local));
+        let begun = self
+            .nodes
+            .check_node(copy.node)
+            .and_then(|()| self.begin_copy(copy.direction, copy.node, remote, local, copy.len as usize));
+        match begun {
+            Err(error) if error.is_temporary() => false,
+            Err(error) => {
+                self.rdma.add_fault(copy.direction, error);
+                true
+            }
+            Ok(()) => true,
+        }
     }
 
     #[cold]
     fn no_room(&mut self) -> Result<()> {
         self.look();
-        self.check()?;
+        self.nodes.check()?;
         Err(FULL)
     }
 
     /// A write or a read is over: by which connection.
     pub fn operation_over(&mut self, number: u32, completion: &Completion) -> Link {
         let Operation { link, local, direction, .. } = self.rdma.operations[number as usize];
-        self.connections[link.index as usize].operations -= 1;
+        self.nodes.connection_mut(link).operations -= 1;
         self.rdma.free.push(number);
         if let Err(error) = self.locks.release(local.key()) {
-            self.fail(error);
+            self.nodes.fail(error);
         }
         if !completion.is_success() {
             self.note_fault(link, direction, completion);
@@ -222,7 +255,7 @@ impl Engine {
 
     #[cold]
     fn note_fault(&mut self, link: Link, direction: Direction, completion: &Completion) {
-        let node = self.mesh.peer(link).0;
+        let node = self.nodes.mesh.peer(link).0;
         let status = completion.status();
         let what = match direction {
             Direction::Write => "a write to",
@@ -241,7 +274,7 @@ impl Engine {
     pub fn check_copied(&mut self, direction: Direction) -> Result<()> {
         self.begin_unsent();
         self.look_for_completions();
-        self.check()?;
+        self.nodes.check()?;
         let waits = self.rest.withholds(direction);
         let kind = self.rdma.kind(direction);
         if waits {

@@ -10,18 +10,15 @@ use serde::{Deserialize, Serialize};
 use crate::agree::Meeting;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::image::{Image, Kind, SaveId, SavedCopy, SavedMessage, SavedPeer, check_file};
+use crate::image::{Image, Kind, SaveId, SavedCopy, SavedPeer, check_file};
 use crate::locks::AddrHandle;
-use crate::rest::{Counts, Kept};
+use crate::nodes::Counts;
 use crate::shared::Shared;
 use crate::standing;
 
 /// Between two looks at what has not come yet, and how long it may take: it has been received by the device.
 const LOOK: Duration = Duration::from_micros(50);
 const PATIENCE: Duration = Duration::from_secs(30);
-
-const OUT: Error = Error::plain(libc::EBUSY, "a send buffer was taken and not sent");
-const RECEIVED: Error = Error::plain(libc::EBUSY, "the message that was received last was not released");
 
 /// Numbers of messages that a node has sent, or has, by the numbers of nodes; for the others.
 #[derive(Serialize, Deserialize)]
@@ -50,6 +47,7 @@ pub(crate) fn count_for(node: u32, all: &[(u32, u64)]) -> u64 {
 
 fn sent(engine: &Engine) -> Vec<(u32, u64)> {
     engine
+        .nodes
         .counts()
         .into_iter()
         .filter(|(_, counts)| counts.sent > 0)
@@ -67,8 +65,9 @@ fn await_sent(shared: &Shared, meeting: &Meeting<'_>, nodes: u32, own: u32) -> R
         loop {
             let mut engine = shared.lock();
             engine.look_for_messages();
-            engine.check()?;
-            let found = engine.counts().iter().find(|(from, _)| *from == node).map_or(0, |(_, counts)| counts.received);
+            engine.nodes.check()?;
+            let found =
+                engine.nodes.counts().iter().find(|(from, _)| *from == node).map_or(0, |(_, counts)| counts.received);
             drop(engine);
             if found == wanted {
                 break;
@@ -84,36 +83,19 @@ fn await_sent(shared: &Shared, meeting: &Meeting<'_>, nodes: u32, own: u32) -> R
     Ok(())
 }
 
-impl Engine {
-    /// Checks that an image can be made as far as the program goes: it holds nothing that would have to be in the
-    /// image.
-    pub fn check_hands(&self) -> Result<()> {
-        if self.out.is_some() {
-            return Err(OUT);
-        }
-        if self.received.is_some() {
-            return Err(RECEIVED);
-        }
-        if let Some((node, why)) = self.lost.iter().next() {
-            return Err(Error::new(libc::EPIPE, format!("node {node} takes no part: {why}")));
-        }
-        Ok(())
-    }
-
-    /// The image, without the requests that the device has in progress.
-    pub fn image(&self, kind: Kind, save: SaveId) -> Image {
-        let peers = self.counts().into_iter();
-        Image {
-            kind,
-            save,
-            node: self.rank,
-            nodes: self.size,
-            mtu: self.mtu as u32,
-            peers: peers.map(|(node, Counts { sent, received })| SavedPeer { node, sent, received }).collect(),
-            messages: self.rest.kept.iter().map(|kept| SavedMessage { node: kept.node, bytes: kept.bytes() }).collect(),
-            locks: self.locks.saved(),
-            unsent: self.rest.unsent.as_deref().cloned().unwrap_or_default(),
-        }
+/// The image, without the requests that the device has in progress.
+pub(crate) fn image(engine: &Engine, kind: Kind, save: SaveId) -> Image {
+    let peers = engine.nodes.counts().into_iter();
+    Image {
+        kind,
+        save,
+        node: engine.nodes.rank,
+        nodes: engine.nodes.size,
+        mtu: engine.sends.mtu() as u32,
+        peers: peers.map(|(node, Counts { sent, received })| SavedPeer { node, sent, received }).collect(),
+        messages: engine.inbox.saved(),
+        locks: engine.locks.saved(),
+        unsent: engine.rest.unsent.as_deref().cloned().unwrap_or_default(),
     }
 }
 
@@ -170,8 +152,8 @@ fn drained(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> Result<Ima
     await_sent(shared, meeting, nodes, own)?;
     shared.with(|engine| {
         engine.check_hands()?;
-        engine.keep_messages();
-        Ok(engine.image(Kind::Drained, id))
+        engine.inbox.keep(&mut engine.nodes);
+        Ok(image(engine, Kind::Drained, id))
     })
 }
 
@@ -193,10 +175,13 @@ fn read(shared: &Shared, file: BorrowedFd<'_>) -> Result<(Image, Vec<(u32, u32)>
     let (node, nodes) = (shared.job.rank(), shared.job.size());
     shared.with(|engine| {
         engine.check_hands()?;
-        if (image.node, image.nodes, image.mtu as usize) != (node, nodes, engine.mtu) {
+        if (image.node, image.nodes, image.mtu as usize) != (node, nodes, engine.sends.mtu()) {
             return Err(Error::invalid(format!(
                 "the image is of node {} of {} with an MTU of {}, and this is node {node} of {nodes} with {}",
-                image.node, image.nodes, image.mtu, engine.mtu
+                image.node,
+                image.nodes,
+                image.mtu,
+                engine.sends.mtu()
             )));
         }
         let keys = engine.locks.keys_of(&image.locks)?;
@@ -229,7 +214,7 @@ fn try_restore(shared: &Shared, turn: &mut u32, file: Result<BorrowedFd<'_>>) ->
     meeting.tell(&told(&Claim { save: image.save, sent: of_image, keys })?)?;
     let fits = far_keys(&meeting, &image, own, nodes);
     let far = meeting.all_have("use its image", fits)?;
-    shared.with(|engine| engine.restore(image, far));
+    shared.with(|engine| become_image(engine, image, far));
     shared.kick();
     meeting.tell(&[0])
 }
@@ -261,18 +246,15 @@ fn far_keys(meeting: &Meeting<'_>, image: &Image, own: u32, nodes: u32) -> Resul
     Ok(far)
 }
 
-impl Engine {
-    /// Makes the context what the image says, which fits it.
-    fn restore(&mut self, image: Image, far: Far) {
-        let counts = image.peers.iter().map(|peer| (peer.node, peer.counts())).collect();
-        let messages = image.messages.iter().map(|message| Kept::new(message.node, &message.bytes)).collect();
-        self.locks.become_restored(&image.locks);
-        let mut unsent = image.unsent;
-        // A key that stands in no handle of the node's may be that of any memory there by now.
-        let is_locked = |copy: &SavedCopy| far.all.contains(&(copy.node, AddrHandle(copy.remote).key()));
-        let (copies, refused): (Vec<_>, Vec<_>) = unsent.copies.into_iter().partition(is_locked);
-        unsent.copies = copies;
-        self.become_restored(counts, messages, unsent, far.changed);
-        refused.iter().for_each(|copy| self.refuse_copy(copy));
-    }
+/// Makes the context what the image says, which fits it.
+fn become_image(engine: &mut Engine, image: Image, far: Far) {
+    let counts = image.peers.iter().map(|peer| (peer.node, peer.counts())).collect();
+    engine.locks.become_restored(&image.locks);
+    let mut unsent = image.unsent;
+    // A key that stands in no handle of the node's may be that of any memory there by now.
+    let is_locked = |copy: &SavedCopy| far.all.contains(&(copy.node, AddrHandle(copy.remote).key()));
+    let (copies, refused): (Vec<_>, Vec<_>) = unsent.copies.into_iter().partition(is_locked);
+    unsent.copies = copies;
+    engine.become_restored(counts, &image.messages, unsent, far.changed);
+    refused.iter().for_each(|copy| engine.rdma.refuse(copy));
 }

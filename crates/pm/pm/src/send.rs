@@ -1,156 +1,151 @@
-//! Sending: a buffer of the context's is filled by the program and goes by the lane for commands, into a receive that
+//! Send buffers: slots of an MTU, which the program fills and which go by the lane for commands, into a receive that
 //! all senders share. Where the node has none, the device waits and tries again.
 
-use vervain_mesh::Link;
-use vervain_rdma::SendRequest;
+use vervain_mesh::{Link, Mesh};
+use vervain_rdma::{Qp, Region, SendRequest};
 
-use crate::engine::{COLOR, Engine, NO_LINK, QUEUE};
-use crate::error::{Error, Result};
-
-const FULL: Error = Error::plain(libc::ENOBUFS, "no send buffer is free, or the node is not connected yet");
-const BUSY: Error = Error::plain(libc::EBUSY, "a send buffer was taken and not sent");
-pub(crate) const STOPPED: Error = Error::plain(libc::ENOBUFS, "sending is stopped");
-const NOT_SENT: Error = Error::plain(libc::EBUSY, "messages are still being sent");
+use crate::error::Result;
+use crate::image::SavedMessage;
+use crate::nodes::NO_LINK;
 
 /// A send buffer that is with the device.
 #[derive(Clone, Copy)]
-pub(crate) struct Slot {
-    pub link: Link,
-    pub len: u32,
+struct Slot {
+    link: Link,
+    len: u32,
     /// Which of all messages it was.
-    pub order: u64,
-}
-
-impl Default for Slot {
-    fn default() -> Self {
-        Self { link: NO_LINK, len: 0, order: 0 }
-    }
+    order: u64,
 }
 
 /// The send buffer that the program fills.
 #[derive(Clone, Copy)]
 pub(crate) struct Out {
-    slot: u32,
-    len: u32,
-    node: u32,
-    link: Link,
+    pub slot: u32,
+    pub len: u32,
+    pub node: u32,
+    pub link: Link,
 }
 
-impl Engine {
-    /// A buffer of `len` bytes for a message to `node`.
-    #[inline]
-    pub fn send_buffer(&mut self, node: u32, len: usize) -> Result<*mut u8> {
-        if len == 0 || len > self.mtu {
-            return Err(Error::invalid(format!("a message of {len} bytes: 1 to {} are possible", self.mtu)));
-        }
-        self.check_node(node)?;
-        if self.out.is_some() {
-            return Err(BUSY);
-        }
-        if self.rest.is_stopped {
-            return Err(STOPPED);
-        }
-        if self.rest.unsent.is_some() && !self.begin_unsent() {
-            return self.no_buffer();
-        }
-        if self.free.is_empty() {
-            self.look_for_completions();
-        }
-        let Some(link) = self.connection_with_room(node) else { return self.no_buffer() };
-        let Some(slot) = self.free.pop() else { return self.no_buffer() };
-        self.mesh.hold(link);
-        self.out = Some(Out { slot, len: len as u32, node, link });
-        Ok(self.buffers.as_ptr().wrapping_add(slot as usize * self.mtu))
-    }
+pub(crate) struct SendBuffers {
+    mtu: usize,
+    /// The longest message that goes inside its work request.
+    inline: usize,
+    memory: Region,
+    slots: Vec<Slot>,
+    /// Those that are free; the one that was used last is the next, since it is in the cache.
+    free: Vec<u32>,
+    /// Messages that were given to the device.
+    posted: u64,
+    /// The buffer that the program fills.
+    out: Option<Out>,
+}
 
-    /// The connection to a node, where it takes one more message.
-    #[inline]
-    pub fn connection_with_room(&mut self, node: u32) -> Option<Link> {
-        let link = self.connection(node)?;
-        if self.connections[link.index as usize].messages <= 1 {
-            return Some(link);
+impl SendBuffers {
+    /// So many slots of `mtu` bytes in this memory.
+    pub fn new(memory: Region, count: usize, mtu: usize, inline: usize) -> SendBuffers {
+        SendBuffers {
+            mtu,
+            inline,
+            memory,
+            slots: vec![Slot { link: NO_LINK, len: 0, order: 0 }; count],
+            free: (0..count as u32).rev().collect(),
+            posted: 0,
+            out: None,
         }
-        // The buffer of a message that is over is the next, since it is in the cache. When the last one is over, and
-        // others wait for the place, the connection is not that to the node any more.
-        self.look_for_completions();
-        self.mesh.find(node, COLOR).filter(|link| self.connections[link.index as usize].messages < QUEUE)
-    }
-
-    /// Looks at all that could make room, for the next try.
-    #[cold]
-    fn no_buffer(&mut self) -> Result<*mut u8> {
-        self.look();
-        self.check()?;
-        Err(FULL)
-    }
-
-    /// Sends the buffer that was given out.
-    #[inline]
-    pub fn send(&mut self) -> Result<()> {
-        let Some(Out { slot, len, node, link }) = self.out else {
-            return Err(Error::invalid("no send buffer was taken"));
-        };
-        if self.rest.is_stopped {
-            return Err(STOPPED);
-        }
-        self.out = None;
-        self.post_taken(slot, len, node, link)
-    }
-
-    /// Sends what is in a slot that was taken, by a connection that is held for it.
-    #[inline]
-    pub fn post_taken(&mut self, slot: u32, len: u32, node: u32, link: Link) -> Result<()> {
-        let sent = self.post_message(slot, len, node, link);
-        if sent.is_err() {
-            self.free.push(slot);
-            self.mesh.release(link);
-        }
-        sent
     }
 
     #[inline]
-    fn post_message(&mut self, slot: u32, len: u32, node: u32, link: Link) -> Result<()> {
-        self.check_node(node)?;
+    pub fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// The longest message that goes inside its work request.
+    pub fn inline(&self) -> usize {
+        self.inline
+    }
+
+    /// Messages that are with the device.
+    #[inline]
+    pub fn under_way(&self) -> bool {
+        self.free.len() + usize::from(self.out.is_some()) < self.slots.len()
+    }
+
+    #[inline]
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Takes a slot.
+    #[inline]
+    pub fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Gives a slot back that was taken and not posted.
+    #[inline]
+    pub fn give_back(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// Gives a slot that was taken to the program, to be filled: its address.
+    #[inline]
+    pub fn give_out(&mut self, out: Out) -> *mut u8 {
+        self.out = Some(out);
+        self.memory.as_ptr().wrapping_add(out.slot as usize * self.mtu)
+    }
+
+    /// The buffer that the program fills.
+    #[inline]
+    pub fn out(&self) -> Option<Out> {
+        self.out
+    }
+
+    /// Takes that buffer back.
+    #[inline]
+    pub fn take_out(&mut self) -> Option<Out> {
+        self.out.take()
+    }
+
+    /// Fills a slot that was taken.
+    pub fn write(&self, slot: u32, bytes: &[u8]) {
+        self.memory.write(slot as usize * self.mtu, bytes);
+    }
+
+    /// Gives the first bytes of a slot to the device.
+    #[inline]
+    pub fn post(&self, slot: u32, len: u32, qp: &Qp) -> Result<()> {
         let start = slot as usize * self.mtu;
-        let sges = [self.buffers.slice(start..start + len as usize)];
+        let sges = [self.memory.slice(start..start + len as usize)];
         let request = SendRequest::send(&sges).id(u64::from(slot)).signaled();
         let request = if len as usize <= self.inline { request.inline() } else { request };
-        self.mesh.commands(link).post(request)?;
-        self.mesh.sent(link);
+        Ok(qp.post(request)?)
+    }
+
+    /// A slot was posted.
+    #[inline]
+    pub fn posted(&mut self, slot: u32, len: u32, link: Link) {
         self.posted += 1;
         self.slots[slot as usize] = Slot { link, len, order: self.posted };
-        let connection = &mut self.connections[link.index as usize];
-        connection.messages += 1;
-        connection.counts.sent += 1;
-        Ok(())
     }
 
-    /// Gives the buffer back that was given out.
-    pub fn forget_send_buffer(&mut self) {
-        if let Some(Out { slot, link, .. }) = self.out.take() {
-            self.free.push(slot);
-            self.mesh.release(link);
-        }
-    }
-
-    /// A message is with its node, or has failed: by which connection.
+    /// The device has done with a slot: by which connection.
     #[inline]
-    pub fn message_over(&mut self, slot: u32) -> Link {
-        let link = self.slots[slot as usize].link;
-        self.connections[link.index as usize].messages -= 1;
+    pub fn over(&mut self, slot: u32) -> Link {
         self.free.push(slot);
-        link
+        self.slots[slot as usize].link
     }
 
-    /// Checks that all messages that were sent are with their nodes.
-    pub fn check_sent(&mut self) -> Result<()> {
-        self.begin_unsent();
-        while self.look_for_completions() {}
-        self.check()?;
-        let is_begun = self.rest.unsent.as_ref().is_none_or(|unsent| unsent.messages.is_empty());
-        if is_begun && self.free.len() + usize::from(self.out.is_some()) == self.slots.len() {
-            return Ok(());
-        }
-        Err(NOT_SENT)
+    /// Messages that the device has and that are not known to be with their nodes, in order.
+    pub fn posted_messages(&self, mesh: &Mesh) -> Vec<SavedMessage> {
+        let mut is_used = vec![true; self.slots.len()];
+        self.free.iter().for_each(|slot| is_used[*slot as usize] = false);
+        let mut used: Vec<usize> = (0..self.slots.len()).filter(|slot| is_used[*slot]).collect();
+        used.sort_unstable_by_key(|slot| self.slots[*slot].order);
+        let saved = |slot: usize| {
+            let mut bytes = vec![0; self.slots[slot].len as usize];
+            self.memory.read(slot * self.mtu, &mut bytes);
+            SavedMessage { node: mesh.peer(self.slots[slot].link).0, bytes }
+        };
+        used.into_iter().map(saved).collect()
     }
 }

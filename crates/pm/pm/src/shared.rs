@@ -10,9 +10,10 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use vervain_bootstrap::Job;
 use vervain_rdma::{CompChannel, Context, Cq, EventKind};
 
-use crate::engine::{Engine, PORT};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lock::{Guard, Lock};
+use crate::nodes::PORT;
 
 const SOMETHING: Error = Error::plain(libc::EBUSY, "something has come");
 
@@ -61,7 +62,7 @@ impl Shared {
     pub fn new(engine: Engine, job: Arc<Job>, epoch: u32) -> Result<Shared> {
         let no_descriptor = |error| Error::new(libc::ENOMEM, format!("no descriptor for events: {error}"));
         let new_event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(no_descriptor);
-        let port = &engine.mesh.ports()[PORT];
+        let port = &engine.nodes.mesh.ports()[PORT];
         let messages = Events { cq: port.service.clone(), channel: port.service_channel.clone() };
         let completions = Events { cq: port.data.clone(), channel: port.data_channel.clone() };
         let door = Events { cq: port.door_cq.clone(), channel: port.door_channel.clone() };
@@ -87,9 +88,9 @@ impl Shared {
     pub fn with<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> T {
         let mut engine = self.lock();
         let result = f(&mut engine);
-        let kick = engine.needs_thread();
+        let kick = engine.nodes.needs_thread();
         // Another thread of the program's may sleep until this.
-        let wake = engine.armed && engine.has_news();
+        let wake = engine.nodes.news.armed && engine.nodes.news.is_any();
         drop(engine);
         if kick {
             self.kick();
@@ -135,7 +136,7 @@ impl Shared {
         self.forget_events(engine)?;
         engine.look();
         self.check_news(engine)?;
-        engine.armed = true;
+        engine.nodes.news.armed = true;
         self.messages.arm()?;
         if engine.under_way() {
             self.completions.arm()?;
@@ -148,9 +149,10 @@ impl Shared {
 
     /// EBUSY where there is something that the program has not seen.
     fn check_news(&self, engine: &mut Engine) -> Result<()> {
-        let waits = engine.has_messages() || !engine.untold.is_empty() || engine.failure.is_some();
-        if waits || engine.has_news() {
-            engine.seen = engine.news;
+        let Engine { nodes, inbox, .. } = engine;
+        let waits = inbox.has_messages() || nodes.has_untold() || nodes.has_failed();
+        if waits || nodes.news.is_any() {
+            nodes.news.see();
             return Err(SOMETHING);
         }
         Ok(())
@@ -159,14 +161,14 @@ impl Shared {
     /// Ends what [`before_select`](Shared::before_select) has begun.
     pub fn after_select(&self) -> Result<()> {
         let mut engine = self.lock();
-        if engine.armed {
-            engine.seen = engine.news;
+        if engine.nodes.news.armed {
+            engine.nodes.news.see();
         }
         self.forget_events(&mut engine)
     }
 
     fn forget_events(&self, engine: &mut Engine) -> Result<()> {
-        if std::mem::take(&mut engine.armed) {
+        if std::mem::take(&mut engine.nodes.news.armed) {
             self.messages.take()?;
             self.completions.take()?;
             clear(self.ready.as_fd());

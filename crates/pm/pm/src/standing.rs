@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::image::{Image, Kind, SaveId, SavedCopy, SavedMessage};
 use crate::rdma::{Direction, Operation};
-use crate::save::{Counted, count_for, heard, told};
+use crate::save::{self, Counted, count_for, heard, told};
 use crate::shared::Shared;
 
 /// The state of a node at a moment in which nothing moved.
@@ -49,18 +49,18 @@ pub(crate) fn image(shared: &Shared, meeting: &mut Meeting<'_>, id: SaveId) -> R
 fn take(engine: &mut Engine, id: SaveId) -> Result<Moment> {
     while engine.look_for_completions() {}
     while engine.look_for_messages() {}
-    engine.keep_messages();
-    engine.check()?;
+    engine.inbox.keep(&mut engine.nodes);
+    engine.nodes.check()?;
     engine.check_hands()?;
-    let mut image = engine.image(Kind::StoodStill, id);
+    let mut image = save::image(engine, Kind::StoodStill, id);
     let received = image.peers.iter().map(|peer| (peer.node, peer.received)).collect();
     let copies: Result<Vec<_>> =
-        engine.rdma.all_under_way().iter().map(|operation| engine.saved_copy(operation)).collect();
+        engine.rdma.all_under_way().iter().map(|operation| saved_copy(engine, operation)).collect();
     // Requests of an older image that have not begun come behind those that have.
     image.unsent.copies.splice(0..0, copies?);
     engine.rest.withheld.writes |= image.unsent.has(Direction::Write);
     engine.rest.withheld.reads |= image.unsent.has(Direction::Read);
-    Ok(Moment { image, posted: engine.posted_messages(), received })
+    Ok(Moment { image, posted: engine.sends.posted_messages(&engine.nodes.mesh), received })
 }
 
 /// Adds the messages that are to be sent again, by the numbers that the others have. None if one has fewer than this
@@ -83,27 +83,11 @@ fn complete(moment: Moment, meeting: &Meeting<'_>) -> Result<Option<Image>> {
     Ok(Some(image))
 }
 
-impl Engine {
-    /// Messages that the device has and that are not known to be with their nodes, in order.
-    fn posted_messages(&self) -> Vec<SavedMessage> {
-        let mut is_used = vec![true; self.slots.len()];
-        self.free.iter().for_each(|slot| is_used[*slot as usize] = false);
-        let mut used: Vec<usize> = (0..self.slots.len()).filter(|slot| is_used[*slot]).collect();
-        used.sort_unstable_by_key(|slot| self.slots[*slot].order);
-        let saved = |slot: usize| {
-            let mut bytes = vec![0; self.slots[slot].len as usize];
-            self.buffers.read(slot * self.mtu, &mut bytes);
-            SavedMessage { node: self.mesh.peer(self.slots[slot].link).0, bytes }
-        };
-        used.into_iter().map(saved).collect()
-    }
-
-    /// # Errors
-    /// The local memory was unlocked meanwhile, so that no image has it.
-    fn saved_copy(&self, operation: &Operation) -> Result<SavedCopy> {
-        let Operation { link, direction, remote, local, len, .. } = *operation;
-        self.locks.find(local, len as usize)?;
-        let node = self.mesh.peer(link).0;
-        Ok(SavedCopy { node, direction, remote: remote.0, local: local.0, len })
-    }
+/// # Errors
+/// The local memory was unlocked meanwhile, so that no image has it.
+fn saved_copy(engine: &Engine, operation: &Operation) -> Result<SavedCopy> {
+    let Operation { link, direction, remote, local, len, .. } = *operation;
+    engine.locks.find(local, len as usize)?;
+    let node = engine.nodes.mesh.peer(link).0;
+    Ok(SavedCopy { node, direction, remote: remote.0, local: local.0, len })
 }

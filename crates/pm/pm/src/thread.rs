@@ -20,7 +20,7 @@ pub(crate) const STACK: usize = 256 << 10;
 pub(crate) fn run(shared: &Shared) {
     while !shared.stop.load(Ordering::Acquire) {
         if let Err(error) = turn(shared) {
-            shared.lock().fail(error);
+            shared.lock().nodes.fail(error);
             shared.wake();
             // The device or the launcher does not work any more: a call of the program's will report it.
             return;
@@ -30,7 +30,7 @@ pub(crate) fn run(shared: &Shared) {
 
 /// Returns true if it looks at messages and completions too.
 fn is_watching(engine: &Engine) -> bool {
-    engine.mesh.is_draining() || engine.discarding || engine.rest.keeps || engine.begins()
+    engine.nodes.mesh.is_draining() || engine.discarding || engine.rest.keeps || engine.begins()
 }
 
 /// Does what there is to do, then sleeps until there is more.
@@ -41,30 +41,28 @@ fn turn(shared: &Shared) -> Result<()> {
     // place.
     while engine.look_for_completions() {}
     // Requests that came before the arming may have no event of their own.
-    while engine.look_for_peers() {}
-    engine.progress(Instant::now());
+    while engine.nodes.look_for_peers() {}
+    engine.nodes.progress(Instant::now());
     if engine.begins() {
         engine.begin_unsent();
     }
     let watching = is_watching(&engine);
-    engine.watching = watching;
+    engine.nodes.watch(watching);
     if watching {
         shared.messages.arm()?;
         shared.completions.arm()?;
         look(&mut engine);
     }
-    let leader = engine.mesh.wanted_leader();
-    engine.stirred = false;
-    engine.wakes_at = engine.due;
-    let wait = match engine.due {
-        _ if engine.mesh.needs_owner() => Some(Duration::ZERO),
+    let leader = engine.nodes.mesh.wanted_leader();
+    let wait = match engine.nodes.begin_sleep() {
+        _ if engine.nodes.mesh.needs_owner() => Some(Duration::ZERO),
         due => due.map(|due| due.saturating_duration_since(Instant::now())),
     };
     tell(shared, &engine);
     drop(engine);
     if let Some(leader) = leader {
         let found = Mesh::fetch_leader(&shared.job, leader, shared.epoch);
-        shared.lock().mesh.leader_found(leader, found);
+        shared.lock().nodes.mesh.leader_found(leader, found);
         return Ok(());
     }
     sleep(shared, watching, wait)
@@ -76,14 +74,14 @@ fn look(engine: &mut Engine) {
     }
     while engine.look_for_messages() {}
     while engine.look_for_completions() {}
-    if engine.mesh.is_draining() {
+    if engine.nodes.mesh.is_draining() {
         engine.make_way();
     }
 }
 
 /// Wakes a program that sleeps, where something has happened that it may wait for.
 fn tell(shared: &Shared, engine: &Engine) {
-    if engine.armed && (engine.has_news() || engine.has_messages()) {
+    if engine.nodes.news.armed && (engine.nodes.news.is_any() || engine.inbox.has_messages()) {
         shared.wake();
     }
 }
@@ -110,7 +108,7 @@ fn sleep(shared: &Shared, watching: bool, wait: Option<Duration>) -> Result<()> 
         let mut engine = shared.lock();
         let taken = shared.messages.take()? | shared.completions.take()?;
         look(&mut engine);
-        if taken && engine.armed {
+        if taken && engine.nodes.news.armed {
             shared.wake();
         } else {
             tell(shared, &engine);

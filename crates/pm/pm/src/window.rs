@@ -3,8 +3,10 @@
 //! posted while the program keeps up, those that were given back last. If it does not, the device reports that few are
 //! left (the limit of the queue), and all others are posted.
 
-use crate::engine::{Engine, PORT};
+use vervain_mesh::Mesh;
+
 use crate::error::Result;
+use crate::nodes::PORT;
 
 /// Receives that are posted while the program keeps up: with 8 KiB each, a quarter of a second-level cache of 1 MiB.
 const FEW: u32 = 32;
@@ -63,62 +65,56 @@ impl Window {
     fn limit(&self) -> u32 {
         self.few / 2
     }
-}
 
-impl Engine {
     /// A receive is the device's again.
     #[inline]
-    pub fn give_back(&mut self, buffer: u32) -> Result<()> {
-        if !self.window.shared {
-            return Ok(self.mesh.post_commands(PORT, &[buffer])?);
+    pub fn give_back(&mut self, buffer: u32, mesh: &mut Mesh) -> Result<()> {
+        if !self.shared {
+            return Ok(mesh.post_commands(PORT, &[buffer])?);
         }
-        self.window.free.push(buffer);
-        if self.window.posted + self.window.batch > self.window.wanted { Ok(()) } else { self.post_receives() }
+        self.free.push(buffer);
+        if self.posted + self.batch > self.wanted { Ok(()) } else { self.post(mesh) }
     }
 
     /// Posts as many receives as are wanted, if there are as many.
     #[inline(never)]
-    fn post_receives(&mut self) -> Result<()> {
-        let window = &mut self.window;
-        let more = window.wanted.saturating_sub(window.posted).min(window.free.len() as u32);
-        let kept = window.free.len() - more as usize;
-        self.mesh.post_commands(PORT, &window.free[kept..])?;
-        window.free.truncate(kept);
-        window.posted += more;
-        if window.armed { Ok(()) } else { self.arm_limit() }
+    fn post(&mut self, mesh: &mut Mesh) -> Result<()> {
+        let more = self.wanted.saturating_sub(self.posted).min(self.free.len() as u32);
+        let kept = self.free.len() - more as usize;
+        mesh.post_commands(PORT, &self.free[kept..])?;
+        self.free.truncate(kept);
+        self.posted += more;
+        if self.armed { Ok(()) } else { self.arm_limit(mesh) }
     }
 
     /// Has the device tell when few receives are left. Where it cannot, all are posted for good.
     #[cold]
-    pub fn arm_limit(&mut self) -> Result<()> {
-        let window = &mut self.window;
+    pub fn arm_limit(&mut self, mesh: &mut Mesh) -> Result<()> {
         // A limit above what is posted is reached at once.
-        if !window.shared || window.few == window.all || window.posted <= window.limit() {
+        if !self.shared || self.few == self.all || self.posted <= self.limit() {
             return Ok(());
         }
-        let limit = window.limit();
-        window.armed = self.mesh.ports()[PORT].srq.as_ref().is_some_and(|srq| srq.arm_limit(limit).is_ok());
-        if !window.armed {
-            (window.few, window.wanted) = (window.all, window.all);
-            return self.post_receives();
+        let limit = self.limit();
+        self.armed = mesh.ports()[PORT].srq.as_ref().is_some_and(|srq| srq.arm_limit(limit).is_ok());
+        if !self.armed {
+            (self.few, self.wanted) = (self.all, self.all);
+            return self.post(mesh);
         }
         Ok(())
     }
 
-    /// The device says that few receives are left: the program is busy with something else.
+    /// The device says that few receives are left: the program is busy with something else. All messages that have come
+    /// were polled: receives of others do not count as posted.
     #[cold]
-    pub fn few_receives_left(&mut self) -> Result<()> {
-        // Receives of messages that came and were not polled do not count as posted.
-        while self.look_for_messages() {}
-        let window = &mut self.window;
-        (window.armed, window.wanted) = (false, window.all);
-        self.post_receives()
+    pub fn few_left(&mut self, mesh: &mut Mesh) -> Result<()> {
+        (self.armed, self.wanted) = (false, self.all);
+        self.post(mesh)
     }
 
     /// The program has taken all that has come.
     #[inline]
     pub fn keeps_up(&mut self) {
-        self.window.wanted = self.window.few;
+        self.wanted = self.few;
     }
 }
 

@@ -12,7 +12,7 @@ use vervain_wire::cm::{Drep, Dreq, Mra, PERMISSIVE_LID, Rej, Rep, Req, Rtu, Sidr
 
 use crate::params::{RepParams, ReqParams, Service, SidrRepParams, SidrReqParams};
 use crate::{Ari, CommId, Error, Event, Mad, Nanos, Output, Path, time};
-use conn::{Conn, Remote, State};
+use conn::{Conn, Remote, Repetition, State};
 
 /// Bits of an identifier below the slot.
 const NUMBER_BITS: u32 = u32::BITS - SLOT_BITS;
@@ -126,9 +126,11 @@ impl Machine {
             local_qpn: params.qpn,
             life,
             ack_timeout: life + 1,
-            interval: time::of(params.remote_response_timeout) + 2 * time::of(life),
+            repetition: Repetition::new(
+                time::of(params.remote_response_timeout) + 2 * time::of(life),
+                params.max_retries.min(15),
+            ),
             again: time::of(params.local_response_timeout) + time::of(life),
-            max_retries: params.max_retries.min(15),
             ..Conn::new(path, self.tid(id))
         };
         let mad = req.encode(conn.tid);
@@ -327,8 +329,7 @@ impl Machine {
             private_data: params.private_data,
         };
         let conn = Conn {
-            interval: time::of(params.response_timeout),
-            max_retries: params.max_retries,
+            repetition: Repetition::new(time::of(params.response_timeout), params.max_retries),
             service_id: params.service_id,
             ..Conn::new(path, self.tid(id))
         };
@@ -418,10 +419,7 @@ impl Machine {
         let conn = self.conn(id);
         conn.state = state;
         conn.mad = Some(Box::new(mad));
-        conn.retries = conn.max_retries;
-        conn.wait = conn.interval;
-        conn.prolonged = false;
-        let (path, deadline) = (conn.path, now.saturating_add(conn.wait));
+        let (path, deadline) = (conn.path, conn.repetition.begin(now));
         self.arm(id, Some(deadline));
         self.send(path, mad);
     }

@@ -69,9 +69,6 @@ pub struct Requester {
     in_flight: u64,
     /// The window keeps this requester from sending.
     held_back: bool,
-    /// The host has had no room, in a channel that loses nothing, since a packet went out with none under way: the ACK
-    /// timer runs also if none is now.
-    refused: bool,
     /// Bytes sent since the last packet that asked for an acknowledgement.
     since_request: u64,
     /// Messages begun that take a receive, and how many there may be by the peer's credits (IBA 9.7.7.2).
@@ -105,7 +102,6 @@ impl Requester {
             reads_sent: 0,
             in_flight: 0,
             held_back: false,
-            refused: false,
             since_request: 0,
             receives_used: 0,
             receives_granted: None,
@@ -163,7 +159,7 @@ impl Requester {
         if self.ended {
             return None;
         }
-        self.timers.next(self.next != self.unacknowledged || self.refused)
+        self.timers.next(self.next != self.unacknowledged)
     }
 
     /// Gives what is under way back to the window; before the requester is dropped.

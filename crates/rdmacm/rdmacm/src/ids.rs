@@ -14,10 +14,10 @@ use crate::addrinfo::Resolution;
 use crate::connect;
 use crate::device::Route;
 use crate::errno::{fail, result};
-use crate::manager::{Handle, Manager, Shown};
+use crate::manager::{Manager, Shown};
 use crate::qp;
 use crate::queue::{Held, Queue, Queued};
-use crate::reports::{Report, Says, What};
+use crate::reports::{Handle, Report, Says, What};
 
 /// A `struct rdma_event_channel` with what belongs to it.
 #[repr(C)]
@@ -146,9 +146,9 @@ pub(crate) unsafe fn create(
     // SAFETY: the program's, or just made.
     let queue = Arc::clone(unsafe { &channel_of(channel).queue });
     let handle = manager.create(queue, ps, qp_type);
-    let id = Box::into_raw(new_id(handle, channel, context, ps, qp_type, is_synchronous));
+    let id = Box::into_raw(new_id(handle, channel, context, ps, qp_type, is_synchronous)).cast();
     manager.adopt(handle, id);
-    Ok(id.cast())
+    Ok(id)
 }
 
 fn new_id(
@@ -297,7 +297,7 @@ unsafe fn event_of(manager: &'static Manager, queued: Queued, held: Held) -> Opt
     let object = manager.object(queued.id)?;
     let (mut kind, mut status) = (queued.report.kind, queued.report.status);
     // SAFETY: who destroys it removes it from the manager, and waits for the events that are held before it is freed.
-    let id = unsafe { &mut *object };
+    let id = unsafe { id_of(object) };
     let (mut shown, mut listen_id) = (object, ptr::null_mut());
     // SAFETY: a union of integers and pointers.
     let mut param: rdma_event_param = unsafe { std::mem::zeroed() };
@@ -364,7 +364,7 @@ unsafe fn event_of(manager: &'static Manager, queued: Queued, held: Held) -> Opt
         }
         _ => {}
     }
-    let c = rdma_cm_event { id: shown.cast(), listen_id: listen_id.cast(), event: kind, status, param };
+    let c = rdma_cm_event { id: shown, listen_id, event: kind, status, param };
     let mut event = Box::new(EventBox { c, _held: held, private_data });
     let data = if event.private_data.is_empty() { ptr::null() } else { event.private_data.as_ptr().cast() };
     if !event.private_data.is_empty() {
@@ -432,7 +432,7 @@ fn new_channel_beside(listener: &Id) -> Result<*mut rdma_event_channel, c_int> {
 }
 
 /// The identifier of a request.
-fn request(manager: &'static Manager, listener: &mut Id, new: Handle, says: &Says) -> Option<*mut Id> {
+fn request(manager: &'static Manager, listener: &mut Id, new: Handle, says: &Says) -> Option<*mut rdma_cm_id> {
     let qp_type = manager.qp_type(new)?;
     let channel = match new_channel_beside(listener) {
         Ok(channel) => channel,
@@ -443,15 +443,15 @@ fn request(manager: &'static Manager, listener: &mut Id, new: Handle, says: &Say
         }
     };
     let object = new_id(new, channel, listener.c.context, listener.c.ps, qp_type, listener.is_synchronous);
-    let object = Box::into_raw(object);
+    let object = Box::into_raw(object).cast();
     // SAFETY: just made; and a channel that is the listener's or its own.
-    let (id, queue) = unsafe { (&mut *object, &channel_of(channel).queue) };
+    let (id, queue) = unsafe { (id_of(object), &channel_of(channel).queue) };
     id.initiator_depth = says.initiator_depth;
     id.responder_resources = says.responder_resources;
     if !manager.adopt(new, object) || manager.migrate(new, queue).is_err() {
         // It has ended meanwhile.
         // SAFETY: nobody knows of it.
-        unsafe { rdma_destroy_id(object.cast()) };
+        unsafe { rdma_destroy_id(object) };
         return None;
     }
     show(manager, id);

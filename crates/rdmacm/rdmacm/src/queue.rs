@@ -7,8 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::manager::Handle;
-use crate::reports::Report;
+use crate::reports::{Handle, Report, What};
 
 /// The number of events of an identifier that the program has and has not acknowledged.
 #[derive(Debug, Default)]
@@ -56,6 +55,48 @@ pub(crate) struct Queued {
     pub id: Handle,
     pub outstanding: Arc<Outstanding>,
     pub report: Report,
+}
+
+/// The events of an identifier, on their way to the program.
+pub(crate) struct Events {
+    id: Handle,
+    queue: Arc<Queue>,
+    outstanding: Arc<Outstanding>,
+}
+
+impl Events {
+    pub fn new(id: Handle, queue: Arc<Queue>) -> Events {
+        Events { id, queue, outstanding: Arc::default() }
+    }
+
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Those that the program has and has not acknowledged.
+    pub fn outstanding(&self) -> &Arc<Outstanding> {
+        &self.outstanding
+    }
+
+    pub fn push(&self, report: Report) {
+        self.queue.push(Queued { id: self.id, outstanding: Arc::clone(&self.outstanding), report });
+    }
+
+    /// They go to another queue from now on, those that have come too.
+    pub fn migrate(&mut self, to: &Arc<Queue>) {
+        let from = std::mem::replace(&mut self.queue, Arc::clone(to));
+        from.take(self.id).into_iter().for_each(|event| to.push(event));
+    }
+
+    /// Takes out those that the program has not.
+    pub fn withdraw(&self) {
+        self.queue.take(self.id);
+    }
+
+    /// Takes out certain ones that the program has not.
+    pub fn withdraw_if(&self, is_wanted: impl Fn(&What) -> bool) {
+        self.queue.take_if(|event| event.id == self.id && is_wanted(&event.report.what));
+    }
 }
 
 /// Events that wait for `rdma_get_cm_event`.

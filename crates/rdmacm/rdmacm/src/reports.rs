@@ -5,7 +5,9 @@ use std::ffi::c_int;
 use vervain_abi::{ibv_ah_attr, ibv_gid};
 
 use crate::abi::rdma_cm_event_type;
-use crate::manager::Handle;
+
+/// An identifier, for as long as the process lives.
+pub(crate) type Handle = u64;
 
 /// An event of an identifier.
 #[derive(Debug, Clone)]

@@ -7,17 +7,16 @@ use super::place::State;
 use super::repeat::Repeat;
 use super::{Fabric, Pool};
 use crate::address::Door;
-use crate::table::key;
 
 impl<F: Fabric> Pool<F> {
     /// Closes connections, those that were unused for longest, until as many places are or will be free as are waited
     /// for, and a few more. Says whether one could be free at once.
     pub(super) fn evict(&mut self, now: Instant) -> bool {
-        let reserve = self.config.connections / 64;
+        let reserve = self.node.config.connections / 64;
         let needed = self.wants.located().count() + self.knocks.len() + reserve;
         let mut at_once = false;
-        while self.free.len() + self.closing < needed {
-            let Some(index) = self.oldest_idle() else {
+        while self.places.free_soon() < needed {
+            let Some(index) = self.places.oldest_idle() else {
                 self.hungry = true;
                 return at_once;
             };
@@ -27,72 +26,57 @@ impl<F: Fabric> Pool<F> {
         at_once
     }
 
-    fn oldest_idle(&self) -> Option<u32> {
-        let idle = self.places.iter().zip(0..);
-        let idle = idle.filter(|(place, _)| place.state == State::Open && place.holds == 0 && !place.unseen);
-        idle.min_by_key(|(place, _)| place.stamp).map(|(_, index)| index)
-    }
-
-    /// Takes the connection out of all searches.
-    fn shut(&mut self, index: u32) {
-        let peer = &self.peers[index as usize];
-        self.open.remove(key(peer.rank, peer.color));
-        let place = &mut self.places[index as usize];
-        (place.state, place.let_go) = (State::Closing, false);
-        self.changing.push(index);
-        self.closing += 1;
-    }
-
     /// Closes one that nobody holds.
     fn close(&mut self, now: Instant, index: u32) -> bool {
-        self.shut(index);
+        self.places.shut(index);
         if self.is_loop(index) {
             return true;
         }
-        self.peers[index as usize].repeat = Some(Repeat::new(now, &mut self.rng));
+        self.places.peer_mut(index).repeat = Some(Repeat::new(now, &mut self.node.rng));
         self.say_disconnect(index);
         false
     }
 
     fn is_loop(&self, index: u32) -> bool {
-        self.peers[index as usize].rank == self.config.rank
+        self.places.peer(index).rank == self.node.config.rank
     }
 
     pub(super) fn say_disconnect(&mut self, index: u32) {
-        let (place, peer) = (&self.places[index as usize], &mut self.peers[index as usize]);
+        let (place, peer) = self.places.both_mut(index);
         let (sent, round) = (place.sent, peer.farewell.peers_round);
         peer.farewell.said = Some((sent, round));
         let (port, door, message) = (peer.port, peer.door, Message::Disconnect { id: peer.id, sent, round });
-        self.say(port, &door, message);
+        self.node.say(port, &door, message);
     }
 
     fn say_wait(&mut self, index: u32) {
-        let peer = &self.peers[index as usize];
+        let peer = self.places.peer(index);
         let (port, door, message) = (peer.port, peer.door, Message::Wait { id: peer.id, round: peer.farewell.round });
-        self.say(port, &door, message);
+        self.node.say(port, &door, message);
     }
 
     /// Returns true if nothing is outstanding, at either end.
     fn is_drained(&self, index: u32) -> bool {
-        let (place, peer) = (&self.places[index as usize], &self.peers[index as usize]);
+        let (place, peer) = (self.places.place(index), self.places.peer(index));
         let sent = if self.is_loop(index) { Some(place.sent) } else { peer.farewell.heard };
         place.holds == 0 && sent == Some(place.received)
     }
 
     /// Frees the places that are drained.
     pub(super) fn finish_closings(&mut self) {
-        if self.closing == 0 {
+        if self.places.closing() == 0 {
             return;
         }
-        for index in self.changing.clone() {
-            if self.places[index as usize].state == State::Closing {
+        for index in self.places.changing().to_vec() {
+            if self.places.place(index).state == State::Closing {
                 self.go_on_closing(index);
             }
         }
     }
 
     fn go_on_closing(&mut self, index: u32) {
-        let (place, farewell) = (&mut self.places[index as usize], &mut self.peers[index as usize].farewell);
+        let (place, peer) = self.places.both_mut(index);
+        let farewell = &mut peer.farewell;
         if place.holds > 0 {
             return;
         }
@@ -116,36 +100,36 @@ impl<F: Fabric> Pool<F> {
     }
 
     fn closed(&mut self, index: u32) {
-        let (place, peer) = (self.places[index as usize], &self.peers[index as usize]);
+        let (sent, peer) = (self.places.place(index).sent, self.places.peer(index));
         let (id, rank) = (peer.id, peer.rank);
         if peer.farewell.owed {
             let (port, door) = (peer.port, peer.door);
-            self.say(port, &door, Message::Disconnected { id, sent: place.sent });
+            self.node.say(port, &door, Message::Disconnected { id, sent });
         }
-        if rank != self.config.rank {
-            self.closed.remember(id, place.sent);
+        if rank != self.node.config.rank {
+            self.closed.remember(id, sent);
         }
         self.vacate(index);
     }
 
     /// The peer closes, having `sent` so many by this round of this end.
     pub(super) fn on_disconnect(&mut self, port: usize, from: u32, door: Door, id: &Id, (sent, round): (u32, u32)) {
-        let Some(index) = self.place_of(from, id) else {
+        let Some(index) = self.places.of(from, id) else {
             if let Some(sent) = self.closed.sent(id) {
-                self.say(port, &door, Message::Disconnected { id: *id, sent });
+                self.node.say(port, &door, Message::Disconnected { id: *id, sent });
             }
             return;
         };
-        let place = &self.places[index as usize];
+        let place = self.places.place(index);
         match place.state {
             // The Ready was lost. The owner may use the connection once, since it may have wanted it.
             State::Accepted if id.initiator == from => self.opened(index),
-            State::Open if !place.unseen => self.shut(index),
+            State::Open if !place.unseen => self.places.shut(index),
             State::Open | State::Closing => {}
             State::Free | State::Connecting | State::Accepted => return,
         }
-        if self.places[index as usize].state == State::Closing {
-            let farewell = &mut self.peers[index as usize].farewell;
+        if self.places.place(index).state == State::Closing {
+            let farewell = &mut self.places.peer_mut(index).farewell;
             farewell.owed = true;
             if round == farewell.round && !farewell.is_last {
                 farewell.hear(sent);
@@ -157,10 +141,10 @@ impl<F: Fabric> Pool<F> {
     }
 
     pub(super) fn on_disconnected(&mut self, from: u32, id: &Id, sent: u32) {
-        if let Some(index) = self.place_of(from, id)
-            && self.places[index as usize].state == State::Closing
+        if let Some(index) = self.places.of(from, id)
+            && self.places.place(index).state == State::Closing
         {
-            let farewell = &mut self.peers[index as usize].farewell;
+            let farewell = &mut self.places.peer_mut(index).farewell;
             (farewell.heard, farewell.is_last) = (Some(sent), true);
         }
     }

@@ -5,9 +5,12 @@
 use std::time::Instant;
 
 use super::directory::leader_of;
+use super::locate::Locator;
 use super::message::Message;
+use super::node::Node;
 use super::repeat::Repeat;
-use super::{Config, Fabric, Pool};
+use super::wants::Wants;
+use super::{Config, Fabric};
 use crate::address::{Door, Doors};
 use crate::error::Error;
 
@@ -64,84 +67,85 @@ impl Seeking {
     }
 }
 
-impl<F: Fabric> Pool<F> {
+impl Locator {
     /// Asks for those that are wanted; of a leader's, those that it is to fetch are left to its owner.
-    pub(super) fn seek_leaders(&mut self, now: Instant) {
-        let Config { job_rank, size, block, .. } = self.config;
+    pub fn seek_leaders<F: Fabric>(&mut self, node: &mut Node<F>, now: Instant) {
+        let Config { job_rank, size, block, .. } = node.config;
         let leads = self.directory.is_some();
         let is_told = |leader| !leads || teller(job_rank, leader, size, block) != job_rank;
         while let Some(leader) = self.known.take_wanted(is_told) {
-            self.seeking.asked.push((leader, Repeat::new(now, &mut self.rng)));
-            self.say_seek(leader);
+            self.seeking.asked.push((leader, Repeat::new(now, &mut node.rng)));
+            self.say_seek(node, leader);
         }
     }
 
     /// The rank that knows the address of a leader for this one.
-    fn teller(&self, leader: u32) -> u32 {
-        let Config { rank, job_rank, size, block, .. } = self.config;
+    fn teller(&self, config: &Config, leader: u32) -> u32 {
+        let Config { rank, job_rank, size, block, .. } = *config;
         if self.directory.is_some() { teller(job_rank, leader, size, block) } else { leader_of(rank, block) }
     }
 
     /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group
     /// is fetched first.
-    fn say_seek(&mut self, leader: u32) {
-        let teller = self.teller(leader);
+    fn say_seek<F: Fabric>(&mut self, node: &mut Node<F>, leader: u32) {
+        let teller = self.teller(&node.config, leader);
         if let Some(doors) = self.known.leader(teller) {
-            self.say(PORT, &doors.of(0), Message::SeekLeader { leader });
+            node.say(PORT, &doors.of(0), Message::SeekLeader { leader });
         }
     }
 
     /// Asks `teller`, whose address is known by now, for the leaders that it knows.
-    pub(super) fn ask_teller(&mut self, teller: u32) {
+    pub(super) fn ask_teller<F: Fabric>(&mut self, node: &mut Node<F>, teller: u32) {
         let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
-        let asked: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();
+        let asked: Vec<u32> = asked.filter(|leader| self.teller(&node.config, *leader) == teller).collect();
         for leader in asked {
-            self.say_seek(leader);
+            self.say_seek(node, leader);
         }
     }
 
-    pub(super) fn repeat_seeking(&mut self, now: Instant) {
+    pub fn repeat_seeking<F: Fabric>(&mut self, node: &mut Node<F>, wants: &mut Wants, now: Instant) {
         let (mut again, mut silent) = (Vec::new(), Vec::new());
         for (leader, repeat) in &mut self.seeking.asked {
-            if repeat.is_due(now, &mut self.rng) {
-                let list = if repeat.is_silent(now, self.config.give_up) { &mut silent } else { &mut again };
+            if repeat.is_due(now, &mut node.rng) {
+                let list = if repeat.is_silent(now, node.config.give_up) { &mut silent } else { &mut again };
                 list.push(*leader);
             }
         }
-        again.into_iter().for_each(|leader| self.say_seek(leader));
+        again.into_iter().for_each(|leader| self.say_seek(node, leader));
         for leader in silent {
-            let give_up = self.config.give_up;
-            let sentence = match self.teller(leader) {
+            let give_up = node.config.give_up;
+            let sentence = match self.teller(&node.config, leader) {
                 teller if self.directory.is_some() => format!("process {teller} has not told it for {give_up:?}"),
                 _ => format!("this rank's leader has not told it for {give_up:?}"),
             };
-            self.give_up_seeking(leader, &Error::new(sentence));
+            self.give_up_seeking(node, wants, leader, &Error::new(sentence));
         }
     }
 
     /// The owner could not fetch the address of `teller`: the leaders that it knows are not found either.
-    pub(super) fn lose_teller(&mut self, teller: u32, error: &Error) {
+    pub(super) fn lose_teller<F: Fabric>(&mut self, node: &mut Node<F>, wants: &mut Wants, teller: u32, error: &Error) {
         let asked = self.seeking.asked.iter().map(|(leader, _)| *leader);
-        let lost: Vec<u32> = asked.filter(|leader| self.teller(*leader) == teller).collect();
+        let lost: Vec<u32> = asked.filter(|leader| self.teller(&node.config, *leader) == teller).collect();
         for leader in lost {
             let sentence = format!("it is told by process {teller}, whose own cannot be had: {error}");
-            self.give_up_seeking(leader, &Error::new(sentence));
+            self.give_up_seeking(node, wants, leader, &Error::new(sentence));
         }
     }
 
-    fn give_up_seeking(&mut self, leader: u32, error: &Error) {
+    fn give_up_seeking<F: Fabric>(&mut self, node: &mut Node<F>, wants: &mut Wants, leader: u32, error: &Error) {
         self.seeking.asked.retain(|(there, _)| *there != leader);
-        self.answer_askers(leader, None);
-        self.lose_block(leader, error);
+        self.answer_askers(node, leader, None);
+        self.lose_block(node, wants, leader, error);
     }
 
-    pub(super) fn on_seek(&mut self, port: usize, door: Door, leader: u32) {
-        if self.directory.is_none() || leader >= self.config.size || leader_of(leader, self.config.block) != leader {
+    pub fn on_seek<F: Fabric>(&mut self, node: &mut Node<F>, port: usize, door: Door, leader: u32) {
+        let Config { job_rank, size, block, doors, .. } = node.config;
+        if self.directory.is_none() || leader >= size || leader_of(leader, block) != leader {
             return;
         }
-        let found = if leader == self.config.job_rank { Some(self.config.doors) } else { self.known.leader(leader) };
+        let found = if leader == job_rank { Some(doors) } else { self.known.leader(leader) };
         if let Some(doors) = found {
-            return self.say(port, &door, Message::LeaderFound { leader, doors });
+            return node.say(port, &door, Message::LeaderFound { leader, doors });
         }
         let asker = (leader, port, door);
         if self.seeking.askers.len() < MOST && !self.seeking.askers.contains(&asker) {
@@ -151,24 +155,24 @@ impl<F: Fabric> Pool<F> {
 
     /// Answers those who have asked for a leader whose address the owner has fetched, or could not fetch: they ask
     /// again.
-    pub(super) fn answer_askers(&mut self, leader: u32, doors: Option<Doors>) {
+    pub(super) fn answer_askers<F: Fabric>(&mut self, node: &mut Node<F>, leader: u32, doors: Option<Doors>) {
         let all = std::mem::take(&mut self.seeking.askers);
         let (these, others) = all.into_iter().partition(|(wanted, _, _)| *wanted == leader);
         self.seeking.askers = others;
         let these: Vec<(u32, usize, Door)> = these;
         let Some(doors) = doors else { return };
         for (_, port, door) in these {
-            self.say(port, &door, Message::LeaderFound { leader, doors });
+            node.say(port, &door, Message::LeaderFound { leader, doors });
         }
     }
 
-    pub(super) fn on_leader_found(&mut self, leader: u32, doors: Doors) {
+    pub fn on_leader_found<F: Fabric>(&mut self, node: &mut Node<F>, leader: u32, doors: Doors) {
         let before = self.seeking.asked.len();
         self.seeking.asked.retain(|(there, _)| *there != leader);
         // Only what was asked.
         if self.seeking.asked.len() < before {
             self.known.learn_leader(leader, doors);
-            self.answer_askers(leader, Some(doors));
+            self.answer_askers(node, leader, Some(doors));
         }
     }
 }

@@ -9,17 +9,17 @@ mod knocks;
 mod leaders;
 mod locate;
 mod message;
+mod node;
 mod place;
+mod places;
 mod repeat;
 mod wants;
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::address::{Door, Doors, Lanes};
-use crate::error::{Error, Result};
-use crate::options::{Event, Link, MAX_HELLO};
-use crate::table::{Table, key};
+use crate::error::Result;
+use crate::options::{Event, Link};
 
 pub use directory::{BLOCK, leader_of};
 pub(crate) use leaders::fetched;
@@ -28,9 +28,10 @@ pub use message::{Decoded, Envelope, Id, Key, MAX_DATAGRAM, Message, VERSION, de
 
 use directory::{Directory, Known};
 use knocks::Knocks;
-use leaders::Seeking;
-use locate::Registration;
-use place::{Closed, Peer, Place, State};
+use locate::Locator;
+use node::Node;
+use place::{Closed, State};
+use places::Places;
 use wants::{Stage, Wants};
 
 /// The devices, as the protocol needs them. A place has two QPs at each port, made when they are first needed.
@@ -85,32 +86,14 @@ pub struct Config {
 
 /// The connections of one process.
 pub struct Pool<F> {
-    config: Config,
-    fabric: F,
-    key: Option<Key>,
-    places: Box<[Place]>,
-    peers: Box<[Peer]>,
-    /// Places that are open, by rank and color, of which the owner has heard: it may have to learn something of the
-    /// peer first.
-    open: Table<Link>,
-    /// Places that are not free.
-    used: Table<u32>,
-    free: Vec<u32>,
-    /// Places that are neither free nor open.
-    changing: Vec<u32>,
-    closing: usize,
+    node: Node<F>,
+    places: Places,
     wants: Wants,
     knocks: Knocks,
-    registration: Registration,
-    directory: Option<Directory>,
-    known: Known,
-    seeking: Seeking,
+    locator: Locator,
     closed: Closed,
-    events: VecDeque<Event>,
-    rng: fastrand::Rng,
     nonce: u64,
     turn: u64,
-    stamp: u64,
     /// Somebody waits for a place, and none closes for it.
     hungry: bool,
     due: bool,
@@ -133,9 +116,8 @@ pub(crate) struct PoolBytes {
 
 impl PoolBytes {
     pub fn of(places: usize, leaders: usize) -> Self {
-        let place = size_of::<Place>() + size_of::<Peer>() + MAX_HELLO + 2 * size_of::<u32>();
         Self {
-            places: places * place + Table::<Link>::bytes(places) + Table::<u32>::bytes(places),
+            places: Places::bytes(places),
             known: Known::bytes(places),
             leaders: Known::leader_bytes(leaders),
             closed: Closed::bytes(),
@@ -147,93 +129,104 @@ impl PoolBytes {
 impl<F: Fabric> Pool<F> {
     /// A pool with nothing in it. It hears and says nothing before it has the job's key.
     pub fn new(config: Config, fabric: F) -> Self {
-        let places = config.connections;
-        let is_leader = leader_of(config.job_rank, config.block) == config.job_rank;
         Self {
-            fabric,
-            key: None,
-            places: vec![Place::FREE; places].into(),
-            peers: (0..places).map(|_| Peer::NONE).collect(),
-            open: Table::new(places, Link { index: 0, life: 0 }),
-            used: Table::new(places, 0),
-            free: (0..places as u32).rev().collect(),
-            changing: Vec::new(),
-            closing: 0,
+            places: Places::new(config.connections),
             wants: Wants::default(),
             knocks: Knocks::default(),
-            registration: Registration::Not,
-            directory: is_leader.then(|| Directory::new(config.job_rank, config.block)),
-            known: Known::new(places),
-            seeking: Seeking::default(),
+            locator: Locator::new(&config),
             closed: Closed::new(),
-            events: VecDeque::new(),
-            rng: fastrand::Rng::with_seed(config.seed),
             nonce: 0,
             turn: 0,
-            stamp: 0,
             hungry: false,
             due: false,
             deadline: None,
-            config,
+            node: Node::new(config, fabric),
         }
+    }
+
+    /// The job's key: from now on datagrams are heard and sent.
+    pub fn set_key(&mut self, key: Key) {
+        self.node.set_key(key);
+    }
+
+    /// Registers with the leader of the own block, which is there.
+    pub fn introduce(&mut self, now: Instant, leader: Doors) {
+        self.locator.introduce(&mut self.node, &mut self.wants, now, leader);
+        self.settle(now);
+    }
+
+    /// Returns true if this rank is in the directory.
+    pub fn registered(&self) -> bool {
+        self.locator.registered()
+    }
+
+    /// The job rank of a leader whose address the owner is to fetch; of leaders only.
+    pub fn wanted_leader(&mut self) -> Option<u32> {
+        self.locator.wanted_leader()
+    }
+
+    /// Goes on with those who waited for the leader's address.
+    pub fn leader_found(&mut self, now: Instant, leader: u32, found: Result<Doors>) {
+        self.locator.leader_found(&mut self.node, &mut self.wants, leader, found);
+        self.settle(now);
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.node.config
     }
 
     /// The devices.
     pub fn fabric(&self) -> &F {
-        &self.fabric
+        &self.node.fabric
     }
 
     /// The devices.
     pub fn fabric_mut(&mut self) -> &mut F {
-        &mut self.fabric
+        &mut self.node.fabric
     }
 
     /// The port that connections of this color leave by.
     pub fn port_for(&self, color: u32) -> usize {
-        color.min(self.config.colors - 1) as usize
+        self.node.port_for(color)
     }
 
     /// The open connection to `rank` by `color`, whose [`Event::Opened`] was taken.
     #[inline]
     pub fn find(&self, rank: u32, color: u32) -> Option<Link> {
-        self.open.get(key(rank, color))
+        self.places.find_open(rank, color)
     }
 
     /// Returns true if the place is in this life, and open.
     #[inline]
     pub fn is_open(&self, link: Link) -> bool {
-        let place = &self.places[link.index as usize];
+        let place = self.places.place(link.index);
         place.life == link.life && place.state == State::Open
     }
 
     /// Returns true if the place is in this life.
     #[inline]
     pub fn is_alive(&self, link: Link) -> bool {
-        self.places.get(link.index as usize).is_some_and(|place| place.life == link.life)
+        self.places.get(link.index).is_some_and(|place| place.life == link.life)
     }
 
     /// The life that the place is in; None if it is free.
     #[inline]
     pub fn link(&self, index: u32) -> Option<Link> {
-        let place = self.places.get(index as usize)?;
+        let place = self.places.get(index)?;
         (place.state != State::Free).then_some(Link { index, life: place.life })
     }
 
     /// Returns true if the connection is held.
     pub fn is_held(&self, link: Link) -> bool {
-        let place = &self.places[link.index as usize];
+        let place = self.places.place(link.index);
         place.life == link.life && place.holds > 0
     }
 
     /// Keeps the connection from being closed.
     #[inline]
     pub fn hold(&mut self, link: Link) {
-        let place = &mut self.places[link.index as usize];
+        let place = self.places.place_mut(link.index);
         debug_assert_eq!(place.life, link.life, "a connection that was is held");
         place.holds += 1;
     }
@@ -241,19 +234,14 @@ impl<F: Fabric> Pool<F> {
     /// Gives a hold back.
     #[inline]
     pub fn release(&mut self, link: Link) {
-        self.stamp += 1;
-        let place = &mut self.places[link.index as usize];
-        debug_assert!(place.life == link.life && place.holds > 0, "{link:?} is released, and is not held: {place:?}");
-        place.holds -= 1;
-        place.stamp = self.stamp;
-        place.let_go |= place.holds == 0;
+        let place = self.places.release(link);
         self.due |= place.holds == 0 && (self.hungry | (place.state == State::Closing));
     }
 
     /// Counts a message that takes a receive of the peer.
     #[inline]
     pub fn sent(&mut self, link: Link) {
-        let place = &mut self.places[link.index as usize];
+        let place = self.places.place_mut(link.index);
         debug_assert_eq!(place.life, link.life, "a connection that was sends");
         place.sent = place.sent.wrapping_add(1);
     }
@@ -261,7 +249,7 @@ impl<F: Fabric> Pool<F> {
     /// Counts a message that has taken a receive.
     #[inline]
     pub fn received(&mut self, link: Link) {
-        let place = &mut self.places[link.index as usize];
+        let place = self.places.place_mut(link.index);
         debug_assert_eq!(place.life, link.life, "a connection that was receives");
         place.received = place.received.wrapping_add(1);
         if place.state != State::Open {
@@ -271,7 +259,7 @@ impl<F: Fabric> Pool<F> {
 
     #[cold]
     fn received_early_or_late(&mut self, index: u32) {
-        match self.places[index as usize].state {
+        match self.places.place(index).state {
             // It was said after the Ready that was lost, or is late.
             State::Accepted => self.opened(index),
             _ => self.due = true,
@@ -280,45 +268,40 @@ impl<F: Fabric> Pool<F> {
 
     /// The connections by which a peer may post.
     pub fn links(&self) -> impl Iterator<Item = Link> + '_ {
-        let places = self.places.iter().zip(0..);
-        let reached = places.filter(|(place, _)| !matches!(place.state, State::Free | State::Connecting));
-        reached.map(|(place, index)| Link { index, life: place.life })
+        self.places.links()
     }
 
     /// Returns true if a connection is closing.
     pub fn is_draining(&self) -> bool {
-        self.closing > 0
+        self.places.closing() > 0
     }
 
     /// Sets the hello that peers get with each connection from now on.
     pub fn set_hello(&mut self, hello: Vec<u8>) {
-        self.config.hello = hello;
+        self.node.config.hello = hello;
     }
 
     /// The hello that the peer has passed.
     pub fn hello(&self, link: Link) -> &[u8] {
-        &self.peers[link.index as usize].hello
+        &self.places.peer(link.index).hello
     }
 
     /// The rank at the other end, and the color.
     pub fn peer(&self, link: Link) -> (u32, u32) {
-        let peer = &self.peers[link.index as usize];
+        let peer = self.places.peer(link.index);
         (peer.rank, peer.color)
     }
 
     /// The port of a connection, by its place in the list.
     pub fn port_of(&self, link: Link) -> usize {
-        self.peers[link.index as usize].port
+        self.places.peer(link.index).port
     }
 
     /// The next of what has happened.
     pub fn next_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front();
+        let event = self.node.next_event();
         if let Some(Event::Opened(link)) = event {
-            // A connection whose event the owner has not taken is not closed, so it is that life.
-            self.places[link.index as usize].unseen = false;
-            let (rank, color) = self.peer(link);
-            self.open.insert(key(rank, color), link);
+            self.places.seen(link);
             self.due |= self.hungry;
         }
         event
@@ -327,7 +310,7 @@ impl<F: Fabric> Pool<F> {
     /// Returns true if the owner has something to do at once: [`progress`](Pool::progress), an event to take, a leader
     /// to fetch.
     pub fn needs_owner(&self) -> bool {
-        self.due || !self.events.is_empty() || self.known.has_wanted()
+        self.due || self.node.has_events() || self.locator.has_wanted()
     }
 
     /// Returns true if [`progress`](Pool::progress) has something to do at once.
@@ -340,9 +323,9 @@ impl<F: Fabric> Pool<F> {
     pub fn progress(&mut self, now: Instant) -> Option<Instant> {
         let is_time = self.deadline.is_some_and(|deadline| deadline <= now);
         if is_time {
-            self.repeat_registration(now);
-            self.repeat_lookups(now);
-            self.repeat_seeking(now);
+            self.locator.repeat_registration(&mut self.node, now);
+            self.locator.repeat_lookups(&mut self.node, &mut self.wants, now);
+            self.locator.repeat_seeking(&mut self.node, &mut self.wants, now);
             self.repeat_handshakes(now);
         }
         if is_time || self.due {
@@ -353,27 +336,27 @@ impl<F: Fabric> Pool<F> {
 
     /// Takes a datagram that came to the door of `port`; it may be anything.
     pub fn datagram(&mut self, now: Instant, port: usize, bytes: &[u8]) {
-        let Some(own) = self.key else { return };
-        let envelope = match decode(bytes, &own, self.config.epoch) {
-            Decoded::Ours(envelope) => envelope,
-            Decoded::OtherVersion(version) => return self.other_version(version),
-            Decoded::Foreign => return,
+        let envelope = match self.node.decode(bytes) {
+            Some(Decoded::Ours(envelope)) => envelope,
+            Some(Decoded::OtherVersion(version)) => return self.other_version(version),
+            Some(Decoded::Foreign) | None => return,
         };
         let (from, door) = (envelope.from, envelope.door);
         let is_registering = matches!(envelope.message, Message::Register { .. } | Message::Refused);
         // A second process with this process's rank gets an answer to its registration; its other messages are ignored.
-        if from >= self.config.size || from == self.config.rank && !is_registering {
+        let Self { node, wants, locator, .. } = self;
+        if from >= node.config.size || from == node.config.rank && !is_registering {
             return;
         }
         match envelope.message {
-            Message::Register { doors } => self.on_register(port, from, door, doors),
-            Message::Registered => self.registered_by(door),
-            Message::Refused => self.refused(door),
-            Message::Lookup { rank } => self.on_lookup(port, door, rank),
-            Message::Found { rank, doors } => self.on_found(rank, doors),
-            Message::SeekLeader { leader } => self.on_seek(port, door, leader),
-            Message::LeaderFound { leader, doors } => self.on_leader_found(leader, doors),
-            Message::Connect { id, to, lanes, hello } if to == self.config.rank && id.initiator == from => {
+            Message::Register { doors } => locator.on_register(node, wants, port, (from, door), doors),
+            Message::Registered => locator.registered_by(door),
+            Message::Refused => locator.refused(node, door),
+            Message::Lookup { rank } => locator.on_lookup(node, port, door, rank),
+            Message::Found { rank, doors } => locator.on_found(wants, rank, doors),
+            Message::SeekLeader { leader } => locator.on_seek(node, port, door, leader),
+            Message::LeaderFound { leader, doors } => locator.on_leader_found(node, leader, doors),
+            Message::Connect { id, to, lanes, hello } if to == node.config.rank && id.initiator == from => {
                 self.on_connect(now, port, knocks::Knock { rank: from, door, id, lanes, hello: hello.to_vec() });
             }
             Message::Connect { .. } => return,
@@ -390,19 +373,14 @@ impl<F: Fabric> Pool<F> {
 
     /// One sentence for the whole job is enough.
     fn other_version(&mut self, version: u16) {
-        if self.registration.is_refused() {
+        if self.locator.is_refused() {
             return;
         }
-        self.registration = Registration::Refused;
         let sentence = format!(
             "two versions of Vervain are in one job: rank {} speaks version {VERSION} of the mesh, another {version}",
-            self.config.rank
+            self.node.config.rank
         );
-        self.fail(self.config.rank, 0, Error::new(sentence));
-    }
-
-    fn fail(&mut self, rank: u32, color: u32, error: Error) {
-        self.events.push_back(Event::Failed { rank, color, error });
+        self.locator.refuse(&mut self.node, sentence);
     }
 
     /// Carries out the consequences of any change: free places go to the ranks that wait, and others are freed for the
@@ -412,8 +390,8 @@ impl<F: Fabric> Pool<F> {
         loop {
             self.finish_closings();
             // Requests that came while it closed are among them.
-            self.locate(now);
-            self.seek_leaders(now);
+            self.locator.locate(&mut self.node, &mut self.wants, now);
+            self.locator.seek_leaders(&mut self.node, now);
             self.serve(now);
             if !self.evict(now) {
                 break;
@@ -424,68 +402,32 @@ impl<F: Fabric> Pool<F> {
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        let places = self.changing.iter().filter_map(|index| self.peers[*index as usize].repeat.as_ref());
-        let next = places.map(|repeat| repeat.next()).min();
-        let seeking = self.seeking.next_deadline();
-        [next, self.wants.next_deadline(), self.registration.next_deadline(), seeking].into_iter().flatten().min()
-    }
-
-    /// Sends a message from `port`.
-    fn say(&mut self, port: usize, to: &Door, message: Message<'_>) {
-        say(&mut self.fabric, &self.config, self.key, port, to, message);
-    }
-
-    /// The place of that attempt, where it is known.
-    fn place_of(&self, from: u32, id: &Id) -> Option<u32> {
-        let index = self.used.get(key(from, id.color))?;
-        (self.peers[index as usize].id == *id).then_some(index)
+        [self.places.next_deadline(), self.wants.next_deadline(), self.locator.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// A free place, if possible one that has QPs at this port.
     fn take_free(&mut self, port: usize) -> Option<u32> {
-        let made = self.free.iter().rposition(|index| self.fabric.is_made(*index, port));
-        let at = made.or_else(|| self.free.len().checked_sub(1))?;
-        Some(self.free.swap_remove(at))
-    }
-
-    /// Begins a life of a place that was free.
-    fn occupy(&mut self, index: u32, state: State, peer: Peer) {
-        self.used.insert(key(peer.rank, peer.color), index);
-        self.changing.push(index);
-        let place = &mut self.places[index as usize];
-        *place = Place { state, life: place.life, ..Place::FREE };
-        self.peers[index as usize] = peer;
+        self.places.take_free(|index| self.node.fabric.is_made(index, port))
     }
 
     /// The place is open at both ends.
     fn opened(&mut self, index: u32) {
-        self.changing.retain(|there| *there != index);
-        self.stamp += 1;
-        let (place, peer) = (&mut self.places[index as usize], &mut self.peers[index as usize]);
-        (place.state, place.unseen, place.stamp) = (State::Open, true, self.stamp);
-        (peer.repeat, peer.wanted) = (None, None);
-        let link = Link { index, life: place.life };
-        self.events.push_back(Event::Opened(link));
+        let link = self.places.open(index);
+        self.node.report(Event::Opened(link));
     }
 
     /// Ends the life of a place that is not open any more, or never was. Its pending request is made again.
     fn vacate(&mut self, index: u32) {
-        let place = &mut self.places[index as usize];
-        if place.state == State::Closing {
-            self.closing -= 1;
-        }
+        let (place, peer) = self.places.vacate(index);
         if place.state != State::Connecting {
-            let peer = &self.peers[index as usize];
             let link = Link { index, life: place.life };
-            self.events.push_back(Event::Closed { link, rank: peer.rank, color: peer.color });
+            self.node.report(Event::Closed { link, rank: peer.rank, color: peer.color });
         }
-        *place = Place { life: place.life.wrapping_add(1), ..Place::FREE };
-        let peer = std::mem::replace(&mut self.peers[index as usize], Peer::NONE);
-        self.changing.retain(|there| *there != index);
-        self.used.remove(key(peer.rank, peer.color));
-        self.free.push(index);
-        if let Err(error) = self.fabric.reset(index, peer.port) {
-            self.fail(peer.rank, peer.color, error);
+        if let Err(error) = self.node.fabric.reset(index, peer.port) {
+            self.node.fail(peer.rank, peer.color, error);
         }
         if let Some(mut want) = peer.wanted {
             if matches!(want.stage, Stage::Locating(_)) {
@@ -494,12 +436,4 @@ impl<F: Fabric> Pool<F> {
             self.wants.insert(want);
         }
     }
-}
-
-/// [`Pool::say`], for when a part of the pool is in the message.
-fn say<F: Fabric>(fabric: &mut F, config: &Config, key: Option<Key>, port: usize, to: &Door, message: Message<'_>) {
-    let Some(key) = key else { return };
-    let envelope = Envelope { from: config.rank, door: config.doors.of(port as u32), message };
-    let mut room = [0; MAX_DATAGRAM];
-    fabric.send(port, to, encode(&mut room, &key, config.epoch, &envelope));
 }

@@ -66,6 +66,46 @@ pub struct Asked {
     pub psn: u32,
 }
 
+/// When a message that waits for its answer is sent again, and how often.
+#[derive(Debug, Default)]
+pub struct Repetition {
+    /// The waiting time of a message: an MRA prolongs it for the present one.
+    interval: Nanos,
+    wait: Nanos,
+    /// How often a message is sent again; and how often the present one still is.
+    most: u8,
+    left: u8,
+    /// An MRA has come for the present message.
+    prolonged: bool,
+}
+
+impl Repetition {
+    pub fn new(interval: Nanos, most: u8) -> Repetition {
+        Repetition { interval, most, ..Repetition::default() }
+    }
+
+    /// Begins with a message: its deadline.
+    pub fn begin(&mut self, now: Nanos) -> Nanos {
+        (self.wait, self.left, self.prolonged) = (self.interval, self.most, false);
+        now.saturating_add(self.wait)
+    }
+
+    /// Sends the message again: its next deadline. None: it was sent often enough.
+    pub fn next(&mut self, now: Nanos) -> Option<Nanos> {
+        self.left = self.left.checked_sub(1)?;
+        Some(now.saturating_add(self.wait))
+    }
+
+    /// An MRA has come, by which an answer may take this long: the next deadline. None if it is not the first.
+    pub fn prolong(&mut self, now: Nanos, wait: Nanos) -> Option<Nanos> {
+        if std::mem::replace(&mut self.prolonged, true) {
+            return None;
+        }
+        self.wait = wait;
+        Some(now.saturating_add(wait))
+    }
+}
+
 /// An identifier.
 #[derive(Debug)]
 pub struct Conn {
@@ -93,17 +133,9 @@ pub struct Conn {
     pub life: u8,
     /// Exponent: time in which a packet is acknowledged; timewait is as long.
     pub ack_timeout: u8,
-    /// After this time a message is sent again.
-    pub interval: Nanos,
-    /// The waiting time of the present message: an MRA prolongs it.
-    pub wait: Nanos,
+    pub repetition: Repetition,
     /// After this time the other end sends its message again.
     pub again: Nanos,
-    pub max_retries: u8,
-    /// How often the message that waits is still sent again.
-    pub retries: u8,
-    /// An MRA has come for the message that waits.
-    pub prolonged: bool,
     pub deadline: Option<Nanos>,
     /// The message that waits for its answer, or that answers what comes again.
     pub mad: Option<Box<Mad>>,
@@ -127,12 +159,8 @@ impl Conn {
             service_id: 0,
             life: 0,
             ack_timeout: 0,
-            interval: 0,
-            wait: 0,
+            repetition: Repetition::default(),
             again: 0,
-            max_retries: 0,
-            retries: 0,
-            prolonged: false,
             deadline: None,
             mad: None,
         }

@@ -3,7 +3,7 @@
 
 use vervain_wire::cm::{Drep, Dreq, Message, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq, answered, parse, reason, sidr};
 
-use super::conn::{Asked, Conn, Remote, State};
+use super::conn::{Asked, Conn, Remote, Repetition, State};
 use super::{Machine, NUMBER_BITS};
 use crate::params::Service;
 use crate::{Ari, CommId, Event, Mad, Nanos, Path, time};
@@ -218,9 +218,8 @@ impl Machine {
             asked: Some(asked),
             life,
             ack_timeout: life + 1,
-            interval: time::of(req.local_cm_response_timeout),
+            repetition: Repetition::new(time::of(req.local_cm_response_timeout), req.max_cm_retries),
             again: time::of(req.remote_cm_response_timeout) + 2 * time::of(life),
-            max_retries: req.max_cm_retries,
             ..Conn::new(way, tid)
         };
         self.conns.insert(id, conn);
@@ -289,13 +288,12 @@ impl Machine {
             }
             _ => false,
         };
-        if !of_it || conn.prolonged {
+        if !of_it {
             return;
         }
-        conn.prolonged = true;
+        let wait = time::of(mra.service_timeout) + time::of(conn.ack_timeout);
+        let Some(deadline) = conn.repetition.prolong(now, wait) else { return };
         conn.server = Some(mra.local_comm_id);
-        conn.wait = time::of(mra.service_timeout) + time::of(conn.ack_timeout);
-        let deadline = now.saturating_add(conn.wait);
         self.arm(id, Some(deadline));
         self.tell(Event::MraReceived { conn: id, private_data: mra.private_data });
     }

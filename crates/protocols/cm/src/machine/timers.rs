@@ -37,11 +37,7 @@ impl Machine {
         let conn = self.conn(id);
         match conn.state {
             State::ReqSent | State::RepSent | State::DreqSent | State::SidrReqSent => {
-                if conn.retries == 0 {
-                    return self.give_up(now, id);
-                }
-                conn.retries -= 1;
-                let deadline = now.saturating_add(conn.wait);
+                let Some(deadline) = conn.repetition.next(now) else { return self.give_up(now, id) };
                 self.arm(id, Some(deadline));
                 self.answer_again(id);
             }

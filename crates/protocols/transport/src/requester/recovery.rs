@@ -24,6 +24,9 @@ pub(super) struct Timers {
     /// The ACK timeout; 0 for never.
     timeout: Nanos,
     retry_at: Nanos,
+    /// The host has had no room, in a channel that loses nothing, since a packet went out with none under way: the ACK
+    /// timer runs also if none is now.
+    refused: bool,
     /// The end of an ACK timeout that was prolonged because this end had not looked.
     excused: Nanos,
     retries_left: u8,
@@ -66,6 +69,7 @@ impl Timers {
         Timers {
             timeout: config.ack_timeout(),
             retry_at: Nanos::MAX,
+            refused: false,
             excused: Nanos::MAX,
             retries_left: config.retry_cnt,
             probe_at: Nanos::MAX,
@@ -100,13 +104,13 @@ impl Timers {
         self.retries_left < config.retry_cnt || self.probes > GENTLE_PROBES
     }
 
-    /// The next deadline, given whether the peer is waited for.
+    /// The next deadline, given whether packets are under way.
     #[inline]
-    pub fn next(&self, waiting: bool) -> Option<Nanos> {
+    pub fn next(&self, under_way: bool) -> Option<Nanos> {
         match self.not_ready_until {
             Some(until) => Some(until),
             // Without a timeout and probes there is none.
-            None if waiting => Some(self.retry_at.min(self.probe_at)).filter(|at| *at != Nanos::MAX),
+            None if under_way || self.refused => Some(self.retry_at.min(self.probe_at)).filter(|at| *at != Nanos::MAX),
             None => None,
         }
     }
@@ -286,7 +290,7 @@ impl Requester {
     /// to answer.
     #[inline(never)]
     fn arm_lossless(&mut self, now: Nanos) {
-        match std::mem::take(&mut self.refused) {
+        match std::mem::take(&mut self.timers.refused) {
             true => self.timers.restart(now),
             false => self.timers.arm_retry(now),
         }
@@ -300,7 +304,7 @@ impl Requester {
         if !window.is_lossless() {
             return;
         }
-        let was_refused = std::mem::replace(&mut self.refused, true);
+        let was_refused = std::mem::replace(&mut self.timers.refused, true);
         if self.next == self.unacknowledged && (!was_refused || self.timers.retry_at == Nanos::MAX) {
             self.timers.arm_retry(now);
         }
@@ -315,7 +319,7 @@ impl Requester {
             return;
         }
         let due = self.timers.retry_at.min(self.timers.probe_at);
-        if (self.next == self.unacknowledged && !self.refused) || now < due {
+        if (self.next == self.unacknowledged && !self.timers.refused) || now < due {
             return;
         }
         if window.is_lossless() && self.timers.is_excused(now) {

@@ -1,83 +1,20 @@
 //! Addresses: ports that are claimed, routes that are found, groups that are joined.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::PoisonError;
 
 use vervain_abi::*;
 use vervain_gsi::ANY;
 
+use super::Manager;
 use super::ident::{Group, Phase};
-use super::{Handle, Manager, service};
 use crate::abi::*;
 use crate::address::{group_gid_of, socket_at};
-use crate::device::{Route, are_of_the_loopback, is_any, route, source_of, sources};
-use crate::reports::{Report, What};
+use crate::device::{Route, are_of_the_loopback, is_any, route, source_of};
+use crate::reports::{Handle, Report, What};
 
-/// Ports for those who ask for none in particular (Linux's net.ipv4.ip_local_port_range, by default).
-pub(super) const EPHEMERAL: std::ops::Range<u16> = 32768..60999;
-/// The number of them that are tried.
-const TRIES: u32 = 4096;
 /// Bytes of the stack of a thread that asks whether a host answers.
 const RESOLVE_STACK: usize = 256 << 10;
-
-/// A port at an address, as QP 1 knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    service: u64,
-    pub address: [u8; 16],
-}
-
-/// The claim of an identifier on a place, and its kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Claim {
-    pub place: Place,
-    is_ipv4: bool,
-    only_its_family: bool,
-    reuses_address: bool,
-}
-
-impl Claim {
-    pub fn service(&self) -> u64 {
-        self.place.service
-    }
-
-    /// Returns true if no request is for both: one takes those over IPv4 only, the other those over IPv6.
-    pub fn is_apart_from(&self, other: &Claim) -> bool {
-        self.place != other.place || self.is_of_another_family(other)
-    }
-
-    fn is_of_another_family(&self, other: &Claim) -> bool {
-        let is_only_ipv6 = |claim: &Claim| !claim.is_ipv4 && claim.only_its_family;
-        self.is_ipv4 && is_only_ipv6(other) || other.is_ipv4 && is_only_ipv6(self)
-    }
-
-    /// Returns true if a request may be for both.
-    fn overlaps(&self, other: &Claim) -> bool {
-        let (one, another) = (&self.place, &other.place);
-        let same = one.address == another.address || [one.address, another.address].contains(&ANY);
-        one.service == another.service && same && !self.is_of_another_family(other)
-    }
-}
-
-/// The claims of identifiers of this process.
-#[derive(Default)]
-pub(super) struct Claims(HashMap<Place, Vec<Claim>>);
-
-impl Claims {
-    /// Checks that this claim may stand beside the others: EADDRNOTAVAIL if one of two is for any address, and
-    /// EADDRINUSE for the very same one (cma_check_port of the kernel).
-    fn check(&self, claim: &Claim) -> Result<(), c_int> {
-        let others = self.0.values().flatten().filter(|other| claim.overlaps(other));
-        let mut others = others.filter(|other| !(claim.reuses_address && other.reuses_address));
-        match others.next() {
-            None => Ok(()),
-            Some(other) if [claim.place.address, other.place.address].contains(&ANY) => Err(libc::EADDRNOTAVAIL),
-            Some(_) => Err(libc::EADDRINUSE),
-        }
-    }
-}
 
 /// A setting of an identifier by the program.
 #[derive(Clone, Copy, Debug)]
@@ -93,8 +30,7 @@ pub(crate) enum Setting {
 impl Manager {
     /// The address that QP 1 knows for one of the program's.
     fn claimed_address(&self, address: &SocketAddr) -> Result<[u8; 16], c_int> {
-        let sources = sources(self.verbs, &self.devices);
-        match source_of(&sources, address) {
+        match source_of(&self.sources(), address) {
             _ if address.ip().is_unspecified() => Ok(ANY),
             Some(source) => Ok(source.gid.raw),
             None if is_any(address.ip()) => Ok(ANY),
@@ -104,62 +40,15 @@ impl Manager {
         }
     }
 
-    /// Claims the port of an address for an identifier, or any, if that is 0.
-    fn claim(&self, space: u32, address: &SocketAddr, ident: (bool, bool)) -> Result<(Claim, u16), c_int> {
-        let gid = self.claimed_address(address)?;
-        let (only_its_family, reuses_address) = ident;
-        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut take = |port: u16| {
-            let place = Place { service: service(space, port), address: gid };
-            let claim = Claim { place, is_ipv4: address.is_ipv4(), only_its_family, reuses_address };
-            claims.check(&claim)?;
-            let others = claims.0.entry(place).or_default();
-            if others.is_empty() {
-                // SAFETY: an address of 16 bytes.
-                match unsafe { (self.verbs.gsi.claim)(place.service, &raw const place.address) } {
-                    0 => {}
-                    errno => return Err(errno),
-                }
-            }
-            others.push(claim);
-            Ok((claim, port))
-        };
-        if address.port() != 0 {
-            return take(address.port());
-        }
-        for _ in 0..TRIES {
-            match take(fastrand::u16(EPHEMERAL)) {
-                Err(libc::EADDRINUSE | libc::EADDRNOTAVAIL) => {}
-                done => return done,
-            }
-        }
-        Err(libc::EADDRNOTAVAIL)
-    }
-
-    pub(super) fn unclaim(&self, claim: Option<Claim>) {
-        let Some(claim) = claim else { return };
-        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(all) = claims.0.get_mut(&claim.place) else { return };
-        if let Some(at) = all.iter().position(|one| *one == claim) {
-            all.swap_remove(at);
-        }
-        if all.is_empty() {
-            claims.0.remove(&claim.place);
-            // SAFETY: an address of 16 bytes.
-            unsafe { (self.verbs.gsi.release)(claim.place.service, &raw const claim.place.address) };
-        }
-    }
-
     /// `rdma_bind_addr(3)`.
     pub fn bind(&self, id: Handle, address: SocketAddr) -> Result<(), c_int> {
-        let (space, how) = self.with(id, |_, ident, _| {
-            let how = (ident.only_its_family, ident.reuses_address);
-            (ident.phase == Phase::Idle).then_some((ident.space, how)).ok_or(libc::EINVAL)
+        let (space, sharing) = self.with(id, |_, ident, _| {
+            (ident.phase == Phase::Idle).then_some((ident.space, ident.sharing)).ok_or(libc::EINVAL)
         })?;
-        let (claim, port) = self.claim(space, &address, how)?;
+        let (claim, port) = self.claims.take(space, &address, self.claimed_address(&address)?, sharing)?;
         // The loopback's address stands for no device, as the kernel has it: libfabric, which binds to it to learn
         // that, would tell it to the peers of other hosts. Unless devices have no other.
-        let sources = sources(self.verbs, &self.devices);
+        let sources = self.sources();
         let is_of_none = address.ip().is_unspecified() || is_any(address.ip()) && !are_of_the_loopback(&sources);
         let found = if is_of_none { None } else { source_of(&sources, &address) };
         let bound = self.with(id, |_, ident, _| {
@@ -184,7 +73,7 @@ impl Manager {
             Ok(())
         });
         if bound.is_err() {
-            self.unclaim(Some(claim));
+            self.claims.release(claim);
         }
         bound
     }
@@ -214,7 +103,7 @@ impl Manager {
             Err(libc::ENODEV) => {
                 return self.with(id, |_, ident, _| {
                     ident.to = Some(to);
-                    ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV));
+                    ident.events.push(Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV));
                     Ok(())
                 });
             }
@@ -262,10 +151,10 @@ impl Manager {
             }
             if errno == 0 {
                 ident.phase = Phase::AddressResolved;
-                ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
+                ident.events.push(Report::plain(RDMA_CM_EVENT_ADDR_RESOLVED, 0));
             } else {
                 ident.phase = if ident.claim.is_some() { Phase::Bound } else { Phase::Idle };
-                ident.tell(id, Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -errno));
+                ident.events.push(Report::plain(RDMA_CM_EVENT_ADDR_ERROR, -errno));
             }
             Ok(())
         });
@@ -278,7 +167,7 @@ impl Manager {
                 return Err(libc::EINVAL);
             }
             ident.phase = Phase::RouteResolved;
-            ident.tell(id, Report::plain(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+            ident.events.push(Report::plain(RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
             Ok(())
         })
     }
@@ -291,13 +180,13 @@ impl Manager {
                     ident.traffic_class = class;
                     ident.route.iter_mut().for_each(|route| route.traffic_class = class);
                 }
-                Setting::AckTimeout(exponent) if exponent < 32 => ident.ack_timeout = exponent,
+                Setting::AckTimeout(exponent) if exponent < 32 => ident.parameters.set_ack_timeout(exponent),
                 // The rule of rdma_set_reuseaddr in the kernel.
                 Setting::ReusesAddress(yes) if ident.phase == Phase::Idle || yes && ident.phase != Phase::Listening => {
-                    ident.reuses_address = yes;
+                    ident.sharing.reuses_address = yes;
                 }
                 Setting::OnlyItsFamily(yes) if matches!(ident.phase, Phase::Idle | Phase::Bound) => {
-                    ident.only_its_family = yes;
+                    ident.sharing.only_its_family = yes;
                 }
                 Setting::OwnEce(ece) => ident.own_ece = ece,
                 _ => return Err(libc::EINVAL),
@@ -323,7 +212,7 @@ impl Manager {
             ah.grh.dgid = mgid;
             ident.groups.push(Group { mgid, address: group });
             let what = What::Group { mgid, ah, context };
-            ident.tell(id, Report { kind: RDMA_CM_EVENT_MULTICAST_JOIN, status: 0, what });
+            ident.events.push(Report { kind: RDMA_CM_EVENT_MULTICAST_JOIN, status: 0, what });
             Ok(())
         })
     }
@@ -335,7 +224,7 @@ impl Manager {
             let left = ident.groups.remove(at).mgid;
             // A join that the program has not heard of yet is not told any more.
             let is_its = |what: &What| matches!(what, What::Group { mgid, .. } if *mgid == left);
-            ident.queue.take_if(|event| event.id == id && is_its(&event.report.what));
+            ident.events.withdraw_if(is_its);
             Ok(left)
         })
     }

@@ -8,10 +8,12 @@ use vervain_cm::message::{IpHeader, sidr};
 use vervain_cm::{CommId, Machine, RepParams, ReqParams, SidrRepParams, SidrReqParams};
 use vervain_gsi::Path;
 
-use super::ident::{ConnParam, Phase};
-use super::{Handle, Manager, State, now, service};
+use super::ident::Phase;
+use super::parameters::ConnParam;
+use super::{Manager, State, now, service};
 use crate::abi::*;
 use crate::address::any_like;
+use crate::reports::Handle;
 
 /// Requests that wait for a program that has named no backlog, as the kernel has it.
 const DEFAULT_BACKLOG: usize = 1024;
@@ -113,7 +115,7 @@ impl Manager {
         state.listeners.entry(claim.service()).or_default().push(id);
         let ident = state.ids.get_mut(&id).ok_or(libc::EINVAL)?;
         ident.phase = Phase::Listening;
-        ident.backlog = usize::try_from(backlog).ok().filter(|n| *n > 0).unwrap_or(DEFAULT_BACKLOG);
+        ident.backlog.open(usize::try_from(backlog).ok().filter(|n| *n > 0).unwrap_or(DEFAULT_BACKLOG));
         Ok(())
     }
 
@@ -135,30 +137,15 @@ impl Manager {
             Ask::Datagrams(SidrReqParams { service_id, private_data, ..SidrReqParams::default() })
         } else {
             let private_data = room(&[&header, &param.private_data])?;
-            ident.own_psn = fastrand::u32(..) & 0x00ff_ffff;
-            ident.own_depth = param.initiator_depth;
-            ident.own_resources = param.responder_resources;
-            ident.retry_count = param.retry_count.min(7);
-            ident.rnr_retry_count = param.rnr_retry_count.min(7);
-            ident.mtu = route.mtu;
+            let parameters = ident.parameters.ask(param, route.mtu);
             Ask::Connection(ReqParams {
                 service_id,
                 service: ident.service(),
                 private_data,
                 ca_guid: u64::from_be(self.devices[route.source.device].guid),
-                qpn: param.qpn,
-                starting_psn: ident.own_psn,
-                responder_resources: param.responder_resources,
-                initiator_depth: param.initiator_depth,
-                retry_count: ident.retry_count,
-                rnr_retry_count: ident.rnr_retry_count,
-                flow_control: param.flow_control != 0,
-                srq: param.srq,
-                path_mtu: route.mtu as u8,
-                ack_timeout: ident.ack_timeout,
                 ece_vendor: ident.own_ece.vendor_id,
                 ece_options: ident.own_ece.options,
-                ..ReqParams::default()
+                ..parameters
             })
         };
         let attempt = Attempt { path, ask, until: now() + PATIENCE_NS, pause: FIRST_PAUSE_NS };
@@ -196,21 +183,13 @@ impl Manager {
             let device = ident.route.map(|route| &self.devices[route.source.device]);
             let params = RepParams {
                 ca_guid: device.map_or(0, |device| u64::from_be(device.guid)),
-                qpn: param.qpn,
-                starting_psn: ident.own_psn,
-                responder_resources: param.responder_resources,
-                initiator_depth: param.initiator_depth,
-                flow_control: param.flow_control != 0,
-                rnr_retry_count: param.rnr_retry_count.min(7),
-                srq: param.srq,
                 ece_vendor,
                 ece_options,
                 private_data: room(&[&param.private_data])?,
-                ..RepParams::default()
+                ..ident.parameters.answer(param)
             };
             machine.accept(now, conn, &params).map_err(|_| libc::EINVAL)?;
-            ident.own_depth = param.initiator_depth;
-            ident.own_resources = param.responder_resources;
+            ident.parameters.take(param);
             ident.phase = Phase::Accepted;
             Ok(())
         })
@@ -283,10 +262,7 @@ impl Manager {
                 IBV_QPS_INIT => {
                     attr.port_num = route.source.port;
                     if ident.conn.is_some() {
-                        attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-                        if ident.own_resources > 0 {
-                            attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-                        }
+                        attr.qp_access_flags = ident.parameters.access();
                     }
                     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
                 }
@@ -295,20 +271,12 @@ impl Manager {
                 _ if ident.conn.is_none() => return Err(libc::EINVAL),
                 IBV_QPS_RTR => {
                     attr.ah_attr = route.ah();
-                    attr.path_mtu = ident.mtu;
-                    attr.dest_qp_num = ident.peer_qpn;
-                    // Each end says at which PSN the other is to begin (IBA 12.7.31).
-                    attr.rq_psn = ident.own_psn;
-                    attr.max_dest_rd_atomic = ident.own_resources;
+                    ident.parameters.set_rtr(&mut attr);
                     let all = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
                     if answers { all | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER } else { all }
                 }
                 IBV_QPS_RTS => {
-                    attr.sq_psn = ident.peer_psn;
-                    attr.timeout = ident.ack_timeout;
-                    attr.retry_cnt = ident.retry_count;
-                    attr.rnr_retry = ident.rnr_retry_count;
-                    attr.max_rd_atomic = ident.own_depth;
+                    ident.parameters.set_rts(&mut attr);
                     let mut mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
                     if asks || answers {
                         mask |= IBV_QP_TIMEOUT;

@@ -8,18 +8,13 @@ use vervain_abi::*;
 use vervain_cm::{CommId, Service};
 use vervain_gsi::Path;
 
-use super::addresses::Claim;
+use super::claims::{Claim, Sharing};
 use super::connections::Attempt;
-use crate::abi::RDMA_CM_EVENT_DISCONNECTED;
+use super::parameters::Parameters;
+use crate::abi::{RDMA_CM_EVENT_DISCONNECTED, rdma_cm_id};
 use crate::device::Route;
-use crate::ids::Id;
-use crate::manager::Handle;
-use crate::queue::{Outstanding, Queue, Queued};
-use crate::reports::Report;
-
-/// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us,
-/// twice.
-const ACK_TIMEOUT: u8 = 19;
+use crate::queue::{Events, Queue};
+use crate::reports::{Handle, Report};
 
 /// The phase of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +35,7 @@ pub(super) enum Phase {
 
 /// The state of an identifier.
 pub(super) struct Ident {
-    pub queue: Arc<Queue>,
-    /// Events of it that the program has and has not acknowledged.
-    pub outstanding: Arc<Outstanding>,
+    pub events: Events,
     /// The program's object for it; None for a request that it has not seen.
     pub object: Option<Object>,
     pub space: u32,
@@ -55,31 +48,51 @@ pub(super) struct Ident {
     pub conn: Option<CommId>,
     /// Its request, until that is answered.
     pub attempt: Option<Attempt>,
-    /// The number of requests that may wait, and those that do: the program has not seen them.
-    pub backlog: usize,
-    pub waiting: Vec<Handle>,
+    pub backlog: Backlog,
     /// The listener that it came from.
     pub listener: Option<Handle>,
-    pub own_psn: u32,
-    pub peer_psn: u32,
-    pub peer_qpn: u32,
-    pub own_depth: u8,
-    pub own_resources: u8,
-    pub retry_count: u8,
-    pub rnr_retry_count: u8,
-    pub ack_timeout: u8,
-    pub mtu: ibv_mtu,
-    pub only_its_family: bool,
-    pub reuses_address: bool,
+    pub parameters: Parameters,
+    pub sharing: Sharing,
     pub traffic_class: u8,
     pub own_ece: ibv_ece,
     pub peer_ece: ibv_ece,
     pub groups: Vec<Group>,
 }
 
+/// The requests for a listener that the program has not seen.
+#[derive(Default)]
+pub(super) struct Backlog {
+    most: usize,
+    waiting: Vec<Handle>,
+}
+
+impl Backlog {
+    /// Lets so many wait from now on.
+    pub fn open(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() >= self.most
+    }
+
+    pub fn push(&mut self, request: Handle) {
+        self.waiting.push(request);
+    }
+
+    pub fn remove(&mut self, request: Handle) {
+        self.waiting.retain(|waiting| *waiting != request);
+    }
+
+    /// All of them.
+    pub fn into_waiting(self) -> Vec<Handle> {
+        self.waiting
+    }
+}
+
 /// The program's.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Object(pub *mut Id);
+pub(super) struct Object(pub *mut rdma_cm_id);
 
 // SAFETY: an address; each use of it has a reason of its own.
 unsafe impl Send for Object {}
@@ -88,21 +101,6 @@ unsafe impl Send for Object {}
 pub(super) struct Group {
     pub mgid: ibv_gid,
     pub address: IpAddr,
-}
-
-/// Parameters of `rdma_connect` and `rdma_accept`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ConnParam {
-    pub private_data: Vec<u8>,
-    pub responder_resources: u8,
-    pub initiator_depth: u8,
-    pub flow_control: u8,
-    pub retry_count: u8,
-    pub rnr_retry_count: u8,
-    pub srq: bool,
-    pub qpn: u32,
-    /// Q_Key, for a UD QP that answers.
-    pub qkey: u32,
 }
 
 /// The part of an identifier that `struct rdma_cm_id` shows.
@@ -116,10 +114,9 @@ pub(crate) struct Shown {
 }
 
 impl Ident {
-    pub fn new(queue: Arc<Queue>, space: u32, qp_type: ibv_qp_type) -> Ident {
+    pub fn new(id: Handle, queue: Arc<Queue>, space: u32, qp_type: ibv_qp_type) -> Ident {
         Ident {
-            queue,
-            outstanding: Arc::default(),
+            events: Events::new(id, queue),
             object: None,
             space,
             qp_type,
@@ -130,20 +127,10 @@ impl Ident {
             route: None,
             conn: None,
             attempt: None,
-            backlog: 0,
-            waiting: Vec::new(),
+            backlog: Backlog::default(),
             listener: None,
-            own_psn: 0,
-            peer_psn: 0,
-            peer_qpn: 0,
-            own_depth: 0,
-            own_resources: 0,
-            retry_count: 0,
-            rnr_retry_count: 0,
-            ack_timeout: ACK_TIMEOUT,
-            mtu: IBV_MTU_1024,
-            only_its_family: false,
-            reuses_address: false,
+            parameters: Parameters::new(),
+            sharing: Sharing::default(),
             traffic_class: 0,
             own_ece: ibv_ece::default(),
             peer_ece: ibv_ece::default(),
@@ -163,14 +150,10 @@ impl Ident {
         }
     }
 
-    pub fn tell(&self, id: Handle, report: Report) {
-        self.queue.push(Queued { id, outstanding: Arc::clone(&self.outstanding), report });
-    }
-
     /// The connection has ended, by what is known of it.
-    pub fn disconnected(&mut self, id: Handle, status: c_int) {
+    pub fn disconnected(&mut self, status: c_int) {
         self.phase = Phase::Disconnected;
-        self.tell(id, Report::plain(RDMA_CM_EVENT_DISCONNECTED, status));
+        self.events.push(Report::plain(RDMA_CM_EVENT_DISCONNECTED, status));
     }
 
     /// The way of its MADs.

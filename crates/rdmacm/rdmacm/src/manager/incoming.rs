@@ -9,34 +9,31 @@ use vervain_cm::{CommId, Event, Machine, Service, SidrRepParams};
 use vervain_gsi::{ANY, Path};
 
 use super::ident::{Ident, Phase};
-use super::{Handle, Manager, State, now};
+use super::parameters::Parameters;
+use super::{State, now};
 use crate::abi::*;
 use crate::address::gid_of;
-use crate::device::{Route, Source, is_link_local, sources};
-use crate::reports::{Report, Says, What};
+use crate::device::{Route, Source, is_link_local};
+use crate::reports::{Handle, Report, Says, What};
 
 /// Time for which a request may wait to be accepted, for a peer that asks again: 4.096 us x 2^24 is 68 s, the value of
 /// the kernel's rdma_cm.
 const MRA_TIMEOUT: u8 = 24;
 
-impl Manager {
-    pub(super) fn tell(&self, state: &mut State, event: Event) {
-        if is_of_nobody(&event) && state.asks_again(event.conn()) {
+impl State {
+    /// What follows of an event; `sources` finds the addresses of the devices.
+    pub(super) fn handle_event(&mut self, event: Event, sources: impl Fn() -> Vec<Source>) {
+        if is_of_nobody(&event) && self.asks_again(event.conn()) {
             return;
         }
         match event {
-            Event::Request { conn, path, req } => self.request(state, conn, &path, &Asked::Connection(req)),
-            Event::SidrRequest { conn, path, req } => self.request(state, conn, &path, &Asked::Datagrams(req)),
+            Event::Request { conn, path, req } => self.request(conn, &path, &Asked::Connection(req), sources),
+            Event::SidrRequest { conn, path, req } => self.request(conn, &path, &Asked::Datagrams(req), sources),
             Event::MraReceived { .. } => {}
-            Event::Reply { conn, rep } => state.of(conn, |id, ident| {
-                ident.peer_psn = rep.starting_psn;
+            Event::Reply { conn, rep } => self.of(conn, |ident| {
                 // A target's number stands where that of an end-to-end context would (IBA annex A14).
                 let qpn = if ident.service() == Service::Xrc { rep.local_eecn } else { rep.local_qpn };
-                ident.peer_qpn = qpn;
-                // The number that one end takes is the number that the other may have outstanding (IBA 12.6.8).
-                ident.own_resources = rep.initiator_depth;
-                ident.own_depth = rep.responder_resources;
-                ident.rnr_retry_count = rep.rnr_retry_count;
+                ident.parameters.answered(&rep, qpn);
                 ident.peer_ece = ece(rep.ece_vendor, rep.ece_options);
                 let says = Says {
                     private_data: rep.private_data.to_vec(),
@@ -48,14 +45,17 @@ impl Manager {
                     qpn,
                     ..Says::default()
                 };
-                ident
-                    .tell(id, Report { kind: RDMA_CM_EVENT_CONNECT_RESPONSE, status: 0, what: What::Connection(says) });
+                ident.events.push(Report {
+                    kind: RDMA_CM_EVENT_CONNECT_RESPONSE,
+                    status: 0,
+                    what: What::Connection(says),
+                });
             }),
-            Event::Established { conn, .. } => state.of(conn, |id, ident| {
+            Event::Established { conn, .. } => self.of(conn, |ident| {
                 ident.phase = Phase::Connected;
-                ident.tell(id, Report::plain(RDMA_CM_EVENT_ESTABLISHED, 0));
+                ident.events.push(Report::plain(RDMA_CM_EVENT_ESTABLISHED, 0));
             }),
-            Event::Rejected { conn, reason, private_data, .. } => state.of(conn, |id, ident| {
+            Event::Rejected { conn, reason, private_data, .. } => self.of(conn, |ident| {
                 // A request that the program has not accepted causes no event: accepting it will fail
                 // (ucma_event_handler of the kernel). Its context is still the listener's, so the program would take
                 // the event for another one's.
@@ -63,59 +63,56 @@ impl Manager {
                     return;
                 }
                 let what = What::Connection(Says { private_data: private_data.to_vec(), ..Says::default() });
-                ident.tell(id, Report { kind: RDMA_CM_EVENT_REJECTED, status: reason.into(), what });
+                ident.events.push(Report { kind: RDMA_CM_EVENT_REJECTED, status: reason.into(), what });
             }),
-            Event::Unreachable { conn } => state.of(conn, |id, ident| {
+            Event::Unreachable { conn } => self.of(conn, |ident| {
                 ident.phase = Phase::Disconnected;
-                ident.tell(id, Report::plain(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT));
+                ident.events.push(Report::plain(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT));
             }),
             Event::DisconnectRequested { conn, .. } | Event::Disconnected { conn, is_certain: true, .. } => {
-                state.of(conn, |id, ident| ident.disconnected(id, 0))
+                self.of(conn, |ident| ident.disconnected(0))
             }
             Event::Disconnected { conn, is_certain: false, .. } => {
-                state.of(conn, |id, ident| ident.disconnected(id, -libc::ETIMEDOUT))
+                self.of(conn, |ident| ident.disconnected(-libc::ETIMEDOUT))
             }
-            Event::TimewaitExit { conn } => state.of(conn, |id, ident| {
-                ident.tell(id, Report::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
+            Event::TimewaitExit { conn } => self.of(conn, |ident| {
+                ident.events.push(Report::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
             }),
-            Event::SidrReply { conn, rep } => state.of(conn, |id, ident| {
+            Event::SidrReply { conn, rep } => self.of(conn, |ident| {
                 let says = Says { private_data: rep.private_data.to_vec(), qpn: rep.qpn, ..Says::default() };
                 if rep.status != 0 {
                     ident.phase = Phase::Disconnected;
-                    ident.tell(
-                        id,
-                        Report {
-                            kind: RDMA_CM_EVENT_UNREACHABLE,
-                            status: rep.status.into(),
-                            what: What::Connection(says),
-                        },
-                    );
+                    ident.events.push(Report {
+                        kind: RDMA_CM_EVENT_UNREACHABLE,
+                        status: rep.status.into(),
+                        what: What::Connection(says),
+                    });
                     return;
                 }
                 ident.phase = Phase::Connected;
                 ident.peer_ece = ece(rep.ece_vendor, rep.ece_options);
                 let ah = ident.route.map(|route| route.ah()).unwrap_or_default();
                 let what = What::Datagrams { says, ah, qkey: rep.qkey };
-                ident.tell(id, Report { kind: RDMA_CM_EVENT_ESTABLISHED, status: 0, what });
+                ident.events.push(Report { kind: RDMA_CM_EVENT_ESTABLISHED, status: 0, what });
             }),
         }
     }
 
     /// A request has come: to whom, if anybody listens there.
-    fn request(&self, state: &mut State, conn: CommId, path: &Path, asked: &Asked) {
+    fn request(&mut self, conn: CommId, path: &Path, asked: &Asked, sources: impl Fn() -> Vec<Source>) {
         let (service, private_data) = asked.service_and_private_data();
         let header = IpHeader::read(private_data);
-        let listener = header.as_ref().and_then(|header| state.listener(service, path, header, asked.is_datagram()));
+        let listener = header.as_ref().and_then(|header| self.listener(service, path, header, asked.is_datagram()));
         let (Some(listener), Some(header)) = (listener, header) else {
-            return asked.refuse(&mut state.machine, conn, false);
+            return asked.refuse(&mut self.machine, conn, false);
         };
-        let Some(listening) = state.ids.get(&listener) else { return };
-        if listening.waiting.len() >= listening.backlog {
-            return asked.refuse(&mut state.machine, conn, true);
+        let Some(listening) = self.ids.get(&listener) else { return };
+        if listening.backlog.is_full() {
+            return asked.refuse(&mut self.machine, conn, true);
         }
-        let sources = sources(self.verbs, &self.devices);
+        let sources = sources();
         let Some(source) = path_source(&sources, path) else {
-            return asked.refuse(&mut state.machine, conn, true);
+            return asked.refuse(&mut self.machine, conn, true);
         };
         let scope = if is_link_local(&header.source) { source.interface } else { 0 };
         let with_scope = |ip: IpAddr, port: u16| match SocketAddr::new(ip, port) {
@@ -126,35 +123,28 @@ impl Manager {
             v4 => v4,
         };
         let qp_type = asked.qp_type(listening.qp_type);
-        let mut ident = Ident::new(Arc::clone(&listening.queue), listening.space, qp_type);
+        self.last += 1;
+        let new = self.last;
+        let mut ident = Ident::new(new, Arc::clone(listening.events.queue()), listening.space, qp_type);
         ident.phase = Phase::Requested;
         ident.listener = Some(listener);
         ident.conn = Some(conn);
         ident.from = Some(with_scope(header.destination, service as u16));
         ident.to = Some(with_scope(header.source, header.source_port));
-        let mtu = if let Asked::Connection(req) = asked { req.path_mtu.into() } else { IBV_MTU_1024 };
-        ident.mtu = mtu;
+        let req = if let Asked::Connection(req) = asked { Some(req) } else { None };
+        ident.parameters = Parameters::of_request(req);
         ident.route = Some(Route {
             source,
             dgid: ibv_gid { raw: path.dgid },
             is_local: sources.iter().any(|source| source.gid.raw == path.dgid),
-            mtu,
+            mtu: ident.parameters.mtu(),
             traffic_class: path.traffic_class,
         });
-        ident.own_psn = fastrand::u32(..) & 0x00ff_ffff;
         let mut says = Says { private_data: private_data[IpHeader::BYTES..].to_vec(), ..Says::default() };
-        if let Asked::Connection(req) = asked {
-            ident.peer_psn = req.starting_psn;
-            ident.peer_qpn = req.local_qpn;
-            ident.retry_count = req.retry_count;
-            ident.rnr_retry_count = req.rnr_retry_count;
-            ident.ack_timeout = req.primary_local_ack_timeout;
+        if let Some(req) = req {
             ident.peer_ece = ece(req.ece_vendor, req.ece_options);
             // A peer that asks again gets an MRA.
-            let _ = state.machine.prepare_mra(now(), conn, MRA_TIMEOUT, &[]);
-            // The number that one end takes is the number that the other may have outstanding (IBA 12.6.5).
-            ident.own_resources = req.initiator_depth;
-            ident.own_depth = req.responder_resources;
+            let _ = self.machine.prepare_mra(now(), conn, MRA_TIMEOUT, &[]);
             says.responder_resources = req.initiator_depth;
             says.initiator_depth = req.responder_resources;
             says.flow_control = u8::from(req.flow_control);
@@ -163,14 +153,34 @@ impl Manager {
             says.srq = req.srq;
             says.qpn = req.local_qpn;
         }
-        state.last += 1;
-        let new = state.last;
-        state.ids.insert(new, ident);
-        state.by_conn.insert(conn, new);
-        let Some(listening) = state.ids.get_mut(&listener) else { return };
-        listening.waiting.push(new);
+        self.ids.insert(new, ident);
+        self.by_conn.insert(conn, new);
+        let Some(listening) = self.ids.get_mut(&listener) else { return };
+        listening.backlog.push(new);
         let what = What::Request { new, says };
-        listening.tell(listener, Report { kind: RDMA_CM_EVENT_CONNECT_REQUEST, status: 0, what });
+        listening.events.push(Report { kind: RDMA_CM_EVENT_CONNECT_REQUEST, status: 0, what });
+    }
+
+    /// Does something with the identifier that has a connection.
+    fn of(&mut self, conn: CommId, f: impl FnOnce(&mut Ident)) {
+        let Some(id) = self.by_conn.get(&conn) else { return };
+        if let Some(ident) = self.ids.get_mut(id) {
+            f(ident);
+        }
+    }
+
+    /// The listener for a request: at the very address, or at any.
+    fn listener(&self, service: u64, path: &Path, header: &IpHeader, is_datagram: bool) -> Option<Handle> {
+        let takes = |id: &Handle, wanted: &[u8; 16]| {
+            let Some(ident) = self.ids.get(id) else { return false };
+            let family = ident.from.is_some_and(|from| {
+                from.is_ipv4() == header.destination.is_ipv4() || from.is_ipv6() && !ident.sharing.only_its_family
+            });
+            family && ident.is_datagram() == is_datagram && ident.claim.is_some_and(|claim| claim.is_at(wanted))
+        };
+        let all = self.listeners.get(&service)?;
+        let by = |wanted: &[u8; 16]| all.iter().find(|id| takes(id, wanted)).copied();
+        by(&path.sgid).or_else(|| by(&gid_of(header.destination).raw)).or_else(|| by(&ANY))
     }
 }
 
@@ -234,31 +244,5 @@ fn is_of_nobody(event: &Event) -> bool {
         Event::Rejected { reason, .. } => *reason == reason::INVALID_SERVICE_ID,
         Event::SidrReply { rep, .. } => rep.status == sidr::UNSUPPORTED,
         _ => false,
-    }
-}
-
-impl State {
-    /// Does something with the identifier that has a connection.
-    fn of(&mut self, conn: CommId, f: impl FnOnce(Handle, &mut Ident)) {
-        let Some(id) = self.by_conn.get(&conn) else { return };
-        if let Some(ident) = self.ids.get_mut(id) {
-            f(*id, ident);
-        }
-    }
-
-    /// The listener for a request: at the very address, or at any.
-    fn listener(&self, service: u64, path: &Path, header: &IpHeader, is_datagram: bool) -> Option<Handle> {
-        let takes = |id: &Handle, wanted: &[u8; 16]| {
-            let Some(ident) = self.ids.get(id) else { return false };
-            let family = ident.from.is_some_and(|from| {
-                from.is_ipv4() == header.destination.is_ipv4() || from.is_ipv6() && !ident.only_its_family
-            });
-            family
-                && ident.is_datagram() == is_datagram
-                && ident.claim.is_some_and(|claim| claim.place.address == *wanted)
-        };
-        let all = self.listeners.get(&service)?;
-        let by = |wanted: &[u8; 16]| all.iter().find(|id| takes(id, wanted)).copied();
-        by(&path.sgid).or_else(|| by(&gid_of(header.destination).raw)).or_else(|| by(&ANY))
     }
 }

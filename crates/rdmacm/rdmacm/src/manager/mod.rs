@@ -3,33 +3,33 @@
 //! and MADs to QP 1.
 
 mod addresses;
+mod claims;
 mod connections;
 mod ident;
 mod incoming;
+mod parameters;
 
 pub(crate) use addresses::Setting;
-pub(crate) use ident::{ConnParam, Shown};
+pub(crate) use ident::Shown;
+pub(crate) use parameters::ConnParam;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use addresses::{Claims, EPHEMERAL};
+use claims::{Claims, EPHEMERAL};
 use ident::{Ident, Object, Phase};
 use vervain_abi::*;
 use vervain_cm::message::service_id;
 use vervain_cm::{CommId, Machine, Output};
 use vervain_gsi::{Client, Mad, Path};
 
-use crate::device::{Device, open_all, sources};
-use crate::ids::Id;
+use crate::abi::rdma_cm_id;
+use crate::device::{Device, Source, open_all, sources};
 use crate::queue::{Outstanding, Queue};
-use crate::reports::Report;
+use crate::reports::{Handle, Report};
 use crate::verbs::{Verbs, verbs};
-
-/// An identifier, for as long as the process lives.
-pub(crate) type Handle = u64;
 
 /// Nanoseconds for which the end of a process waits for calls in progress, and the time between two looks.
 const LOCKED_AT_THE_END: u64 = 200_000_000;
@@ -38,8 +38,7 @@ const NAP: Duration = Duration::from_micros(100);
 pub(crate) struct Manager {
     pub verbs: &'static Verbs,
     pub devices: Vec<Device>,
-    /// Held while a port is claimed or released, and by nobody who takes MADs in.
-    claims: Mutex<Claims>,
+    claims: Claims,
     state: Mutex<State>,
 }
 
@@ -124,7 +123,12 @@ impl Manager {
             armed: u64::MAX,
             port: EPHEMERAL.start,
         };
-        Ok(Manager { verbs, devices, claims: Mutex::default(), state: Mutex::new(state) })
+        Ok(Manager { verbs, devices, claims: Claims::new(verbs.gsi), state: Mutex::new(state) })
+    }
+
+    /// All addresses of all devices, as they are now.
+    fn sources(&self) -> Vec<Source> {
+        sources(self.verbs, &self.devices)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,12 +153,12 @@ impl Manager {
         let mut state = self.state();
         state.last += 1;
         let id = state.last;
-        state.ids.insert(id, Ident::new(queue, space, qp_type));
+        state.ids.insert(id, Ident::new(id, queue, space, qp_type));
         id
     }
 
     /// The program has `object` for it from now on. False if it has ended.
-    pub fn adopt(&self, id: Handle, object: *mut Id) -> bool {
+    pub fn adopt(&self, id: Handle, object: *mut rdma_cm_id) -> bool {
         let mut state = self.state();
         let Some(ident) = state.ids.get_mut(&id) else { return false };
         ident.object = Some(Object(object));
@@ -162,19 +166,19 @@ impl Manager {
         if let Some(listener) = ident.listener
             && let Some(listener) = state.ids.get_mut(&listener)
         {
-            listener.waiting.retain(|waiting| *waiting != id);
+            listener.backlog.remove(id);
         }
         true
     }
 
     /// The program's object for it.
-    pub fn object(&self, id: Handle) -> Option<*mut Id> {
+    pub fn object(&self, id: Handle) -> Option<*mut rdma_cm_id> {
         self.state().ids.get(&id).and_then(|ident| ident.object).map(|object| object.0)
     }
 
     /// Those of its events that the program holds.
     pub fn outstanding(&self, id: Handle) -> Option<Arc<Outstanding>> {
-        self.state().ids.get(&id).map(|ident| Arc::clone(&ident.outstanding))
+        self.state().ids.get(&id).map(|ident| Arc::clone(ident.events.outstanding()))
     }
 
     /// The type of its QP, by what was asked of a request.
@@ -186,9 +190,9 @@ impl Manager {
     /// holds.
     pub fn destroy(&self, id: Handle) {
         let mut state = self.state();
-        let Some(mut ident) = state.ids.remove(&id) else { return };
+        let Some(ident) = state.ids.remove(&id) else { return };
         if let Some(listener) = ident.listener.and_then(|listener| state.ids.get_mut(&listener)) {
-            listener.waiting.retain(|waiting| *waiting != id);
+            listener.backlog.remove(id);
         }
         if let Some(of) = ident.claim.map(|claim| claim.service())
             && let Some(listeners) = state.listeners.get_mut(&of)
@@ -198,8 +202,8 @@ impl Manager {
                 state.listeners.remove(&of);
             }
         }
-        ident.queue.take(id);
-        for unseen in std::mem::take(&mut ident.waiting) {
+        ident.events.withdraw();
+        for unseen in ident.backlog.into_waiting() {
             state.forget(unseen);
         }
         if let Some(conn) = ident.conn {
@@ -207,7 +211,9 @@ impl Manager {
             let _ = state.machine.destroy(now(), conn);
         }
         self.go_on(state);
-        self.unclaim(ident.claim.take());
+        if let Some(claim) = ident.claim {
+            self.claims.release(claim);
+        }
     }
 
     /// The part of an identifier that is shown.
@@ -222,15 +228,14 @@ impl Manager {
                 ident.phase,
                 Phase::Idle | Phase::Bound | Phase::ResolvingAddress | Phase::AddressResolved | Phase::Listening
             ),
-            ack_timeout: ident.ack_timeout,
+            ack_timeout: ident.parameters.ack_timeout(),
         })
     }
 
     /// Events of an identifier go to another queue from now on, those that have come too.
     pub fn migrate(&self, id: Handle, to: &Arc<Queue>) -> Result<(), c_int> {
         self.with(id, |_, ident, _| {
-            let from = std::mem::replace(&mut ident.queue, Arc::clone(to));
-            from.take(id).into_iter().for_each(|event| to.push(event));
+            ident.events.migrate(to);
             Ok(())
         })
     }
@@ -238,7 +243,7 @@ impl Manager {
     /// Tells of an identifier what did not come from a peer. EINVAL where there is none.
     pub fn report(&self, id: Handle, report: Report) -> Result<(), c_int> {
         self.with(id, |_, ident, _| {
-            ident.tell(id, report);
+            ident.events.push(report);
             Ok(())
         })
     }
@@ -251,7 +256,7 @@ impl Manager {
             while let Some(output) = state.machine.next_output() {
                 match output {
                     Output::Send { path, mad } => sends.push((path, mad)),
-                    Output::Event(event) => self.tell(&mut state, event),
+                    Output::Event(event) => state.handle_event(event, || self.sources()),
                 }
             }
             // The progress thread sleeps until then.
@@ -324,7 +329,7 @@ impl State {
     /// Ends one that the program has not seen.
     fn forget(&mut self, id: Handle) {
         let Some(ident) = self.ids.remove(&id) else { return };
-        ident.queue.take(id);
+        ident.events.withdraw();
         if let Some(conn) = ident.conn {
             self.by_conn.remove(&conn);
             let _ = self.machine.destroy(now(), conn);
@@ -373,7 +378,7 @@ unsafe extern "C" fn tick(user: *mut c_void, at: u64) -> u64 {
 unsafe extern "C" fn gone(user: *mut c_void, slot: u32) {
     // SAFETY: of Client.
     let manager = unsafe { manager(user) };
-    let sources = sources(manager.verbs, &manager.devices);
+    let sources = manager.sources();
     let mut state = manager.state();
     state.machine.gone(now(), slot, |path| sources.iter().any(|source| source.gid.raw == path.dgid));
     manager.go_on(state);

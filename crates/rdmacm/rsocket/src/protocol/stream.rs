@@ -10,9 +10,22 @@
 //! places in the send ring and in the receive buffer. The caller posts what [`Stream`] gives out in the order in which
 //! it was given.
 
-use std::collections::VecDeque;
+mod ending;
+mod incoming;
+mod requests;
+mod ring;
+mod targets;
+
+pub use ending::Phase;
+
 use std::fmt;
 use std::ops::Range;
+
+use ending::Ending;
+use incoming::Incoming;
+use requests::Requests;
+use ring::SendRing;
+use targets::Targets;
 
 use super::wire::{Hello, IO_MAP_BYTES, IoMap, Malformed, Message, Order, SGE_BYTES, Sge};
 
@@ -184,40 +197,6 @@ pub struct Control {
     pub tag: Tag,
 }
 
-/// The state of the stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// It is open, at least one way.
-    Open,
-    /// Both ends have ended it, or one has for both.
-    Disconnected,
-    /// It is broken, with an errno value.
-    Broken(i32),
-}
-
-/// Bytes of a buffer that are used one behind the other, and begin anew at its end.
-#[derive(Clone, Copy, Debug)]
-struct Ring {
-    size: u32,
-    at: u32,
-    used: u32,
-}
-
-impl Ring {
-    /// The parts of the next `length` bytes.
-    fn parts(&self, length: u32) -> [Range<u32>; 2] {
-        let first = length.min(self.size - self.at);
-        [self.at..self.at + first, 0..length - first]
-    }
-
-    fn advance(&mut self, length: u32) {
-        self.at += length;
-        if self.at >= self.size {
-            self.at -= self.size;
-        }
-    }
-}
-
 /// The most that this end may be made to do at once is bounded by its own sizes.
 #[derive(Debug)]
 pub struct Stream {
@@ -227,45 +206,17 @@ pub struct Stream {
     peer: Hello,
     greeted: bool,
     begun: bool,
-    phase: Phase,
-    /// This end may send.
-    sending: bool,
-    /// The peer may send, and this end has not said that it reads no more.
-    receiving: bool,
-    /// The last message sent about the end of the stream.
-    said: Option<Message>,
-    /// The message about the end of the stream that is still to be sent.
-    to_say: Option<Message>,
-
-    requests: u16,
-    controls: u16,
-    /// Places in the send memory of entries that were written.
-    places_used: u32,
-    ring: Ring,
+    ending: Ending,
+    requests: Requests,
+    ring: SendRing,
     /// Messages that were sent, and the count at which credit ends; modulo 2^16.
     sent: u16,
     credit: u16,
-    /// The half that the peer takes data into now, and the index of its entry.
-    target: Sge,
-    target_index: u32,
-    /// Entries that have come, by index.
-    targets: [Option<Sge>; TARGET_ENTRIES as usize],
+    targets: Targets,
     io_maps: Vec<Option<IoMap>>,
-
-    /// Lengths of messages that were not read to their end. Never more than credits.
-    messages: VecDeque<u32>,
-    unread: u32,
-    buffer: Ring,
-    /// Bytes that the peer has room for.
-    offered: u32,
-    /// Bytes that were read since a half was last offered.
-    read: u32,
-    /// The half that is offered next, 0 or 1, and the index of the peer's entry for it.
-    next_half: u32,
+    incoming: Incoming,
+    /// The index of the peer's entry for the half that is offered next.
     next_entry: u32,
-    /// Messages that were read, and the count at which credit is granted anew; modulo 2^16.
-    received: u16,
-    next_grant: u16,
 }
 
 impl Stream {
@@ -276,7 +227,6 @@ impl Stream {
     pub fn new(order: Order, sizes: Sizes, places: Places) -> Stream {
         assert!(sizes.send_requests >= CONTROLS + 2 && sizes.credits >= 2 && sizes.send_bytes >= IO_MAP_BYTES as u32);
         assert!(sizes.receive_bytes >= 2 && sizes.receive_bytes.is_multiple_of(2));
-        let half = sizes.receive_bytes / 2;
         Stream {
             order,
             sizes,
@@ -284,31 +234,15 @@ impl Stream {
             peer: Hello { order, credits: 0, io_maps: 0, target: Sge::default(), buffer: Sge::default() },
             greeted: false,
             begun: false,
-            phase: Phase::Open,
-            sending: true,
-            receiving: true,
-            said: None,
-            to_say: None,
-            requests: sizes.send_requests - CONTROLS,
-            controls: CONTROLS,
-            places_used: 0,
-            ring: Ring { size: sizes.send_bytes, at: 0, used: 0 },
+            ending: Ending::new(),
+            requests: Requests::new(&sizes),
+            ring: SendRing::new(sizes.send_bytes),
             sent: 0,
             credit: 0,
-            target: Sge::default(),
-            target_index: 0,
-            targets: [None; TARGET_ENTRIES as usize],
+            targets: Targets::default(),
             io_maps: vec![None; usize::from(sizes.io_maps)],
-            messages: VecDeque::new(),
-            unread: 0,
-            buffer: Ring { size: sizes.receive_bytes, at: 0, used: 0 },
-            offered: half,
-            // The second half was never offered.
-            read: half,
-            next_half: half,
+            incoming: Incoming::new(&sizes),
             next_entry: 0,
-            received: 0,
-            next_grant: sizes.credits / 2,
         }
     }
 
@@ -331,7 +265,7 @@ impl Stream {
     pub fn greet(&mut self, private: &[u8]) -> Result<(), Malformed> {
         self.peer = Hello::decode(private)?;
         self.credit = self.peer.credits;
-        self.target = self.peer.buffer;
+        self.targets.begin(self.peer.buffer);
         self.next_entry = 1 % self.peer.target.length;
         self.greeted = true;
         Ok(())
@@ -361,7 +295,7 @@ impl Stream {
 
     /// The state of the stream.
     pub fn phase(&self) -> Phase {
-        self.phase
+        self.ending.phase()
     }
 
     /// A message has come, and the stream [is greeted](Stream::is_greeted).
@@ -371,7 +305,7 @@ impl Stream {
     pub fn arrived(&mut self, word: u32, arrays: &dyn Arrays) -> Result<(), Violation> {
         debug_assert!(self.greeted, "nothing is known of the peer");
         match Message::from_word(word) {
-            Message::Data(length) => return self.data_arrived(length),
+            Message::Data(length) => return self.incoming.arrived(length),
             Message::Credit(until) => {
                 self.credit = until;
                 return self.take_targets(arrays);
@@ -382,31 +316,12 @@ impl Stream {
                 let map = IoMap::decode(&arrays.io_map(index as u16), self.order).ok_or(Violation::Memory)?;
                 self.io_maps[place] = Some(map);
                 // It took a credit, which nobody reads away.
-                self.received = self.received.wrapping_add(1);
+                self.incoming.count_message();
             }
             Message::Disconnect => self.disconnect(),
-            Message::Shutdown => {
-                self.receiving = false;
-                if !self.sending {
-                    self.disconnect();
-                }
-            }
+            Message::Shutdown => self.ending.peer_shut_down(),
             Message::KeepAlive | Message::Reserved(_) => {}
         }
-        Ok(())
-    }
-
-    fn data_arrived(&mut self, length: u32) -> Result<(), Violation> {
-        if length == 0 {
-            self.received = self.received.wrapping_add(1);
-            return Ok(());
-        }
-        self.offered = self.offered.checked_sub(length).ok_or(Violation::Bytes)?;
-        if self.messages.len() >= usize::from(self.sizes.credits) {
-            return Err(Violation::Messages);
-        }
-        self.messages.push_back(length);
-        self.unread += length;
         Ok(())
     }
 
@@ -417,31 +332,18 @@ impl Stream {
             if entry.length != 0 {
                 arrays.clear_target(index);
                 entry.address.checked_add(u64::from(entry.length)).ok_or(Violation::Memory)?;
-                self.targets[index as usize] = Some(entry);
+                self.targets.offer(index, entry);
             }
         }
-        self.next_target();
+        self.targets.go_on();
         Ok(())
-    }
-
-    /// Goes on to the next entry when that of now is filled.
-    fn next_target(&mut self) {
-        if self.target.length == 0 {
-            let next = (self.target_index + 1) % TARGET_ENTRIES;
-            if let Some(entry) = self.targets[next as usize].take() {
-                (self.target, self.target_index) = (entry, next);
-            }
-        }
     }
 
     /// A request has been completed, well.
     pub fn completed(&mut self, tag: Tag) {
-        match tag {
-            Tag::Data(bytes) => {
-                self.requests = (self.requests + 1).min(self.sizes.send_requests - CONTROLS);
-                self.ring.used = self.ring.used.saturating_sub(bytes);
-            }
-            Tag::Control | Tag::Disconnect => self.controls = (self.controls + 1).min(CONTROLS),
+        self.requests.completed(tag);
+        if let Tag::Data(bytes) = tag {
+            self.ring.release(bytes);
         }
         if tag == Tag::Disconnect {
             self.disconnect();
@@ -450,84 +352,56 @@ impl Stream {
 
     /// The stream is no more, for a reason that the protocol does not know; what has come can still be read.
     pub fn break_off(&mut self, errno: i32) {
-        if self.phase == Phase::Open {
-            self.phase = Phase::Broken(errno);
-            self.close_both();
-        }
+        self.ending.end(Phase::Broken(errno));
     }
 
     /// The stream has ended for both.
     pub fn disconnect(&mut self) {
-        if self.phase == Phase::Open {
-            self.phase = Phase::Disconnected;
-            self.close_both();
-        }
-    }
-
-    fn close_both(&mut self) {
-        (self.sending, self.receiving, self.to_say) = (false, false, None);
+        self.ending.end(Phase::Disconnected);
     }
 
     /// This end will not read, or not write, any more.
     pub fn shut_down(&mut self, reading: bool, writing: bool) {
-        if self.phase != Phase::Open {
-            return;
-        }
-        self.receiving &= !reading;
-        self.sending &= !writing;
-        let end = match (self.receiving, self.sending) {
-            (_, true) => return,
-            (true, false) => Message::Shutdown,
-            (false, false) => Message::Disconnect,
-        };
-        if self.said != Some(end) && self.said != Some(Message::Disconnect) {
-            self.to_say = Some(end);
-        }
+        self.ending.shut_down(reading, writing);
     }
 
     /// Returns true if nothing that was given out is still to be completed or said, or it never will be.
     pub fn is_done(&self) -> bool {
-        let requests = self.sizes.send_requests - CONTROLS;
-        self.phase != Phase::Open || (self.to_say.is_none() && self.requests == requests && self.controls == CONTROLS)
+        !self.ending.is_open() || (!self.ending.is_pending() && self.requests.are_done())
     }
 
     /// Returns true if a send would do something at once: it sends, or fails.
     pub fn is_writable(&self) -> bool {
-        !self.sending || self.can_write(true)
+        !self.ending.is_sending() || self.can_write(true)
     }
 
     /// As [`Stream::is_writable`], for a Write into a buffer of the peer's, or of an entry of its iomap.
     pub fn is_io_writable(&self) -> bool {
-        !self.sending || self.can_write(false)
+        !self.ending.is_sending() || self.can_write(false)
     }
 
     /// Returns true if this end may send.
     pub fn is_sending(&self) -> bool {
-        self.sending
+        self.ending.is_sending()
     }
 
     /// Returns true if a receive would do something at once: there is data, or there will be none.
     pub fn is_readable(&self) -> bool {
-        self.unread > 0 || !self.receiving
+        self.incoming.unread() > 0 || !self.ending.is_receiving()
     }
 
     /// Returns true if the peer may send more.
     pub fn is_receiving(&self) -> bool {
-        self.receiving
-    }
-
-    fn per_message(&self) -> u16 {
-        if self.sizes.separate { 2 } else { 1 }
+        self.ending.is_receiving()
     }
 
     fn can_write(&self, to_target: bool) -> bool {
-        let free = self.ring.size - self.ring.used;
         self.begun
-            && self.sending
-            && self.requests >= self.per_message()
-            && free >= LOW_WATER.min(self.ring.size)
+            && self.ending.is_sending()
+            && self.requests.have_room()
+            && self.ring.free() >= LOW_WATER.min(self.ring.size())
             && self.sent != self.credit
-            && (!to_target || self.target.length > 0)
+            && (!to_target || self.targets.room() > 0)
     }
 
     /// The next Write of a send that has `left` bytes to send and has sent `before`; None if there is no room now, or
@@ -536,11 +410,8 @@ impl Stream {
         if left == 0 || !self.can_write(true) {
             return None;
         }
-        let length = self.write_length(left, before, self.target.length);
-        let (address, key) = (self.target.address, self.target.key);
-        self.target.address += u64::from(length);
-        self.target.length -= length;
-        self.next_target();
+        let length = self.write_length(left, before, self.targets.room());
+        let (address, key) = self.targets.take(length);
         Some(self.write(length, address, key, Some(Message::Data(length))))
     }
 
@@ -548,21 +419,18 @@ impl Stream {
     fn write_length(&self, left: usize, before: usize, room: u32) -> u32 {
         let most = FIRST_WRITE.max(before.min(MAX_WRITE as usize) as u32).min(room);
         let length = left.min(most as usize) as u32;
-        if length <= self.sizes.inline_bytes { length } else { length.min(self.ring.size - self.ring.used) }
+        if length <= self.sizes.inline_bytes { length } else { length.min(self.ring.free()) }
     }
 
     fn write(&mut self, length: u32, address: u64, key: u32, said: Option<Message>) -> Write {
-        self.requests -= if said.is_some() { self.per_message() } else { 1 };
+        self.requests.take(said.is_some());
         if said.is_some() {
             self.sent = self.sent.wrapping_add(1);
         }
         let (source, in_ring) = if length <= self.sizes.inline_bytes {
             (Source::Inline, 0)
         } else {
-            let parts = self.ring.parts(length);
-            self.ring.advance(length);
-            self.ring.used += length;
-            (Source::Ring(parts), length)
+            (Source::Ring(self.ring.take(length)), length)
         };
         Write { length, source, address, key, word: said.map(Message::to_word), tag: Tag::Data(in_ring) }
     }
@@ -600,45 +468,38 @@ impl Stream {
 
     /// The next message that is no data: credit, or the end, if all that was given out before is posted.
     pub fn next_control(&mut self, may_end: bool) -> Option<Control> {
-        if self.phase != Phase::Open || !self.begun {
+        if !self.ending.is_open() || !self.begun {
             return None;
         }
         if let Some(grant) = self.next_grant() {
             return Some(grant);
         }
-        if self.controls == 0 || !may_end {
+        if !may_end || !self.ending.is_pending() || !self.requests.take_control() {
             return None;
         }
-        let end = self.to_say.take()?;
-        self.controls -= 1;
-        self.said = Some(end);
+        let end = self.ending.announce()?;
         let tag = if end == Message::Disconnect { Tag::Disconnect } else { Tag::Control };
         Some(Control { entry: None, place: 0, word: end.to_word(), tag })
     }
 
     fn next_grant(&mut self) -> Option<Control> {
-        let half = self.sizes.receive_bytes / 2;
-        let offer = self.read >= half;
-        let is_due = offer || (self.received.wrapping_sub(self.next_grant) as i16) >= 0;
-        let needed = if offer { self.per_message() } else { 1 };
+        let offer = self.incoming.has_offer();
         // An end that reads no more, or has learned that nothing more comes, has nothing to grant.
-        if !is_due || !self.receiving || self.controls < needed {
+        if !(offer || self.incoming.is_grant_due()) || !self.ending.is_receiving() {
             return None;
         }
-        self.controls -= needed;
-        self.next_grant = self.received.wrapping_add(self.sizes.credits / 2);
-        let until = Message::Credit(self.received.wrapping_add(self.sizes.credits));
+        let has_room = if offer { self.requests.take_entry() } else { self.requests.take_control() };
+        if !has_room {
+            return None;
+        }
+        let until = Message::Credit(self.incoming.grant());
         let mut control = Control { entry: None, place: 0, word: until.to_word(), tag: Tag::Control };
         if offer {
-            let address = self.places.buffer + u64::from(self.next_half);
-            let sge = Sge { address, key: self.places.buffer_key, length: half };
+            let (half, length) = self.incoming.offer();
+            let sge = Sge { address: self.places.buffer + u64::from(half), key: self.places.buffer_key, length };
             control.entry =
                 Some((sge.encode(self.peer.order), self.peer.target_entry(self.next_entry), self.peer.target.key));
-            control.place = self.sizes.send_bytes + self.places_used % u32::from(CONTROLS) * SGE_BYTES as u32;
-            self.places_used = self.places_used.wrapping_add(1);
-            self.read -= half;
-            self.offered += half;
-            self.next_half = if self.next_half == 0 { half } else { 0 };
+            control.place = self.sizes.send_bytes + self.requests.entry_place();
             self.next_entry = (self.next_entry + 1) % self.peer.target.length;
         }
         Some(control)
@@ -646,21 +507,18 @@ impl Stream {
 
     /// Takes a control request for a Write of nothing, by which the network shows whether the peer is there.
     pub fn next_keep_alive(&mut self) -> Option<Tag> {
-        if self.phase != Phase::Open || !self.begun || self.controls == 0 {
-            return None;
-        }
-        self.controls -= 1;
-        Some(Tag::Control)
+        let may = self.ending.is_open() && self.begun && self.requests.take_control();
+        may.then_some(Tag::Control)
     }
 
     /// Bytes that have come and were not read.
     pub fn unread(&self) -> usize {
-        self.unread as usize
+        self.incoming.unread() as usize
     }
 
     /// The places of the next bytes in the receive buffer, `length` of them at most.
     pub fn parts(&self, length: usize) -> [Range<u32>; 2] {
-        self.buffer.parts(length.min(self.unread as usize) as u32)
+        self.incoming.parts(length)
     }
 
     /// They were read.
@@ -668,20 +526,7 @@ impl Stream {
     /// # Panics
     /// More than are there.
     pub fn consume(&mut self, length: usize) {
-        let mut left = u32::try_from(length).expect("what is there");
-        self.unread -= left;
-        self.buffer.advance(left);
-        self.read += left;
-        while left > 0 {
-            let message = self.messages.front_mut().expect("as many as unread");
-            let part = left.min(*message);
-            *message -= part;
-            left -= part;
-            if *message == 0 {
-                self.messages.pop_front();
-                self.received = self.received.wrapping_add(1);
-            }
-        }
+        self.incoming.consume(length);
     }
 }
 
