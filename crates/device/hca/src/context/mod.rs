@@ -202,7 +202,7 @@ impl Context {
         Ok(Arc::new(Pd {
             context: Arc::clone(self),
             process,
-            number: process.next_pd(),
+            number: process.numbers.next_pd(),
             users: AtomicU32::new(0),
             _counted: Counted::new(Word::Pds, &self.device),
         }))

@@ -52,7 +52,6 @@ use crate::process::revocation::Revocation;
 use crate::process::send_work::{Mark, SendWork, is_same};
 use crate::process::share_api::Source;
 use crate::process::switches::{Parked, Stops, Switches};
-use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -105,7 +104,7 @@ pub struct Process {
     restart: Restart,
     /// How often the image had forked when this was made; see [`Process::is_current`].
     forks: u32,
-    numbers: OwnerLock<Numbers>,
+    pub(crate) numbers: Numbers,
     pub(crate) switches: Switches,
     stops: Stops,
     parked: OwnerLock<Parked>,
@@ -124,7 +123,6 @@ pub struct Process {
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
     pub(crate) policy: MemoryWay,
-    next_pd: AtomicU32,
     urgent: AtomicBool,
     revocation: Revocation,
     pub(crate) grants: Grants,
@@ -231,7 +229,7 @@ impl Process {
             lane_owner: OnceLock::new(),
             restart,
             forks: fork::count(),
-            numbers: OwnerLock::default(),
+            numbers: Numbers::new(),
             switches,
             stops: Stops::default(),
             parked: OwnerLock::default(),
@@ -245,7 +243,6 @@ impl Process {
             serving: OwnerLock::default(),
             incarnation,
             policy: config.memory,
-            next_pd: AtomicU32::new(1),
             urgent: AtomicBool::new(false),
             revocation: Revocation::default(),
             grants: Grants::default(),
@@ -253,10 +250,6 @@ impl Process {
             cq_blocks: OwnerLock::default(),
             packets: Packets::default(),
         })
-    }
-
-    pub(crate) fn next_pd(&self) -> u32 {
-        self.next_pd.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The value that this process writes as `Lane::initiator` for its QP `qpn`.
@@ -267,62 +260,32 @@ impl Process {
 
     // ---- numbers ---------------------------------------------------------------------------------------------------
 
-    /// A QP number, free in this process and unique on this host; entered into the table when the QP is ready.
+    /// A QP or SRQ number, free in this process and unique on this host; entered into the table when the object is ready.
     pub(crate) fn new_number(&self, kind: Kind) -> Result<u32> {
-        let mut numbers = self.numbers.lock();
-        if let Some(number) = numbers.take(kind) {
-            return Ok(number);
-        }
-        self.add_slot(&mut numbers, || self.rendezvous.claim_slot())?;
-        numbers.take(kind).ok_or_else(|| Error::no_memory("no number is free"))
+        self.numbers.take(kind, |i| self.claim_slot(i))
     }
 
     /// A slot of this process, its first one; claimed now if it has none yet.
     pub fn first_slot(&self) -> Result<u32> {
-        let mut numbers = self.numbers.lock();
-        if numbers.slots.is_empty() {
-            self.add_slot(&mut numbers, || self.rendezvous.claim_slot())?;
-        }
-        numbers.slots.first().map(|first| first.slot).ok_or_else(|| Error::no_memory("no process slot is free"))
-    }
-
-    /// The number that a QP or SRQ of a saved process had. EEXIST if it is in use.
-    pub(crate) fn take_number(&self, kind: Kind, number: u32) -> Result<()> {
-        let taken = self.numbers.lock().take_again(kind, number);
-        let what = if kind == Kind::Qp { "QP" } else { "SRQ" };
-        taken.then_some(()).ok_or_else(|| Error::new(libc::EEXIST, format!("{what} number {number:#x} is in use")))
+        self.numbers.first_slot(|i| self.claim_slot(i))
     }
 
     /// Claims the slots that a saved process had, but for those that this one has.
-    pub fn claim_slots_again(&self, slots: &[u32], of: &Credentials) -> Result<()> {
-        let mut numbers = self.numbers.lock();
-        let wanted: BTreeSet<u32> = slots.iter().copied().filter(|slot| !self.owns_slot(*slot)).collect();
-        // All of them or none: what is claimed is this process's until it ends.
-        if let Some(slot) = wanted.iter().find(|slot| !(1..layout::SLOTS - 1).contains(slot)) {
-            return Err(Error::invalid(format!("{slot} is no slot")));
-        }
-        if numbers.slots.len() + wanted.len() > layout::SLOTS_PER_PROCESS {
-            return Err(Error::no_memory(
-                "this process has QPs or SRQs of its own, and no room for those that were saved",
-            ));
-        }
-        for slot in wanted {
-            self.add_slot(&mut numbers, || self.rendezvous.claim_slot_again(slot, slots, of).map(|()| slot))?;
-        }
-        Ok(())
+    pub(crate) fn claim_slots_again(&self, slots: &[u32], of: &Credentials) -> Result<()> {
+        let claim = |slot, i| {
+            self.rendezvous.claim_slot_again(slot, slots, of)?;
+            self.open_slot(i, slot)
+        };
+        self.numbers.claim_again(slots, |slot| self.owns_slot(slot), claim)
     }
 
-    /// The slots that this process has.
-    pub fn slots(&self) -> Vec<u32> {
-        self.numbers.lock().slots.iter().map(|s| s.slot).collect()
+    fn claim_slot(&self, i: usize) -> Result<SlotNumbers> {
+        let slot = self.rendezvous.claim_slot()?;
+        self.open_slot(i, slot)
     }
 
-    fn add_slot(&self, numbers: &mut Numbers, claim: impl FnOnce() -> Result<u32>) -> Result<()> {
-        let i = numbers.slots.len();
-        if i == layout::SLOTS_PER_PROCESS {
-            return Err(Error::no_memory("this process has all the QPs or SRQs that it can have"));
-        }
-        let slot = claim()?;
+    /// Makes a slot that was claimed known to peers as the process's with index `i`.
+    fn open_slot(&self, i: usize, slot: u32) -> Result<SlotNumbers> {
         let table = (PER_SLOT * 8) as u64;
         let tables = || Ok((self.arena.alloc_sparse(table)?, self.arena.alloc_sparse(table)?));
         let expected = self.pollers.iter().try_for_each(|poller| poller.expect_slot(slot));
@@ -331,27 +294,12 @@ impl Process {
         entry.qps.store(qps.offset(), Ordering::Relaxed);
         entry.srqs.store(srqs.offset(), Ordering::Relaxed);
         entry.slot.store(slot, Ordering::Release);
-        numbers.slots.push(SlotNumbers::new(slot, [qps, srqs], self.incarnation[1] as usize));
-        Ok(())
+        Ok(SlotNumbers::new(slot, [qps, srqs], self.incarnation[1] as usize))
     }
 
     /// Makes `number` lead to `offset`; 0 to withdraw it.
     pub(crate) fn publish_number(&self, kind: Kind, number: u32, offset: u64) {
-        let numbers = self.numbers.lock();
-        if let Some(slot) = numbers.slots.iter().find(|s| s.slot == layout::slot_of(number)) {
-            let table = self.own.view.slice::<AtomicU64>(slot.tables[kind as usize].offset(), PER_SLOT);
-            if let Some(table) = table {
-                table[layout::index_of(number)].store(offset, Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Gives a number back.
-    pub(crate) fn free_number(&self, kind: Kind, number: u32) {
-        let mut numbers = self.numbers.lock();
-        if let Some(slot) = numbers.slots.iter_mut().find(|s| s.slot == layout::slot_of(number)) {
-            slot.used[kind as usize][layout::index_of(number)] = false;
-        }
+        self.numbers.publish(&self.own.view, kind, number, offset);
     }
 
     /// A memory key: any, or that which a saved process had.

@@ -119,7 +119,7 @@ impl Process {
         }
         let credentials = self.rendezvous.tell_saved(suspense)?;
         self.switches.mark_saved(number);
-        Ok(SavedProcess { slots: self.slots(), credentials, known: self.rendezvous.acquaintances() })
+        Ok(SavedProcess { slots: self.numbers.slots(), credentials, known: self.rendezvous.acquaintances() })
     }
 
     /// Takes [`Process::mark_saved`] back: there is no image.

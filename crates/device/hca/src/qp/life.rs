@@ -364,7 +364,7 @@ impl Qp {
         self.context.forget_events(Element::Qp(self.cookie.load(Ordering::Relaxed)));
         self.events.wait();
         self.count_users(u32::MAX);
-        self.process.free_number(Kind::Qp, self.number);
+        self.process.numbers.free(Kind::Qp, self.number);
         Ok(())
     }
 }
