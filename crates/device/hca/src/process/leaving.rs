@@ -32,9 +32,8 @@ impl Process {
     /// by a signal anywhere in a call, so it waits for no lock, which it may hold.
     fn let_all_leave(&self) {
         let until = now_ns() + LEAVE_NS;
-        let is_serving = || self.serving.try_lock().is_none() && self.serving.raw().comes_free();
         // Carriers after the send work, some of which may wait there for other packets by then.
-        let is_leaving = || self.has_sends_leaving() | !self.shut_pollers_down() | is_serving();
+        let is_leaving = || self.has_sends_leaving() | !self.shut_pollers_down() | self.lanes.is_serving();
         while is_leaving() && now_ns() < until {
             self.hand_over();
             nap(LOOK);

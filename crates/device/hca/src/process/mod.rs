@@ -11,6 +11,7 @@ pub mod grants;
 pub mod imports;
 pub(crate) mod inline_receive;
 pub(crate) mod key_table;
+pub mod lanes;
 mod leaving;
 mod packets;
 mod parking;
@@ -29,7 +30,7 @@ pub use fork::{forget_private_fd, keep_from_children};
 pub use send_work::Progress;
 pub use standing::SavedProcess;
 
-use crate::arena::layout::{self, CqShared, Header, Lane, PER_SLOT};
+use crate::arena::layout::{self, CqShared, Header, Lane, PER_SLOT, QpShared, refused};
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
 use crate::arena::{Arena, Block};
 use crate::error::{Error, Result};
@@ -40,21 +41,20 @@ use crate::host::{barrier, random};
 use crate::process::adoption::Adopting;
 use crate::process::doorbell::{AttentionTable, Looked, Looker};
 use crate::process::exports::{ExportedRange, Objects};
-use crate::process::gate::{Gates, LaneGate};
 use crate::process::grants::Grants;
-use crate::process::inline_receive::InlineLanes;
 use crate::process::key_table::KeyTable;
+use crate::process::lanes::Lanes;
 use crate::process::packets::Packets;
 use crate::process::peer::PeerProcess;
 use crate::process::poller::{EventHandler, Poller};
-use crate::process::rendezvous::{Credentials, LaneOwner, LaneRequest, Rendezvous};
+use crate::process::rendezvous::{Credentials, Rendezvous};
 use crate::process::revocation::Revocation;
 use crate::process::send_work::{Mark, SendWork, is_same};
 use crate::process::share_api::Source;
 use crate::process::switches::{Parked, Stops, Switches};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use vervain_config::{Config, MemoryWay};
 use vervain_share::api::KIND_WINDOW;
 use vervain_share::checkers;
@@ -100,7 +100,8 @@ pub struct Process {
     pub rendezvous: Arc<dyn Rendezvous>,
     pollers: Vec<Arc<dyn Poller>>,
     handlers: Vec<Arc<dyn EventHandler>>,
-    lane_owner: OnceLock<&'static dyn LaneOwner>,
+    /// The lanes into the QPs of this process.
+    pub lanes: Lanes,
     restart: Restart,
     /// How often the image had forked when this was made; see [`Process::is_current`].
     forks: u32,
@@ -112,26 +113,20 @@ pub struct Process {
     progress_thread: AtomicU32,
     /// Odd while the progress thread does what peers have called for.
     attending: AtomicU64,
-    /// The gates of all lanes, by where they lie.
-    gates: Gates,
     /// The send work of all QPs, by their numbers.
     send_work: OwnerLock<Dense<u32, Mark>>,
     pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
     /// How often one came to that list.
     pending_added: AtomicU32,
-    serving: OwnerLock<()>,
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
     pub(crate) policy: MemoryWay,
     urgent: AtomicBool,
     revocation: Revocation,
     pub(crate) grants: Grants,
-    /// Memory of lanes that are gone, for new ones; and of CQs.
-    lane_blocks: OwnerLock<Vec<Block>>,
+    /// Memory of CQs that are gone, for new ones.
     cq_blocks: OwnerLock<Vec<Block>>,
     packets: Packets,
-    /// Lanes whose completions hold messages.
-    pub(crate) inline_lanes: InlineLanes,
 }
 
 impl Process {
@@ -226,7 +221,6 @@ impl Process {
             rendezvous,
             pollers,
             handlers,
-            lane_owner: OnceLock::new(),
             restart,
             forks: fork::count(),
             numbers: Numbers::new(),
@@ -235,18 +229,15 @@ impl Process {
             parked: OwnerLock::default(),
             progress_thread: AtomicU32::new(0),
             attending: AtomicU64::new(0),
-            gates: Gates::default(),
-            inline_lanes: InlineLanes::default(),
+            lanes: Lanes::default(),
             send_work: OwnerLock::default(),
             pending: OwnerLock::default(),
             pending_added: AtomicU32::new(0),
-            serving: OwnerLock::default(),
             incarnation,
             policy: config.memory,
             urgent: AtomicBool::new(false),
             revocation: Revocation::default(),
             grants: Grants::default(),
-            lane_blocks: OwnerLock::default(),
             cq_blocks: OwnerLock::default(),
             packets: Packets::default(),
         })
@@ -312,14 +303,6 @@ impl Process {
 
     // ---- registries ------------------------------------------------------------------------------------------------
 
-    pub(crate) fn add_gate(&self, gate: &Arc<LaneGate>) {
-        self.gates.add(gate);
-    }
-
-    pub(crate) fn remove_gate(&self, gate: &LaneGate) {
-        self.gates.remove(gate);
-    }
-
     pub(crate) fn add_send_work(&self, work: Mark, qpn: u32) {
         self.send_work.lock().insert(qpn, work);
     }
@@ -340,59 +323,19 @@ impl Process {
         marks.look_at(Mark::place).filter_map(Mark::asking).collect()
     }
 
-    /// Sets the maker of lanes into the QPs of this process.
-    pub(crate) fn set_lane_owner(&self, owner: &'static dyn LaneOwner) {
-        let _ = self.lane_owner.set(owner);
-    }
-
-    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the rendezvous for those);
-    /// its offset.
-    pub fn make_lane(&self, request: &LaneRequest) -> Option<u64> {
-        self.lane_owner.get()?.make_lane(request)
-    }
-
     /// Gives up the lanes that peers, or this process itself, have made for `initiator`.
     pub(crate) fn forget_lanes(&self, initiator: u32) {
         self.rendezvous.forget_lanes(initiator);
-        self.drop_lanes_of(initiator);
-    }
-
-    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the
-    /// rendezvous.
-    pub fn drop_lanes_of(&self, initiator: u32) {
-        self.lane_owner.get().iter().for_each(|owner| owner.drop_lanes_of(initiator));
-    }
-
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the
-    /// rendezvous.
-    pub fn reap(&self, slots: &[u32]) {
-        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, true));
-    }
-
-    /// [`Process::reap`] of processes that were saved before: those that are restored from it begin anew what they had
-    /// begun.
-    pub fn reap_saved(&self, slots: &[u32]) {
-        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, false));
+        self.lanes.drop_those_of(initiator);
     }
 
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
     pub(crate) fn lane_block(&self) -> Result<Block> {
-        let mut blocks = self.lane_blocks.lock();
-        let usable = |b: &Block| {
-            self.own
-                .view
-                .get::<Lane>(b.offset())
-                .is_some_and(|lane| gate::claim_memory(lane, || self.initiator_lives(lane)))
+        let is_usable = |b: &Block| {
+            let lane = self.own.view.get::<Lane>(b.offset());
+            lane.is_some_and(|lane| gate::claim_memory(lane, || self.initiator_lives(lane)))
         };
-        // The longest unused first. Those whose initiator is stopped or idle stay for later; they are few.
-        if let Some(i) = blocks.iter().take(64).position(usable) {
-            return Ok(blocks.swap_remove(i));
-        }
-        self.arena.alloc(size_of::<Lane>() as u64)
-    }
-
-    pub(crate) fn return_lane_block(&self, block: Block) {
-        self.lane_blocks.lock().push(block);
+        self.lanes.take_block(is_usable).map_or_else(|| self.arena.alloc(size_of::<Lane>() as u64), Ok)
     }
 
     /// Memory for a CQ: CQs, too, are only made in memory of former CQs. A peer that has completed something there
@@ -404,17 +347,6 @@ impl Process {
 
     pub(crate) fn return_cq_block(&self, block: Block) {
         self.cq_blocks.lock().push(block);
-    }
-
-    /// Waits until no request of an initiator is being carried out.
-    pub(crate) fn wait_serving(&self) {
-        self.while_not_serving(|| ());
-    }
-
-    /// Runs `f` while no piece of any request is being moved.
-    pub(crate) fn while_not_serving(&self, f: impl FnOnce()) {
-        let _serving = self.serving.lock();
-        f();
     }
 
     /// Returns true if new operations must wait.
@@ -477,6 +409,17 @@ impl Process {
     pub fn owns_slot(&self, slot: u32) -> bool {
         // Slot 0 belongs to no process; unused entries hold it.
         slot != 0 && self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
+    }
+
+    /// The QP at `offset` of the arena goes to ERR, for a message that it has received has no place.
+    #[cold]
+    pub(crate) fn fail_qp(&self, offset: u64) {
+        if let Some(qp) = self.arena.view().get::<QpShared>(offset) {
+            qp.refused.kind.store(refused::RECEIVE, Ordering::Relaxed);
+            if qp.fail(None) {
+                self.own.raise(qp.attention.load(Ordering::Relaxed));
+            }
+        }
     }
 
     // ---- work for the progress thread ------------------------------------------------------------------------------
@@ -573,12 +516,6 @@ impl Process {
         if rest {
             self.wake_progress();
         }
-    }
-
-    /// Does a piece of an initiator's request; [`Process::wait_serving`] waits for it.
-    pub(crate) fn serving<R>(&self, piece: impl FnOnce() -> R) -> R {
-        let _serving = self.serving.lock();
-        piece()
     }
 }
 

@@ -77,13 +77,13 @@ impl Process {
     /// afterwards.
     pub(crate) fn revoke_region(&self, key: u32) {
         self.revoke_key(key);
-        self.scatter_waiting(key);
+        self.lanes.inline.scatter_waiting(key);
     }
 
     /// Waits until nobody is in flight in the memory of `key`, which was made invalid, here or in a peer.
     pub(crate) fn drain(&self, key: u32) {
         let there = |lane: &Lane| self.keys.may_reach(lane.key.load(Ordering::SeqCst), key);
-        self.wait_until_left(self.gates.inside(there));
+        self.wait_until_left(self.lanes.gates.inside(there));
         self.take_back_grants(|granted, _| granted == key, PATIENCE_NS);
         self.wait_for_own();
     }
@@ -97,7 +97,7 @@ impl Process {
     /// [`Process::pause`] that waits only for peers on lanes that `matter`.
     pub(crate) fn pause_where(&self, matter: impl Fn(&Lane) -> bool) {
         self.switches.close();
-        self.wait_until_left(self.gates.inside(matter));
+        self.wait_until_left(self.lanes.gates.inside(matter));
         self.take_back_grants(|_, _| true, PATIENCE_NS);
         self.wait_for_own();
         self.wait_for_packets();
@@ -106,7 +106,7 @@ impl Process {
     /// [`Process::pause`] before a fork, which cuts no initiator off.
     pub(crate) fn pause_for_fork(&self) {
         self.switches.close();
-        drop(self.those_stuck(self.gates.inside(|_| true), FORK_PATIENCE_NS));
+        drop(self.those_stuck(self.lanes.gates.inside(|_| true), FORK_PATIENCE_NS));
         self.grants.ask_back(|_| true, FORK_PATIENCE_NS);
         self.wait_for_own();
         self.wait_for_packets();
@@ -120,7 +120,7 @@ impl Process {
     /// Waits for threads of this process that carry out send work or requests of peers.
     fn wait_for_own(&self) {
         self.executing().iter().for_each(|work| work.wait_executing());
-        self.wait_serving();
+        self.lanes.wait_serving();
     }
 
     /// Waits until no packet is being handled.
@@ -141,7 +141,7 @@ impl Process {
     pub(crate) fn shut(&self, lanes: &[Arc<LaneGate>]) {
         lanes.iter().for_each(|gate| gate.lane.open.store(0, Ordering::SeqCst));
         self.wait_for(lanes);
-        self.wait_serving();
+        self.lanes.wait_serving();
     }
 
     fn wait_until_left(&self, lanes: Vec<Arc<LaneGate>>) {
@@ -172,7 +172,7 @@ impl Process {
             }
             if spins == 2000 {
                 // From now on time counts for all that stand still, so that the next wait does not begin anew.
-                for gate in self.gates.which(in_flight) {
+                for gate in self.lanes.gates.which(in_flight) {
                     gate.in_flight_since(gate.mark());
                 }
             }
@@ -235,7 +235,7 @@ impl Process {
                 let touched = self.keys.touched(lane);
                 touched.is_some_and(|memory| pages.iter().any(|p| overlap(p, &memory)))
             };
-            let lanes = self.gates.inside(|lane| lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
+            let lanes = self.lanes.gates.inside(|lane| lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
             parted.extend(pages.iter().cloned());
             stuck = self.those_stuck(lanes, PATIENCE_NS);
         }

@@ -146,7 +146,7 @@ impl Process {
         // enters that has not seen it.
         self.wait_for_packets();
         let there = |lane: &Lane| self.is_stopped_by(number, lane.qp.load(Ordering::Relaxed));
-        let mut inside = gate::standing(self.gates.inside(there));
+        let mut inside = gate::standing(self.lanes.gates.inside(there));
         let mut looks = 0u32;
         let have_left = wait.for_it(|| {
             inside.retain(|(gate, mark)| gate.stands(*mark));
@@ -173,7 +173,7 @@ impl Process {
             let qpns: Vec<u32> = executing.iter().map(|(_, work)| work.qpn()).collect();
             return Err(late(format!("a thread of this process is at the send queue of {}", names(&qpns))));
         }
-        self.wait_serving();
+        self.lanes.wait_serving();
         self.settle(&mut wait)?;
         self.wait_for_attention(&mut wait)
     }

@@ -72,7 +72,7 @@ impl Qp {
         for lane in &lanes {
             lane.cq.settle(&lane.ring);
         }
-        self.process.wait_serving();
+        self.process.lanes.wait_serving();
     }
 
     /// Gives up the connection and the lanes to the peer.

@@ -12,8 +12,8 @@ use vervain_hca::arena::layout::VERSION;
 use vervain_hca::context::network_changed;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
+use vervain_hca::process::lanes::LaneRequest;
 use vervain_hca::process::peer::{name_of, warn_of_settings_for_packets};
-use vervain_hca::process::rendezvous::LaneRequest;
 use vervain_hca::{Error, Result};
 use vervain_names::AddressMap;
 use vervain_names::parking::{ADDRESS, ANSWER, Step, pair_in};
@@ -131,7 +131,7 @@ impl Incoming {
             }
             kind::LANE => {
                 let [initiator, qpn, srqn, ..] = m.args;
-                let lane = process.make_lane(&LaneRequest { initiator, qpn, srqn });
+                let lane = process.lanes.make(&LaneRequest { initiator, qpn, srqn });
                 let args = [initiator, qpn, srqn, u32::from(lane.is_some())];
                 self.reply(id, &Message::new(kind::LANE_REPLY, &args, &[lane.unwrap_or(0)]), &[]);
             }
@@ -145,7 +145,7 @@ impl Incoming {
                 );
             }
             kind::OBJECT => self.grant(id, m, process),
-            kind::FORGET => process.drop_lanes_of(m.args[0]),
+            kind::FORGET => process.lanes.drop_those_of(m.args[0]),
             kind::JOIN | kind::LEAVE => {
                 groups.note(m, m.kind == kind::JOIN);
                 self.reply(id, &Message::new(kind::ACK, &[m.args[1]], &[]), &[]);
@@ -307,9 +307,9 @@ impl Incoming {
         link.suspense.has_ended(&gone, c.incarnation);
         if link.suspense.was_saved(&gone) {
             link.keep_names(&gone);
-            process.reap_saved(&gone);
+            process.lanes.reap_saved(&gone);
         } else {
-            process.reap(&gone);
+            process.lanes.reap(&gone);
         }
     }
 }

@@ -30,8 +30,9 @@ use suspense::Suspense;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::lanes::{LaneReply, LaneRequest};
 use vervain_hca::process::peer::PeerProcess;
-use vervain_hca::process::rendezvous::{Acquaintance, Credentials, LaneReply, LaneRequest, Member, Peer, Rendezvous};
+use vervain_hca::process::rendezvous::{Acquaintance, Credentials, Member, Peer, Rendezvous};
 use vervain_hca::process::{self, Process, keep_from_children};
 use vervain_hca::{Error, Gid, Result, now_ns};
 
