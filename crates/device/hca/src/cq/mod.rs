@@ -460,7 +460,7 @@ impl Cq {
         let is_due = is_time && queue.courtesy.look(tid::found(), now_ns());
         drop(queue);
         if self.process.own.wants_attention() {
-            self.process.attend_from_poll();
+            self.process.attention.attend_from_poll(&self.process.own);
         }
         if is_due {
             self.offer_cpu();

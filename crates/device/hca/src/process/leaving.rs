@@ -4,7 +4,6 @@
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::process::Process;
-use crate::process::send_work::Mark;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -33,17 +32,10 @@ impl Process {
     fn let_all_leave(&self) {
         let until = now_ns() + LEAVE_NS;
         // Carriers after the send work, some of which may wait there for other packets by then.
-        let is_leaving = || self.has_sends_leaving() | !self.shut_pollers_down() | self.lanes.is_serving();
+        let is_leaving = || self.send_work.is_any_leaving() | !self.shut_pollers_down() | self.lanes.is_serving();
         while is_leaving() && now_ns() < until {
             self.hand_over();
             nap(LOOK);
-        }
-    }
-
-    fn has_sends_leaving(&self) -> bool {
-        match self.send_work.try_lock() {
-            Some(marks) => marks.look_at(Mark::place).filter_map(Mark::work).any(|work| work.is_leaving()),
-            None => self.send_work.raw().comes_free(),
         }
     }
 

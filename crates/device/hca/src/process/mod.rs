@@ -18,7 +18,7 @@ mod parking;
 pub mod peer;
 pub mod peer_channels;
 pub mod poller;
-pub(crate) mod progress;
+pub mod progress;
 pub mod rendezvous;
 pub(crate) mod revocation;
 pub(crate) mod send_work;
@@ -34,27 +34,28 @@ use crate::arena::layout::{self, CqShared, Header, Lane, PER_SLOT, QpShared, ref
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
 use crate::arena::{Arena, Block};
 use crate::error::{Error, Result};
-use crate::host::dense::Dense;
 use crate::host::lock::OwnerLock;
 use crate::host::pinnable::Mappings;
 use crate::host::{barrier, random};
 use crate::process::adoption::Adopting;
-use crate::process::doorbell::{AttentionTable, Looked, Looker};
+use crate::process::doorbell::AttentionTable;
 use crate::process::exports::{ExportedRange, Objects};
+use crate::process::fork::{Image, Restart};
 use crate::process::grants::Grants;
 use crate::process::key_table::KeyTable;
 use crate::process::lanes::Lanes;
 use crate::process::packets::Packets;
 use crate::process::peer::PeerProcess;
 use crate::process::poller::{EventHandler, Poller};
+use crate::process::progress::ProgressThread;
 use crate::process::rendezvous::{Credentials, Rendezvous};
 use crate::process::revocation::Revocation;
-use crate::process::send_work::{Mark, SendWork, is_same};
+use crate::process::send_work::{SendWork, SendWorks};
 use crate::process::share_api::Source;
 use crate::process::switches::{Parked, Stops, Switches};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use vervain_config::{Config, MemoryWay};
 use vervain_share::api::KIND_WINDOW;
 use vervain_share::checkers;
@@ -83,9 +84,6 @@ pub struct Identity {
     pub incarnation: [u64; 2],
 }
 
-/// Makes the process of a forked child that opens an object of its parent's.
-pub(crate) type Restart = Box<dyn Fn() -> Result<&'static Process> + Send + Sync>;
-
 /// The state of the process.
 pub struct Process {
     pub(crate) arena: Arena,
@@ -102,26 +100,17 @@ pub struct Process {
     handlers: Vec<Arc<dyn EventHandler>>,
     /// The lanes into the QPs of this process.
     pub lanes: Lanes,
-    restart: Restart,
-    /// How often the image had forked when this was made; see [`Process::is_current`].
-    forks: u32,
+    image: Image,
     pub(crate) numbers: Numbers,
     pub(crate) switches: Switches,
     stops: Stops,
     parked: OwnerLock<Parked>,
-    /// Its number, once it runs.
-    progress_thread: AtomicU32,
-    /// Odd while the progress thread does what peers have called for.
-    attending: AtomicU64,
-    /// The send work of all QPs, by their numbers.
-    send_work: OwnerLock<Dense<u32, Mark>>,
-    pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
-    /// How often one came to that list.
-    pending_added: AtomicU32,
+    /// What is left to the progress thread.
+    pub progress: ProgressThread,
+    pub(crate) send_work: SendWorks,
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
     pub(crate) policy: MemoryWay,
-    urgent: AtomicBool,
     revocation: Revocation,
     pub(crate) grants: Grants,
     /// Memory of CQs that are gone, for new ones.
@@ -145,7 +134,7 @@ impl Process {
 
     /// Returns true if this is the process that made the object, and not a forked child of it.
     pub(crate) fn is_current(&self) -> bool {
-        self.forks == fork::count()
+        self.image.is_current()
     }
 
     /// EIO in a forked child, whose copy of the objects has no device behind it (`man ibv_fork_init`).
@@ -158,7 +147,7 @@ impl Process {
 
     /// This one, or in a forked child the child's own, made now if it has none yet.
     pub(crate) fn here(&'static self) -> Result<&'static Process> {
-        if self.is_current() { Ok(self) } else { (self.restart)() }
+        if self.is_current() { Ok(self) } else { self.image.restart() }
     }
 
     /// Makes this the process that the library serves: starts its progress thread and guards it around forks.
@@ -221,21 +210,16 @@ impl Process {
             rendezvous,
             pollers,
             handlers,
-            restart,
-            forks: fork::count(),
+            image: Image::new(restart),
             numbers: Numbers::new(),
             switches,
             stops: Stops::default(),
             parked: OwnerLock::default(),
-            progress_thread: AtomicU32::new(0),
-            attending: AtomicU64::new(0),
             lanes: Lanes::default(),
-            send_work: OwnerLock::default(),
-            pending: OwnerLock::default(),
-            pending_added: AtomicU32::new(0),
+            progress: ProgressThread::default(),
+            send_work: SendWorks::default(),
             incarnation,
             policy: config.memory,
-            urgent: AtomicBool::new(false),
             revocation: Revocation::default(),
             grants: Grants::default(),
             cq_blocks: OwnerLock::default(),
@@ -303,26 +287,6 @@ impl Process {
 
     // ---- registries ------------------------------------------------------------------------------------------------
 
-    pub(crate) fn add_send_work(&self, work: Mark, qpn: u32) {
-        self.send_work.lock().insert(qpn, work);
-    }
-
-    pub(crate) fn remove_send_work(&self, qpn: u32) {
-        self.send_work.lock().remove(qpn);
-    }
-
-    /// The send work that a thread is carrying out a piece of now.
-    fn executing(&self) -> Vec<Arc<dyn SendWork>> {
-        let marks = self.send_work.lock();
-        marks.look_at(Mark::place).filter_map(Mark::executing).collect()
-    }
-
-    /// The send work that may have asked an owner for something.
-    fn asking(&self) -> Vec<Arc<dyn SendWork>> {
-        let marks = self.send_work.lock();
-        marks.look_at(Mark::place).filter_map(Mark::asking).collect()
-    }
-
     /// Gives up the lanes that peers, or this process itself, have made for `initiator`.
     pub(crate) fn forget_lanes(&self, initiator: u32) {
         self.rendezvous.forget_lanes(initiator);
@@ -359,7 +323,7 @@ impl Process {
     /// address of a peer's memory that it had before. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
-        self.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
+        self.send_work.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
     }
 
     /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress
@@ -398,9 +362,7 @@ impl Process {
             return true;
         }
         if self.owns_slot(slot) {
-            // Also while it is being destroyed.
-            let work = self.send_work.lock().get(qpn).and_then(Mark::work);
-            return work.is_some_and(|work| !work.thread_is_gone());
+            return self.send_work.find(qpn).is_some_and(|work| !work.thread_is_gone());
         }
         self.rendezvous.initiator_lives(slot)
     }
@@ -425,97 +387,19 @@ impl Process {
     // ---- work for the progress thread ------------------------------------------------------------------------------
 
     pub(crate) fn add_pending(&self, work: Arc<dyn SendWork>) {
-        self.pending.lock().push(work);
-        self.pending_added.fetch_add(1, Ordering::SeqCst);
+        self.progress.add(work);
         self.wake_progress();
-    }
-
-    pub(crate) fn pending(&self) -> Vec<Arc<dyn SendWork>> {
-        self.pending.lock().clone()
-    }
-
-    /// How often a QP came to the list; read before the list.
-    pub(crate) fn pending_added(&self) -> u32 {
-        self.pending_added.load(Ordering::SeqCst)
-    }
-
-    /// Returns true if a QP is urgent, or if QPs came to the list since `pending_added` was `added`.
-    pub(crate) fn has_new_pending(&self, added: u32) -> bool {
-        self.urgent.load(Ordering::SeqCst) || self.pending_added() != added
-    }
-
-    /// Takes a QP without work off the progress thread's list; false if work came meanwhile.
-    pub(crate) fn unwatch(&self, work: &dyn SendWork) -> bool {
-        let mut pending = self.pending.lock();
-        if !work.clear_listed_for_progress() {
-            return false;
-        }
-        pending.retain(|p| !is_same(&**p, work));
-        true
     }
 
     /// The program is about to sleep: the progress thread takes over although it polled a moment ago.
     pub fn hand_over(&self) {
-        self.urgent.store(true, Ordering::SeqCst);
+        self.progress.hurry();
         self.wake_progress();
-    }
-
-    /// The link has news that QPs may wait for.
-    pub fn wake_waiting(&self) {
-        if !self.pending.lock().is_empty() {
-            self.urgent.store(true, Ordering::SeqCst);
-        }
-    }
-
-    pub(crate) fn take_urgent(&self) -> bool {
-        self.urgent.swap(false, Ordering::SeqCst)
-    }
-
-    /// Takes a QP that is gone off the progress thread's list, which may be at it still.
-    pub(crate) fn drop_pending(&self, work: &dyn SendWork) {
-        self.pending.lock().retain(|p| !is_same(&**p, work));
-    }
-
-    /// Returns true if the calling thread is the progress thread, which never waits for others.
-    pub fn is_progress_thread(&self) -> bool {
-        crate::host::tid::tid() == self.progress_thread.load(Ordering::Relaxed)
     }
 
     /// Wakes the progress thread.
     pub fn wake_progress(&self) {
         self.own.wake();
-    }
-
-    /// Looks at everything that peers asked for; says whether initiators' requests were among it.
-    pub(crate) fn attend(&self) -> bool {
-        let mut numbers = Vec::new();
-        self.attending.fetch_add(1, Ordering::SeqCst);
-        self.own.take_attention(|n| numbers.push(n));
-        let mut served = false;
-        for n in numbers {
-            served |= self.attention.call(n, Looker::Progress) == Looked::Served;
-        }
-        self.attending.fetch_add(1, Ordering::SeqCst);
-        served
-    }
-
-    /// Looks at what peers asked for in a thread that polls, which must not wait for another that is at it.
-    #[cold]
-    pub(crate) fn attend_from_poll(&self) {
-        let mut lanes = Vec::new();
-        self.own.take_attention(|n| lanes.push(n));
-        let mut rest = false;
-        for n in lanes {
-            if self.attention.call(n, Looker::Poll) == Looked::NotHere {
-                // Events and flushes take locks that the polling thread may hold.
-                let words = self.own.clone();
-                words.raise(n);
-                rest = true;
-            }
-        }
-        if rest {
-            self.wake_progress();
-        }
     }
 }
 

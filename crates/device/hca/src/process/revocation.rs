@@ -119,7 +119,7 @@ impl Process {
 
     /// Waits for threads of this process that carry out send work or requests of peers.
     fn wait_for_own(&self) {
-        self.executing().iter().for_each(|work| work.wait_executing());
+        self.send_work.executing().iter().for_each(|work| work.wait_executing());
         self.lanes.wait_serving();
     }
 

@@ -164,7 +164,8 @@ impl Process {
             return Err(late("a peer that may put to its memory does not answer".into()));
         }
         let is_theirs = |work: &Arc<dyn SendWork>| gate::is_stopped(work.switch());
-        let mut executing: Vec<_> = self.executing().into_iter().filter(is_theirs).map(|w| (w.mark(), w)).collect();
+        let mut executing: Vec<_> =
+            self.send_work.executing().into_iter().filter(is_theirs).map(|w| (w.mark(), w)).collect();
         let rests = |executing: &mut Vec<(u64, Arc<dyn SendWork>)>| {
             executing.retain(|(mark, work)| mark & 1 == 1 && work.mark() == *mark && !work.thread_is_gone());
             executing.is_empty()
@@ -180,7 +181,7 @@ impl Process {
 
     /// Takes back what the stopped send queues have asked owners for, or what these have answered.
     fn settle(&self, wait: &mut Wait) -> Result<()> {
-        let mut asking = self.asking();
+        let mut asking = self.send_work.asking();
         asking.retain(|work| gate::is_stopped(work.switch()));
         let settled = wait.for_it(|| {
             asking.retain(|work| work.settle() == Settled::NotYet);
@@ -196,8 +197,7 @@ impl Process {
     /// Waits until the progress thread has done what peers have called for before: a QP that one of them has failed is
     /// flushed.
     fn wait_for_attention(&self, wait: &mut Wait) -> Result<()> {
-        // It says that it is at it before it takes what was called for.
-        let is_done = || !self.own.wants_attention() && self.attending.load(Ordering::SeqCst).is_multiple_of(2);
+        let is_done = || !self.own.wants_attention() && !self.attention.is_attending();
         let done = wait.for_it(is_done);
         done.then_some(()).ok_or_else(|| late("the progress thread is busy".into()))
     }

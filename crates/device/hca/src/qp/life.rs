@@ -354,8 +354,8 @@ impl Qp {
         let lanes = std::mem::take(&mut *self.lanes.lock());
         lanes.iter().for_each(|lane| lane.close());
         self.table.remove(self.number);
-        self.process.remove_send_work(self.number);
-        self.process.drop_pending(&**self);
+        self.process.send_work.remove(self.number);
+        self.process.progress.remove(&**self);
         self.leave_cqs();
         if let Some(cq) = &self.send_cq {
             cq.drop_if_idle(&**self);

@@ -245,7 +245,7 @@ impl Qp {
         qp.make_own_lane(offset)?;
         qp.count_users(1);
         qp.report_to_cqs();
-        process.add_send_work(Mark::new(&qp, |qp| &qp.base.marks), number);
+        process.send_work.add(Mark::new(&qp, |qp| &qp.base.marks), number);
         table.add(&qp);
         process.publish_number(Kind::Qp, number, offset);
         Ok(qp)

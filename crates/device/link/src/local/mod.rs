@@ -357,7 +357,7 @@ impl Rendezvous for Local {
         self.outgoing.sweep();
         self.let_names_go();
         process.tidy_imports();
-        process.wake_waiting();
+        process.progress.hurry_if_pending();
     }
 
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {
