@@ -14,7 +14,7 @@ pub(crate) mod key_table;
 pub mod lanes;
 mod leaving;
 mod packets;
-mod parking;
+pub mod parking;
 pub mod peer;
 pub mod peer_channels;
 pub mod poller;
@@ -30,11 +30,10 @@ pub use fork::{forget_private_fd, keep_from_children};
 pub use send_work::Progress;
 pub use standing::SavedProcess;
 
-use crate::arena::layout::{self, CqShared, Header, Lane, PER_SLOT, QpShared, refused};
+use crate::arena::layout::{self, Header, Lane, PER_SLOT, QpShared, refused};
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
 use crate::arena::{Arena, Block};
 use crate::error::{Error, Result};
-use crate::host::lock::OwnerLock;
 use crate::host::pinnable::Mappings;
 use crate::host::{barrier, random};
 use crate::process::adoption::Adopting;
@@ -45,6 +44,7 @@ use crate::process::grants::Grants;
 use crate::process::key_table::KeyTable;
 use crate::process::lanes::Lanes;
 use crate::process::packets::Packets;
+use crate::process::parking::Parking;
 use crate::process::peer::PeerProcess;
 use crate::process::poller::{EventHandler, Poller};
 use crate::process::progress::ProgressThread;
@@ -52,7 +52,7 @@ use crate::process::rendezvous::{Credentials, Rendezvous};
 use crate::process::revocation::Revocation;
 use crate::process::send_work::{SendWork, SendWorks};
 use crate::process::share_api::Source;
-use crate::process::switches::{Parked, Stops, Switches};
+use crate::process::switches::Switches;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -103,8 +103,8 @@ pub struct Process {
     image: Image,
     pub(crate) numbers: Numbers,
     pub(crate) switches: Switches,
-    stops: Stops,
-    parked: OwnerLock<Parked>,
+    /// Has it stand still for a supervisor.
+    pub parking: Parking,
     /// What is left to the progress thread.
     pub progress: ProgressThread,
     pub(crate) send_work: SendWorks,
@@ -113,8 +113,6 @@ pub struct Process {
     pub(crate) policy: MemoryWay,
     revocation: Revocation,
     pub(crate) grants: Grants,
-    /// Memory of CQs that are gone, for new ones.
-    cq_blocks: OwnerLock<Vec<Block>>,
     packets: Packets,
 }
 
@@ -213,8 +211,7 @@ impl Process {
             image: Image::new(restart),
             numbers: Numbers::new(),
             switches,
-            stops: Stops::default(),
-            parked: OwnerLock::default(),
+            parking: Parking::default(),
             lanes: Lanes::default(),
             progress: ProgressThread::default(),
             send_work: SendWorks::default(),
@@ -222,7 +219,6 @@ impl Process {
             policy: config.memory,
             revocation: Revocation::default(),
             grants: Grants::default(),
-            cq_blocks: OwnerLock::default(),
             packets: Packets::default(),
         })
     }
@@ -300,17 +296,6 @@ impl Process {
             lane.is_some_and(|lane| gate::claim_memory(lane, || self.initiator_lives(lane)))
         };
         self.lanes.take_block(is_usable).map_or_else(|| self.arena.alloc(size_of::<Lane>() as u64), Ok)
-    }
-
-    /// Memory for a CQ: CQs, too, are only made in memory of former CQs. A peer that has completed something there
-    /// raises the event after its mark (`WakeCall`), and may stand still before that.
-    pub(crate) fn cq_block(&self) -> Result<Block> {
-        let old = if self.has_suspects() { None } else { self.cq_blocks.lock().pop() };
-        old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
-    }
-
-    pub(crate) fn return_cq_block(&self, block: Block) {
-        self.cq_blocks.lock().push(block);
     }
 
     /// Returns true if new operations must wait.

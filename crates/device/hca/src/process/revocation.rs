@@ -5,8 +5,8 @@
 //! may still write to.
 
 use crate::arena::Block;
-use crate::arena::layout::BY_PACKETS;
-use crate::arena::layout::{self, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
+use crate::arena::layout::{self, BY_PACKETS, CqShared, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
+use crate::error::Result;
 use crate::host::barrier;
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
@@ -40,6 +40,8 @@ pub(crate) struct Revocation {
     suspects: OwnerLock<Suspects>,
     /// Held while initiators are cut off.
     cutting: OwnerLock<()>,
+    /// Memory of CQs that are gone, for new ones.
+    cq_blocks: OwnerLock<Vec<Block>>,
     /// How often memory was parted from its pages, counted when that is done.
     partings: AtomicU64,
 }
@@ -288,6 +290,17 @@ impl Process {
     /// Returns true if an initiator that was cut off may still store to the place at which it stopped.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.revocation.suspects.lock().is_empty(self)
+    }
+
+    /// Memory for a CQ: CQs, too, are only made in memory of former CQs. A peer that has completed something there
+    /// raises the event after its mark (`WakeCall`), and may stand still before that.
+    pub(crate) fn cq_block(&self) -> Result<Block> {
+        let old = if self.has_suspects() { None } else { self.revocation.cq_blocks.lock().pop() };
+        old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
+    }
+
+    pub(crate) fn return_cq_block(&self, block: Block) {
+        self.revocation.cq_blocks.lock().push(block);
     }
 
     /// Frees a block of the arena, later if a suspect may still touch it.

@@ -73,7 +73,7 @@ impl Process {
     /// Stops what has switch `number`: a context, or by [`OF_PROCESS`] all contexts. EALREADY if that was done before,
     /// ETIMEDOUT if somebody is still inside after `patience` nanoseconds; then nothing is stopped.
     pub(crate) fn stop(&self, number: usize, patience: u64) -> Result<()> {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         if !self.switches.stop(number) {
             return Err(Error::new(libc::EALREADY, format!("{} is stopped already", name_of(number))));
         }
@@ -87,7 +87,7 @@ impl Process {
 
     /// The end of a stop. EALREADY if there is none.
     pub(crate) fn go(&self, number: usize) -> Result<()> {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         let was_saved = self.switches.is_any_saved();
         if !self.switches.go(number) {
             return Err(Error::new(libc::EALREADY, format!("{} is not stopped", name_of(number))));
@@ -102,7 +102,7 @@ impl Process {
 
     /// Lets all operations go on that waited for it, here and in peers.
     fn went(&self) {
-        for number in std::mem::take(&mut *self.stops.requests.lock()) {
+        for number in self.switches.take_requests() {
             self.own.raise(number);
         }
         self.rendezvous.tell_go();
@@ -113,7 +113,7 @@ impl Process {
     /// Notes that the context of switch `number`, which stands still, or the process, was saved. Notifies the peers,
     /// which wait for it for `suspense` seconds when it ends, for 600 if that is 0.
     pub(crate) fn mark_saved(&self, number: usize, suspense: u32) -> Result<SavedProcess> {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         if !gate::is_stopped(self.switches.get(number)) {
             return Err(Error::busy(format!("{} is not stopped", name_of(number))));
         }
@@ -124,7 +124,7 @@ impl Process {
 
     /// Takes [`Process::mark_saved`] back: there is no image.
     pub(crate) fn unmark_saved(&self, number: usize) {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         self.switches.unmark_saved(number);
         if !self.switches.is_any_saved() {
             self.rendezvous.tell_save_is_over();
@@ -214,13 +214,13 @@ impl Process {
     /// Stops all contexts of the process, as [`crate::Context::stop`] one.
     pub fn stop_all(&self, patience: Option<u64>) -> Result<()> {
         self.check()?;
-        self.stop_unless_parked(patience.unwrap_or(PATIENCE_NS))
+        self.parking.stop(self, patience.unwrap_or(PATIENCE_NS))
     }
 
     /// The end of [`Process::stop_all`]. Contexts that were stopped by themselves stay stopped.
     pub fn go_all(&self) -> Result<()> {
         self.check()?;
-        self.go_unless_parked()
+        self.parking.go(self)
     }
 
     /// Returns true if the process as a whole is stopped.
@@ -230,7 +230,7 @@ impl Process {
 
     /// The request of the lane with this attention number waits until its QP goes on, whose switch is `switch`.
     pub(crate) fn keep_request(&self, number: u32, switch: &Switch) {
-        self.stops.requests.lock().push(number);
+        self.switches.keep_request(number);
         // The call that lets it go on may have looked at the list before.
         if !gate::is_stopped(switch) {
             self.own.raise(number);

@@ -196,10 +196,10 @@ impl Incoming {
                 return;
             }
             let taken = match step {
-                Step::Stop => process.park(),
-                Step::Leave => process.leave(),
+                Step::Stop => process.parking.park(process),
+                Step::Leave => process.parking.leave(process),
                 Step::Rejoin => rejoin(process, moved),
-                Step::Go => process.unpark(),
+                Step::Go => process.parking.unpark(process),
             };
             if let Err(error) = &taken {
                 log::error!("the job cannot be checkpointed or go on ({step:?}): {error}");
@@ -317,5 +317,5 @@ impl Incoming {
 /// Gives the process back what it had given up, with these addresses changed.
 fn rejoin(process: &'static Process, moved: Vec<(IpAddr, IpAddr)>) -> Result<()> {
     let map = AddressMap::new(moved).map_err(|e| Error::new(libc::EPROTO, e.to_string()))?;
-    process.rejoin(&map.pairs().collect::<Vec<_>>(), network_changed)
+    process.parking.rejoin(process, &map.pairs().collect::<Vec<_>>(), network_changed)
 }
