@@ -81,8 +81,8 @@ impl AttentionTable {
         }
     }
 
-    /// Looks at everything that peers asked `own` for, in the progress thread. Returns true if initiators' requests were
-    /// among it.
+    /// Looks at everything that peers asked `own` for, in the progress thread. Returns true if requests of initiators
+    /// were among it.
     pub(crate) fn attend(&self, own: &PeerProcess) -> bool {
         let mut numbers = Vec::new();
         self.attending.fetch_add(1, Ordering::SeqCst);

@@ -91,14 +91,21 @@ pub(super) fn install_handlers() {
 }
 
 extern "C" fn before_fork() {
-    if let Some(process) = Process::current() {
-        process.adoption_before_fork();
+    if let Some(process) = Process::current()
+        && let Some(adopting) = &process.adopting
+    {
+        // So that the child gets a snapshot of adopted memory. Peers wait.
+        process.pause();
+        adopting.before_fork();
     }
 }
 
 extern "C" fn after_fork_in_parent() {
-    if let Some(process) = Process::current() {
-        process.adoption_after_fork();
+    if let Some(process) = Process::current()
+        && let Some(adopting) = &process.adopting
+    {
+        adopting.after_fork(&process.keys);
+        process.resume();
     }
 }
 

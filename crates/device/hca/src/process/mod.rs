@@ -27,8 +27,8 @@ pub(crate) mod standing;
 pub(crate) mod switches;
 
 pub use fork::{forget_private_fd, keep_from_children};
+pub use rendezvous::SavedProcess;
 pub use send_work::Progress;
-pub use standing::SavedProcess;
 
 use crate::arena::layout::{self, Header, Lane, PER_SLOT, QpShared, refused};
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
@@ -96,8 +96,6 @@ pub struct Process {
     pub(crate) attention: AttentionTable,
     /// The processes of this host.
     pub rendezvous: Arc<dyn Rendezvous>,
-    pollers: Vec<Arc<dyn Poller>>,
-    handlers: Vec<Arc<dyn EventHandler>>,
     /// The lanes into the QPs of this process.
     pub lanes: Lanes,
     image: Image,
@@ -113,7 +111,8 @@ pub struct Process {
     pub(crate) policy: MemoryWay,
     revocation: Revocation,
     pub(crate) grants: Grants,
-    packets: Packets,
+    /// The carriers and their packets.
+    pub packets: Packets,
 }
 
 impl Process {
@@ -206,8 +205,6 @@ impl Process {
             own,
             attention: AttentionTable::default(),
             rendezvous,
-            pollers,
-            handlers,
             image: Image::new(restart),
             numbers: Numbers::new(),
             switches,
@@ -219,7 +216,7 @@ impl Process {
             policy: config.memory,
             revocation: Revocation::default(),
             grants: Grants::default(),
-            packets: Packets::default(),
+            packets: Packets::new(pollers, handlers),
         })
     }
 
@@ -231,7 +228,7 @@ impl Process {
 
     // ---- numbers ---------------------------------------------------------------------------------------------------
 
-    /// A QP or SRQ number, free in this process and unique on this host; entered into the table when the object is ready.
+    /// A QP or SRQ number, free here and unique on this host; entered into the table when the object is ready.
     pub(crate) fn new_number(&self, kind: Kind) -> Result<u32> {
         self.numbers.take(kind, |i| self.claim_slot(i))
     }
@@ -259,7 +256,7 @@ impl Process {
     fn open_slot(&self, i: usize, slot: u32) -> Result<SlotNumbers> {
         let table = (PER_SLOT * 8) as u64;
         let tables = || Ok((self.arena.alloc_sparse(table)?, self.arena.alloc_sparse(table)?));
-        let expected = self.pollers.iter().try_for_each(|poller| poller.expect_slot(slot));
+        let expected = self.packets.expect_slot(slot);
         let (qps, srqs) = expected.and_then(|()| tables()).inspect_err(|_| self.rendezvous.give_slot_back(slot))?;
         let entry = &self.own.header.slots[i];
         entry.qps.store(qps.offset(), Ordering::Relaxed);
@@ -333,6 +330,22 @@ impl Process {
         }
     }
 
+    /// Adopts `[addr, addr + length)` for a registration with `access` rights.
+    fn adopt(&self, addr: u64, length: u64, access: u32) -> ExportedRange {
+        let adopting = self.adopting.as_ref().filter(|_| adoption::is_for_peers(length, access));
+        let adopted = adopting.and_then(|adopting| adopting.adopt(addr, length, || self.close_gate()));
+        let (Some(adopting), Some(adopted)) = (adopting, adopted) else { return ExportedRange::NOWHERE };
+        let place = adoption::place_of(&adopted);
+        if let Some((gone, _object)) = adopting.keep(&self.objects, &self.arena, &adopted.object, &place) {
+            self.rendezvous.object_withdrawn(gone.number, gone.generation);
+        }
+        self.objects.hold(&self.arena, &place, length, adopted).unwrap_or_else(|adopted| {
+            let _gate = self.close_gate();
+            adopting.revert(adopted);
+            ExportedRange::NOWHERE
+        })
+    }
+
     /// The answer to a peer that asks for an object; see `Objects::grant`. Called by the link.
     pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
         self.objects.grant(number, generation)
@@ -380,6 +393,36 @@ impl Process {
     pub fn hand_over(&self) {
         self.progress.hurry();
         self.wake_progress();
+    }
+
+    /// From now on threads that poll look for packets too, and so does the progress thread. Called by the carrier.
+    pub fn expect_packets(&self) {
+        self.packets.expect();
+        self.wake_for_packets();
+    }
+
+    /// Has the progress thread come by and see to packets.
+    pub fn wake_for_packets(&self) {
+        self.packets.want();
+        self.wake_progress();
+    }
+
+    /// Looks for packets, in a thread that polls.
+    pub(crate) fn poll_packets(&self) -> bool {
+        let Some(process) = Process::current() else { return false };
+        !process.is_paused() && self.packets.poll(process)
+    }
+
+    /// Handles packets, each completely or not at all: a pause waits for `f`. None while the process is paused. Not to
+    /// be nested.
+    pub fn handle_packets<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        let _in_hand = self.packets.take_in_hand();
+        if self.is_paused() { None } else { Some(f()) }
+    }
+
+    /// A QP has become ready to send.
+    pub(crate) fn qp_is_ready(&self) {
+        self.packets.handlers().for_each(|handler| handler.qp_is_ready(self));
     }
 
     /// Wakes the progress thread.

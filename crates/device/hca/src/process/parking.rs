@@ -8,8 +8,7 @@ use crate::host::address_map;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::poller::EventHandler;
-use crate::process::standing::PATIENCE_NS;
-use crate::process::switches::OF_PROCESS;
+use crate::process::switches::{OF_PROCESS, PATIENCE_NS};
 use std::net::IpAddr;
 use vervain_config::ADOPT;
 
@@ -59,7 +58,7 @@ impl Parking {
             return Err(Error::unsupported(format!("memory that is adopted ({}=on) has no image", ADOPT.name())));
         }
         address_map::leave(gids::own_addresses());
-        let left = process.handlers().try_for_each(EventHandler::leave);
+        let left = process.packets.handlers().try_for_each(EventHandler::leave);
         if left.is_err() {
             rejoin_handlers(process)?;
             address_map::come_back();
@@ -129,7 +128,7 @@ impl Parking {
 }
 
 fn rejoin_handlers(process: &Process) -> Result<()> {
-    process.handlers().try_for_each(EventHandler::rejoin)
+    process.packets.handlers().try_for_each(EventHandler::rejoin)
 }
 
 fn not_parked() -> Error {

@@ -151,12 +151,13 @@ fn run(process: &'static Process) {
         rounds = rounds.wrapping_add(1);
         if std::mem::take(&mut link_has_news) || is_due(process) || rounds.is_multiple_of(LINK_ROUNDS) {
             process.rendezvous.handle_events(process);
-            process.handlers().for_each(|handler| handler.handle_events(process));
+            process.packets.handlers().for_each(|handler| handler.handle_events(process));
         }
         let pending_added = process.progress.added();
         let timeout = look_after(process, &mut watched, &mut tick);
         watch.forget_packets();
-        let packet_time = if process.expects_packets() { process.attend_pollers(|fd| watch.packets(fd)) } else { None };
+        let packet_time =
+            if process.packets.are_expected() { process.packets.attend(process, |fd| watch.packets(fd)) } else { None };
         let timeout = timeout.into_iter().chain(packet_time.map(|at| at.saturating_sub(now_ns()))).min();
         if served && patience.look_out(|| process.own.wants_attention()) {
             continue;
@@ -165,7 +166,7 @@ fn run(process: &'static Process) {
         sleep = sleep.wrapping_add(1).max(1);
         sleeping.store(sleep, Ordering::SeqCst);
         let has_work = process.own.wants_attention() || process.progress.has_new(pending_added);
-        if has_work || process.take_packets_wanted() || is_due(process) {
+        if has_work || process.packets.take_wanted() || is_due(process) {
             sleeping.store(0, Ordering::SeqCst);
             continue;
         }
@@ -183,7 +184,7 @@ fn run(process: &'static Process) {
 
 /// When one wants its events handled although none comes.
 fn deadline(process: &Process) -> Option<u64> {
-    process.handlers().filter_map(EventHandler::deadline).min()
+    process.packets.handlers().filter_map(EventHandler::deadline).min()
 }
 
 /// Returns true if that time has come.
@@ -264,7 +265,7 @@ fn watched(fd: RawFd) -> libc::pollfd {
 
 impl Watch {
     fn new(process: &Process) -> Watch {
-        let news = process.handlers().filter_map(EventHandler::events_fd);
+        let news = process.packets.handlers().filter_map(EventHandler::events_fd);
         let fixed = [process.own.wake_fd(), process.rendezvous.events_fd()].into_iter().chain(news);
         let fds: Vec<_> = fixed.map(watched).collect();
         Watch { fixed: fds.len(), fds }

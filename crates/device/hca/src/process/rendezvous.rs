@@ -46,6 +46,17 @@ pub struct Credentials {
     pub suspense: u32,
 }
 
+/// The process that a context belongs to, as an image of it names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedProcess {
+    /// Its slots, which are the upper parts of its QP numbers.
+    pub slots: Vec<u32>,
+    /// The evidence that it will give its peers.
+    pub credentials: Credentials,
+    /// Its peers.
+    pub known: Vec<Acquaintance>,
+}
+
 /// A member of a multicast group: the QP number.
 pub type Member = u32;
 

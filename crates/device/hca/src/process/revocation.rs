@@ -4,6 +4,7 @@
 //! shut for ever, what it does from then on does not count, and the program's memory is parted from the pages that it
 //! may still write to.
 
+use crate::adopt::sys::NoSignals;
 use crate::arena::Block;
 use crate::arena::layout::{self, BY_PACKETS, CqShared, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
 use crate::error::Result;
@@ -64,6 +65,19 @@ impl Suspects {
     }
 }
 
+/// While this lives, no thread and no peer is in this process's memory. No signal handler runs in the thread that holds
+/// it: a thread that ended in one would leave all others waiting.
+pub(crate) struct Closed<'a> {
+    process: &'a Process,
+    _signals: NoSignals,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.process.resume();
+    }
+}
+
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
@@ -102,7 +116,7 @@ impl Process {
         self.wait_until_left(self.lanes.gates.inside(matter));
         self.take_back_grants(|_, _| true, PATIENCE_NS);
         self.wait_for_own();
-        self.wait_for_packets();
+        self.packets.wait_for();
     }
 
     /// [`Process::pause`] before a fork, which cuts no initiator off.
@@ -111,7 +125,19 @@ impl Process {
         drop(self.those_stuck(self.lanes.gates.inside(|_| true), FORK_PATIENCE_NS));
         self.grants.ask_back(|_| true, FORK_PATIENCE_NS);
         self.wait_for_own();
-        self.wait_for_packets();
+        self.packets.wait_for();
+    }
+
+    /// Closes the gate for as long as the guard lives.
+    pub(crate) fn close_gate(&self) -> Closed<'_> {
+        self.close_gate_where(|_| true)
+    }
+
+    /// Closes the gate for what goes on by the lanes that `matter`, as long as the guard lives.
+    pub(crate) fn close_gate_where(&self, matter: impl Fn(&Lane) -> bool) -> Closed<'_> {
+        let signals = NoSignals::new();
+        self.pause_where(matter);
+        Closed { process: self, _signals: signals }
     }
 
     /// The end of a pause.
@@ -123,14 +149,6 @@ impl Process {
     fn wait_for_own(&self) {
         self.send_work.executing().iter().for_each(|work| work.wait_executing());
         self.lanes.wait_serving();
-    }
-
-    /// Waits until no packet is being handled.
-    pub(crate) fn wait_for_packets(&self) {
-        // In a signal handler it may be this thread's own.
-        if !self.packets.in_hand.raw().held_by_me() {
-            drop(self.packets.in_hand.lock());
-        }
     }
 
     /// Waits until nobody is in flight on `lanes`, whose way in was closed before.

@@ -10,16 +10,13 @@ use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::process::Process;
 use crate::process::gate::{self, Standing};
-use crate::process::rendezvous::{Acquaintance, Credentials};
+use crate::process::rendezvous::SavedProcess;
 use crate::process::send_work::{SendWork, Settled};
-use crate::process::switches::OF_PROCESS;
-use serde::{Deserialize, Serialize};
+use crate::process::switches::{OF_PROCESS, PATIENCE_NS};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Nanoseconds for which a stop waits for threads and peers inside, unless the caller sets another time.
-pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 /// Looks, some 70 µs apart, that find it so besides: a job that was stopped as a whole goes on together.
 const LOOKS: u32 = 100;
 /// Looks without a pause, at first.
@@ -27,17 +24,6 @@ const SPINS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(20);
 /// QPs that are named when they keep a stop waiting.
 const NAMED: usize = 4;
-
-/// The process that a context belongs to, as an image of it names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedProcess {
-    /// Its slots, which are the upper parts of its QP numbers.
-    pub slots: Vec<u32>,
-    /// The evidence that it will give its peers.
-    pub credentials: Credentials,
-    /// Its peers.
-    pub known: Vec<Acquaintance>,
-}
 
 /// Waits until something is so.
 struct Wait {
@@ -144,7 +130,7 @@ impl Process {
         let mut wait = Wait::new(patience);
         // Packets in hand are handled completely, and the handler looks at the switch before each. After this no thread
         // enters that has not seen it.
-        self.wait_for_packets();
+        self.packets.wait_for();
         let there = |lane: &Lane| self.is_stopped_by(number, lane.qp.load(Ordering::Relaxed));
         let mut inside = gate::standing(self.lanes.gates.inside(there));
         let mut looks = 0u32;

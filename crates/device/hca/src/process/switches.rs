@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The switch of the process as a whole.
 pub(crate) const OF_PROCESS: usize = 0;
+/// Nanoseconds for which a stop waits for threads and peers inside, unless the caller sets another time.
+pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// All switches, by their numbers: that of the process, and [`SWITCHES`] more.
 pub(crate) struct Switches {
