@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use crate::api::{KIND_MEMFD, KIND_WINDOW, Place, ShareApi, VERSION};
 use crate::heap::{owns, release};
+use crate::mode::{exists, possible};
 use crate::program;
 use crate::room::Room;
-use crate::state::{Heap, Locked, State, exists, lock, possible};
+use crate::state::{Heap, Locked, State, lock};
 use crate::sys::{self, page, round_up};
 
 static API: ShareApi = ShareApi {

@@ -17,12 +17,13 @@ use rangemap::RangeSet;
 
 use crate::maps::MADV_GUARD_INSTALL;
 use crate::marks::{Mark, There};
+use crate::mode::stopped;
 use crate::object::{Object, raise};
 use crate::program;
 use crate::reaper;
 use crate::room::Room;
 use crate::settings::say;
-use crate::state::{Heap, Locked, State, hold, stopped};
+use crate::state::{Heap, Locked, State, hold};
 use crate::sys;
 
 /// The device's functions, as addresses; 0: none.

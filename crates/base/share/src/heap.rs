@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use crate::mode;
 use crate::object::Object;
 use crate::reaper;
 use crate::slab;
@@ -136,7 +137,7 @@ impl Heap {
 /// Unmaps blocks and gives their pages back, outside of the lock: nobody else knows them any more.
 pub(crate) fn release(blocks: Vec<Leaving>) {
     reaper::call();
-    if blocks.is_empty() || state::stopped() {
+    if blocks.is_empty() || mode::stopped() {
         return;
     }
     let Some(object) = lock().map(|heap| heap.handle()) else { return };
@@ -306,7 +307,7 @@ fn fit(handle: &Handle, start: usize, block: &Block, want: &Want) -> Result<usiz
 
 /// Maps the bytes `[mapped, len)` of a block; an errno when that is refused.
 pub(crate) fn extend(handle: &Handle, start: usize, mapped: usize, len: usize) -> Result<(), i32> {
-    if state::stopped() {
+    if mode::stopped() {
         return Err(libc::ENOMEM);
     }
     // The kernel does not count shared memory as "data". A program with such a limit gets the C library's memory, which
@@ -335,7 +336,7 @@ pub fn alloc(size: usize, align: usize, zero: bool) -> *mut u8 {
 }
 
 fn alloc_in(size: usize, room: usize, align: usize, zero: bool) -> *mut u8 {
-    if !state::possible() || size > isize::MAX as usize / 4 {
+    if !mode::possible() || size > isize::MAX as usize / 4 {
         return ptr::null_mut();
     }
     let before = sys::errno();

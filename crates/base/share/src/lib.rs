@@ -4,7 +4,7 @@
 //! of verbs.
 //!
 //! - `settings` decides whether there is a heap, `object` is its memfd or window, `room` what is free there, `state`
-//!   its table and lock.
+//!   its table and lock, `mode` whether there is one.
 //! - `heap` serves malloc and its kin, with `slab` for small blocks at page boundaries, `maps` mmap and its kin,
 //!   `remap` mremap; `marks` remembers what the program did to ranges.
 //! - `pins` keeps pages for the device, `fork` gives children their copy, `dump` keeps holes out of core dumps,
@@ -22,6 +22,7 @@ pub mod fork;
 pub mod heap;
 pub mod maps;
 pub mod marks;
+mod mode;
 mod object;
 mod pins;
 pub mod program;
@@ -34,5 +35,5 @@ mod state;
 pub mod status;
 pub mod sys;
 
+pub use mode::{stop, wake};
 pub use object::make_room_for_descriptors;
-pub use state::{stop, wake};

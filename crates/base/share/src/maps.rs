@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::heap::{Leaving, THRESHOLD, Want, release, serve};
 use crate::marks::{Mark, PLAIN, There};
+use crate::mode::{possible, stopped};
 use crate::object::HUGE;
 use crate::remap::{Remap, real_remap};
 use crate::settings::say;
-use crate::state::{GRANULE, Heap, Kind, State, lock, possible, range, stopped};
+use crate::state::{GRANULE, Heap, Kind, State, lock, range};
 use crate::sys::{self, page, round_up};
 
 /// A system call's answer.

@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::heap::{KEEP_MS, release};
-use crate::state::{Heap, exists, lock};
+use crate::mode::exists;
+use crate::state::{Heap, lock};
 use crate::sys;
 
 /// No freed memory is kept.

@@ -5,13 +5,14 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use rangemap::RangeSet;
 
 use crate::fork::Snapshot;
 use crate::marks::{Marks, There};
+use crate::mode::{self, exists, possible};
 use crate::object::{self, Object};
 use crate::pins::Pins;
 use crate::room::{self, Room};
@@ -115,15 +116,6 @@ pub struct Heap {
     pub parked: RangeSet<usize>,
 }
 
-/// The process does not use verbs, as far as is known: nothing is served.
-const ASLEEP: u8 = 0;
-/// The first large request makes the heap.
-const AWAKE: u8 = 1;
-const ON: u8 = 2;
-const OFF: u8 = 3;
-/// The program may have forbidden itself the system calls of the heap: what is there stays as it is.
-const STOPPED: u8 = 4;
-static MODE: AtomicU8 = AtomicU8::new(ASLEEP);
 static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
 
 thread_local! {
@@ -163,41 +155,6 @@ impl Drop for Locked {
     }
 }
 
-/// Returns true if memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first
-/// large request.
-#[inline]
-pub fn possible() -> bool {
-    matches!(MODE.load(Ordering::Relaxed), AWAKE | ON)
-}
-
-/// Memory is shared from now on, where settings and machine allow it.
-pub fn wake() {
-    let _ = MODE.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-/// Returns true if there is a heap.
-#[inline]
-pub fn exists() -> bool {
-    matches!(MODE.load(Ordering::Acquire), ON | STOPPED)
-}
-
-/// No memory is shared any more that is not by now, and no system call made that the C library's allocator does not
-/// make.
-pub fn stop() {
-    let stop = |mode| match mode {
-        ON => Some(STOPPED),
-        ASLEEP | AWAKE => Some(OFF),
-        _ => None,
-    };
-    let _ = MODE.fetch_update(Ordering::AcqRel, Ordering::Acquire, stop);
-}
-
-/// Returns true if that was said.
-#[inline]
-pub fn stopped() -> bool {
-    MODE.load(Ordering::Relaxed) == STOPPED
-}
-
 /// Holds the lock over a fork, whether there is a heap or not: another thread may be making it right now.
 pub fn hold() -> Option<Locked> {
     if !(possible() || exists()) || BUSY.get() {
@@ -224,14 +181,14 @@ pub fn lock() -> Option<Locked> {
     }
     BUSY.set(true);
     let mut guard = sys::lock(&HEAP);
-    if MODE.load(Ordering::Relaxed) == AWAKE {
+    if mode::awaits_heap() {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {
             heap.note_descriptors();
             BASE.store(heap.base, Ordering::Relaxed);
             LEN.store(heap.len, Ordering::Release);
         }
-        MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
+        mode::set(guard.is_ok());
         if guard.is_ok() {
             crate::dump::install();
         }
