@@ -473,7 +473,7 @@ impl Heap {
                 let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
             }
         }
-        self.note_descriptors();
+        self.room.note_descriptors(&self.object);
         for (start, block) in &live {
             for (part, mark) in self.marks.pieces(*start..start + block.mapped) {
                 if matches!(mark.there, There::Object | There::Copy) && mark.dont_fork {

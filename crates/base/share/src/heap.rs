@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering;
 use crate::mode;
 use crate::object::Object;
 use crate::reaper;
+use crate::room::GRANULE;
+pub use crate::room::own_descriptors;
 use crate::slab;
-use crate::state::{self, Block, GRANULE, Heap, Kind, LEN, State, lock};
+use crate::state::{self, Block, Heap, Kind, LEN, State, lock};
 use crate::sys::{self, round_up};
 
 /// Requests of this many bytes and more are served.
@@ -21,7 +23,7 @@ pub const THRESHOLD: usize = 128 << 10;
 pub(crate) const KEEP_MS: u64 = 1000;
 
 /// A block that had to move because it grew gets this many times the room that it needs.
-pub(crate) const GROWTH: usize = 8;
+const GROWTH: usize = 8;
 
 /// From here on the contents of a block are looked for page by page: untouched memory must stay untouched.
 const SPARSE: usize = 1 << 20;
@@ -31,12 +33,6 @@ const SPARSE: usize = 1 << 20;
 pub fn owns(addr: usize) -> bool {
     let (base, len) = state::range();
     addr.wrapping_sub(base) < len
-}
-
-/// The heap's descriptors, which are none of the program's; negative: there is none.
-#[inline]
-pub fn own_descriptors() -> [i32; 2] {
-    [0, 1].map(|i: usize| state::DESCRIPTORS[i].load(Ordering::Relaxed))
 }
 
 /// A block on its way out: address, bytes mapped, bytes that may have pages, room.
@@ -225,10 +221,20 @@ impl Heap {
         if self.blocks.len() >= self.settings.most_blocks {
             return None;
         }
-        let start = self.take_room(want.room, want.align)?;
+        let start = self.base + self.room.take(want.room, want.align, self.settings.huge)?;
         let block = Block { room: want.room, mapped: 0, dirty: 0, full: 0, state: State::Busy };
         self.blocks.insert(start, block);
         Some((start, block))
+    }
+
+    /// Gives the room of a block back that is none any more.
+    pub(crate) fn give_room(&mut self, start: usize, bytes: usize) {
+        self.room.give_back(start - self.base, bytes);
+    }
+
+    /// The factor by which a block that had to move because it grew gets more room than it needs.
+    pub(crate) fn growth(&self) -> usize {
+        if self.room.is_scarce() { 1 } else { GROWTH }
     }
 }
 
@@ -252,7 +258,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
             Some(found) => Some(found),
             None => heap.new_block(&want),
         };
-        if found.is_none() && heap.room_is_scarce() {
+        if found.is_none() && heap.room.is_scarce() {
             expired.extend(heap.expired(0));
         }
         (found, heap.handle(), expired)

@@ -13,8 +13,9 @@ use crate::marks::{Mark, PLAIN, There};
 use crate::mode::{possible, stopped};
 use crate::object::HUGE;
 use crate::remap::{Remap, real_remap};
+use crate::room::GRANULE;
 use crate::settings::say;
-use crate::state::{GRANULE, Heap, Kind, State, lock, range};
+use crate::state::{Heap, Kind, State, lock, range};
 use crate::sys::{self, page, round_up};
 
 /// A system call's answer.

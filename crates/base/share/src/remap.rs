@@ -8,7 +8,8 @@ use crate::heap::{Handle, Want, extend, owns, release, serve};
 use crate::maps::{Answer, MADV_DONTNEED_LOCKED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, RW};
 use crate::maps::{advise, attributed, code, kernel_advice, map_over, protected, touches, unmap};
 use crate::marks::{Mark, There};
-use crate::state::{Block, GRANULE, Kind, State, lock};
+use crate::room::GRANULE;
+use crate::state::{Block, Kind, State, lock};
 use crate::sys::{self, page, round_up};
 
 /// The arguments of mremap(2).

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use crate::heap::{self, Leaving, THRESHOLD, Want};
-use crate::state::{GRANULE, Heap, Kind, lock};
+use crate::room::GRANULE;
+use crate::state::{Heap, Kind, lock};
 use crate::sys::{page, round_up};
 
 /// Bytes of a slab.

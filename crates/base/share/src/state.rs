@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use rangemap::RangeSet;
@@ -20,9 +20,6 @@ use crate::settings::{Off, Settings};
 use crate::slab::Slab;
 use crate::sys;
 
-/// Blocks begin at multiples of this in the object.
-pub const GRANULE: usize = 64 << 10;
-
 /// Address of the heap; `usize::MAX`: none. Written before [`LEN`]; see [`range`].
 static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Bytes of the heap; 0 while there is none, so that one comparison excludes all other addresses.
@@ -36,9 +33,6 @@ pub fn range() -> (usize, usize) {
     let len = LEN.load(Ordering::Acquire);
     (BASE.load(Ordering::Relaxed), len)
 }
-
-/// The object's descriptor, and that of the locks of a window; -1: there is none.
-pub static DESCRIPTORS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 
 /// The caller that a block was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +178,7 @@ pub fn lock() -> Option<Locked> {
     if mode::awaits_heap() {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {
-            heap.note_descriptors();
+            heap.room.note_descriptors(&heap.object);
             BASE.store(heap.base, Ordering::Relaxed);
             LEN.store(heap.len, Ordering::Release);
         }
