@@ -435,8 +435,7 @@ impl Heap {
     /// Puts the copy in the parent's place, as private memory. Nothing of the parent's object is mapped here.
     fn become_child(&mut self, copy: Inherited) {
         self.pins.clear();
-        self.parked.clear();
-        self.forget_parked_slots();
+        self.slabs.forget_parked();
         let keep = self.blocks.iter().filter(|(_, b)| matches!(b.state, State::Live(_))).map(|(&s, &b)| (s, b));
         let live: Vec<_> = keep.collect();
         let parts = parts(self);

@@ -12,15 +12,10 @@ use crate::object::Object;
 use crate::reaper;
 use crate::room::GRANULE;
 pub use crate::room::own_descriptors;
+use crate::settings::{KEEP_MS, THRESHOLD};
 use crate::slab;
 use crate::state::{self, Block, Heap, Kind, LEN, State, lock};
 use crate::sys::{self, round_up};
-
-/// Requests of this many bytes and more are served.
-pub const THRESHOLD: usize = 128 << 10;
-
-/// Milliseconds for which freed memory is kept.
-pub(crate) const KEEP_MS: u64 = 1000;
 
 /// A block that had to move because it grew gets this many times the room that it needs.
 const GROWTH: usize = 8;
@@ -127,6 +122,48 @@ impl Heap {
         reaper::want();
         let limit = self.settings.cache_limit;
         out.extend(self.expired(limit));
+    }
+
+    /// Takes a live slot back. If the machine refuses what that takes it stays unused for ever.
+    fn free_slot(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
+        if self.pins.any(&range) {
+            self.slabs.park(range.start);
+            return;
+        }
+        if self.marks.any(&range) {
+            // The next owner gets plain memory, without the changes that the program made.
+            self.object.punch(range.start - self.base, range.len());
+            if self.object.map_again(range.start, range.start - self.base, range.len()).is_err() {
+                return;
+            }
+            self.marks.clear(range.clone());
+        }
+        if let Some(block) = self.slabs.free(range.start) {
+            self.retire(block, out);
+        }
+    }
+
+    /// Takes one pin of a range back, and with the last what the program has given back of it.
+    pub(crate) fn unpin(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
+        for part in self.pins.remove(range.clone()) {
+            for piece in self.pins.take_parked(&part) {
+                self.object.punch(piece.start - self.base, piece.len());
+            }
+        }
+        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
+        let parked: Vec<_> = self.blocks.range(first..range.end).filter(|(_, b)| b.state == State::Parked).collect();
+        let starts: Vec<_> = parked.into_iter().map(|(&start, _)| start).collect();
+        for start in starts {
+            self.retire(start, out);
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let Some((slot, is_parked)) = self.slabs.slot_at(at) else { return };
+            at = slot.end;
+            if is_parked {
+                self.free_slot(slot, out);
+            }
+        }
     }
 }
 
@@ -336,6 +373,19 @@ pub(crate) fn extend(handle: &Handle, start: usize, mapped: usize, len: usize) -
     }
 }
 
+/// Memory of `size` bytes at a multiple of `align`, if that is a slot's of a slab.
+fn alloc_slot(size: usize, align: usize) -> Option<usize> {
+    let slot = slab::slot_for(size, align)?;
+    if let Some(got) = lock()?.slabs.take(slot) {
+        return Some(got);
+    }
+    let want = Want { len: slab::LENGTH, room: slab::LENGTH, align: GRANULE, zero: false, kind: Kind::Slab };
+    let start = serve(want)?;
+    let mut heap = lock()?;
+    heap.slabs.add(start, slot);
+    heap.slabs.take(slot)
+}
+
 /// Memory for `size` bytes at a multiple of `align`; null when the C library has to serve it.
 pub fn alloc(size: usize, align: usize, zero: bool) -> *mut u8 {
     alloc_in(size, 0, align, zero)
@@ -346,7 +396,7 @@ fn alloc_in(size: usize, room: usize, align: usize, zero: bool) -> *mut u8 {
         return ptr::null_mut();
     }
     let before = sys::errno();
-    if let Some(slot) = slab::alloc(size, align) {
+    if let Some(slot) = alloc_slot(size, align) {
         sys::set_errno(before);
         return slot as *mut u8;
     }
@@ -371,7 +421,7 @@ pub fn free(addr: usize) {
         let Some(mut heap) = lock() else { return };
         match heap.blocks.get(&addr) {
             Some(Block { state: State::Live(Kind::Allocation), .. }) => heap.retire(addr, &mut out),
-            _ => match heap.live_slot(addr) {
+            _ => match heap.slabs.live(addr) {
                 Some(slot) => heap.free_slot(slot, &mut out),
                 None => {
                     drop(heap);
@@ -389,7 +439,7 @@ pub fn usable(addr: usize) -> usize {
     let Some(mut heap) = lock() else { return 0 };
     match heap.blocks.get(&addr) {
         Some(block) if block.state == State::Live(Kind::Allocation) => block.mapped,
-        _ => heap.live_slot(addr).map_or(0, |slot| slot.len()),
+        _ => heap.slabs.live(addr).map_or(0, |slot| slot.len()),
     }
 }
 
@@ -405,7 +455,7 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
                 (block, heap.handle(), plain, heap.growth())
             }
             _ => {
-                let slot = heap.live_slot(addr);
+                let slot = heap.slabs.live(addr);
                 drop(heap);
                 let Some(slot) = slot else { invalid(b"realloc()") };
                 return resize_slot(&slot, size);

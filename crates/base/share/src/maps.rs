@@ -8,13 +8,13 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::heap::{Leaving, THRESHOLD, Want, release, serve};
+use crate::heap::{Leaving, Want, release, serve};
 use crate::marks::{Mark, PLAIN, There};
 use crate::mode::{possible, stopped};
 use crate::object::HUGE;
 use crate::remap::{Remap, real_remap};
 use crate::room::GRANULE;
-use crate::settings::say;
+use crate::settings::{THRESHOLD, say};
 use crate::state::{Heap, Kind, State, lock, range};
 use crate::sys::{self, page, round_up};
 
@@ -152,7 +152,7 @@ impl Heap {
         self.incomplete(&range);
         for (part, pinned) in self.pins.split(range) {
             if pinned {
-                self.parked.insert(part);
+                self.pins.park(part);
             } else {
                 self.object.punch(part.start - self.base, part.len());
             }
@@ -506,7 +506,7 @@ impl Heap {
         }
         for (part, pinned) in self.pins.split(range.clone()) {
             if pinned {
-                self.parked.insert(part);
+                self.pins.park(part);
             }
         }
         self.marks.update(range, |m| {
@@ -630,7 +630,7 @@ mod tests {
         assert!(heap.marks.pieces(range.clone()).iter().all(|(_, mark)| mark.there == There::Foreign));
         heap.object.has_private_views = true;
         heap.pins.remove(range.clone());
-        heap.parked.remove(range);
+        heap.pins.take_parked(&range);
         drop(heap);
         heap::free(addr);
     }

@@ -3,8 +3,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::heap::{KEEP_MS, release};
+use crate::heap::release;
 use crate::mode::exists;
+use crate::settings::KEEP_MS;
 use crate::state::{Heap, lock};
 use crate::sys;
 

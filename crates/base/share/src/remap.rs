@@ -250,7 +250,7 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
         }
         // Pages that a device still works on may lie where the block would grow.
         let room = start + block.mapped..start + block.room;
-        let free = range.end == room.start && !room.is_empty() && !heap.parked.overlaps(&room);
+        let free = range.end == room.start && !room.is_empty() && !heap.pins.any_parked(&room);
         (start, block, mark, pieces, heap.handle(), free)
     };
     let locked = mark.odd && is_locked(call.addr);

@@ -8,8 +8,6 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use rangemap::RangeSet;
-
 use crate::fork::Snapshot;
 use crate::marks::{Marks, There};
 use crate::mode::{self, exists, possible};
@@ -17,7 +15,7 @@ use crate::object::{self, Object};
 use crate::pins::Pins;
 use crate::room::{self, Room};
 use crate::settings::{Off, Settings};
-use crate::slab::Slab;
+use crate::slab::Slabs;
 use crate::sys;
 
 /// Address of the heap; `usize::MAX`: none. Written before [`LEN`]; see [`range`].
@@ -41,7 +39,7 @@ pub enum Kind {
     Allocation,
     /// mmap; ended by munmap of all its pages.
     Mapping,
-    /// Small allocations at page boundaries ([`Slab`]); ended when all are free.
+    /// Small allocations at page boundaries ([`Slabs`]); ended when all are free.
     Slab,
 }
 
@@ -94,10 +92,8 @@ pub struct Heap {
     pub by_age: VecDeque<(u64, usize)>,
     /// Sum of `dirty` of the cached blocks.
     pub cached: usize,
-    /// Blocks that are cut into slots, by address.
-    pub slabs: BTreeMap<usize, Slab>,
-    /// Those that have a free one: bytes of a slot, and address.
-    pub slabs_with_room: BTreeSet<(usize, usize)>,
+    /// Blocks that are cut into slots.
+    pub slabs: Slabs,
     /// Ranges that are not plain memory.
     pub marks: Marks,
     /// Ranges that a device works on.
@@ -106,8 +102,6 @@ pub struct Heap {
     pub snapshots: Vec<Snapshot>,
     /// When it was looked last whether they do (ms).
     pub snapshots_looked_at: u64,
-    /// Pages without an address, kept for a device: punched at unpin.
-    pub parked: RangeSet<usize>,
 }
 
 static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
@@ -219,13 +213,11 @@ impl Heap {
             by_size: BTreeSet::new(),
             by_age: VecDeque::new(),
             cached: 0,
-            slabs: BTreeMap::new(),
-            slabs_with_room: BTreeSet::new(),
+            slabs: Slabs::default(),
             marks: Marks::default(),
             pins: Pins::default(),
             snapshots: Vec::new(),
             snapshots_looked_at: 0,
-            parked: RangeSet::new(),
         })
     }
 
