@@ -65,14 +65,13 @@ const SPREAD_TYPES: &[(&str, usize)] = &[
     ("mesh::protocol::Pool", 5),
     ("pm::engine::Engine", 9),
     ("rdmacm::manager::Manager", 4),
-    ("share::state::Heap", 8),
     ("transport::requester::Requester", 5),
     ("transport::responder::Responder", 6),
 ];
 
 /// Crates with larger circles: files of each, the largest first.
 const LARGE_CIRCLES: &[(&str, &[usize])] =
-    &[("job", &[13]), ("rdma", &[12]), ("rdmacm", &[10]), ("share", &[13]), ("verbs", &[15])];
+    &[("job", &[13]), ("rdma", &[12]), ("rdmacm", &[10]), ("verbs", &[15])];
 
 fn crate_name(folder: &Path) -> String {
     folder.file_name().expect("a name").to_string_lossy().into_owned()

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use crate::blocks::{Block, Kind, Leaving, State};
 use crate::mode;
 use crate::object::Object;
 use crate::reaper;
@@ -14,7 +15,7 @@ use crate::room::GRANULE;
 pub use crate::room::own_descriptors;
 use crate::settings::{KEEP_MS, THRESHOLD};
 use crate::slab;
-use crate::state::{self, Block, Heap, Kind, LEN, State, lock};
+use crate::state::{self, Heap, LEN, lock};
 use crate::sys::{self, round_up};
 
 /// A block that had to move because it grew gets this many times the room that it needs.
@@ -28,14 +29,6 @@ const SPARSE: usize = 1 << 20;
 pub fn owns(addr: usize) -> bool {
     let (base, len) = state::range();
     addr.wrapping_sub(base) < len
-}
-
-/// A block on its way out: address, bytes mapped, bytes that may have pages, room.
-pub(crate) struct Leaving {
-    pub start: usize,
-    pub mapped: usize,
-    pub dirty: usize,
-    pub room: usize,
 }
 
 /// The parameters of a request.
@@ -54,56 +47,24 @@ fn class(len: usize) -> usize {
 }
 
 impl Heap {
-    /// Takes a cached block off the lists.
-    fn uncache(&mut self, start: usize) -> Option<Block> {
-        let block = self.blocks.get_mut(&start)?;
-        let taken = *block;
-        block.state = State::Busy;
-        self.by_size.remove(&(taken.room, start));
-        self.cached -= taken.dirty;
-        Some(taken)
-    }
-
-    /// The cached block that fits a request best.
-    fn reuse(&mut self, want: &Want) -> Option<(usize, Block)> {
-        let largest = want.room + want.room / 4;
-        let fits = |&&(room, start): &&(usize, usize)| room <= largest && start.is_multiple_of(want.align);
-        let (_, start) = *self.by_size.range((want.room, 0)..=(largest, usize::MAX)).find(fits)?;
-        self.uncache(start).map(|block| (start, block))
-    }
-
     /// Blocks to release: those kept too long, and the oldest while there are more than `limit` bytes.
     pub(crate) fn expired(&mut self, limit: usize) -> Vec<Leaving> {
-        let mut out = Vec::new();
-        let now = if self.by_age.is_empty() && self.snapshots.is_empty() { 0 } else { sys::now_ms() };
-        if !self.snapshots.is_empty() && now.saturating_sub(self.snapshots_looked_at) >= KEEP_MS {
-            self.snapshots_looked_at = now;
-            self.drop_snapshots();
-        }
-        while let Some(&(since, start)) = self.by_age.front() {
-            let current = self.blocks.get(&start).is_some_and(|b| b.state == State::Cached(since));
-            if current && now.saturating_sub(since) < KEEP_MS && self.cached <= limit {
-                break;
-            }
-            self.by_age.pop_front();
-            if current {
-                out.extend(self.evict(start));
-            }
-        }
-        out
+        let now = if self.blocks.oldest().is_none() && self.snapshots.is_empty() { 0 } else { sys::now_ms() };
+        self.snapshots.look(now);
+        self.blocks.expired(now, limit)
     }
 
-    /// Takes a cached block out of use.
-    pub(crate) fn evict(&mut self, start: usize) -> Option<Leaving> {
-        let block = self.uncache(start)?;
-        Some(Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room })
+    /// In how many ms something that is kept is due; after `expired`.
+    pub(crate) fn due_in(&self) -> Option<u64> {
+        let since = self.blocks.oldest().into_iter().chain(self.snapshots.looked_at()).min()?;
+        // The clock is coarse: a little later is surely late enough.
+        Some((since + KEEP_MS).saturating_sub(sys::now_ms()) + 10)
     }
 
     /// Keeps a block that the program has given back, or lets it go where it cannot be used again as it is.
     pub(crate) fn retire(&mut self, start: usize, out: &mut Vec<Leaving>) {
-        let Some(block) = self.blocks.get_mut(&start) else { return };
+        let Some(block) = self.blocks.get_mut(start) else { return };
         let range = start..start + block.mapped.max(block.dirty);
-        let leaving = Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room };
         if self.pins.any(&range) {
             block.state = State::Parked;
             return;
@@ -111,14 +72,10 @@ impl Heap {
         if self.marks.any(&range) || block.dirty > self.settings.cache_limit {
             block.state = State::Busy;
             self.marks.clear(range);
-            out.push(leaving);
+            out.push(Leaving::of(start, block));
             return;
         }
-        let now = sys::now_ms();
-        block.state = State::Cached(now);
-        self.cached += block.dirty;
-        self.by_size.insert((block.room, start));
-        self.by_age.push_back((now, start));
+        self.blocks.keep(start, sys::now_ms());
         reaper::want();
         let limit = self.settings.cache_limit;
         out.extend(self.expired(limit));
@@ -150,10 +107,7 @@ impl Heap {
                 self.object.punch(piece.start - self.base, piece.len());
             }
         }
-        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
-        let parked: Vec<_> = self.blocks.range(first..range.end).filter(|(_, b)| b.state == State::Parked).collect();
-        let starts: Vec<_> = parked.into_iter().map(|(&start, _)| start).collect();
-        for start in starts {
+        for start in self.blocks.in_room(&range, |state| state == State::Parked) {
             self.retire(start, out);
         }
         let mut at = range.start;
@@ -183,7 +137,7 @@ pub(crate) fn release(blocks: Vec<Leaving>) {
     }
     if let Some(mut heap) = lock() {
         for block in blocks {
-            heap.blocks.remove(&block.start);
+            heap.blocks.remove(block.start);
             heap.give_room(block.start, block.room);
         }
     }
@@ -284,7 +238,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
         }
         let limit = heap.settings.cache_limit;
         let mut expired = heap.expired(limit);
-        let found = match heap.reuse(&want) {
+        let found = match heap.blocks.reuse(want.room, want.align) {
             // Warm, mapped and nothing to do: one visit to the lock.
             Some((start, block)) if want.kind == Kind::Allocation && !want.zero && block.mapped >= want.len => {
                 heap.blocks.insert(start, Block { state: State::Live(want.kind), ..block });
@@ -314,7 +268,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
             if code == libc::EEXIST {
                 handle.punch(start, block.dirty);
             } else {
-                release(vec![Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room }]);
+                release(vec![Leaving::of(start, &block)]);
             }
             return None;
         }
@@ -419,7 +373,7 @@ pub fn free(addr: usize) {
     let mut out = Vec::new();
     {
         let Some(mut heap) = lock() else { return };
-        match heap.blocks.get(&addr) {
+        match heap.blocks.get(addr) {
             Some(Block { state: State::Live(Kind::Allocation), .. }) => heap.retire(addr, &mut out),
             _ => match heap.slabs.live(addr) {
                 Some(slot) => heap.free_slot(slot, &mut out),
@@ -437,7 +391,7 @@ pub fn free(addr: usize) {
 /// malloc_usable_size(3) of an address in the heap.
 pub fn usable(addr: usize) -> usize {
     let Some(mut heap) = lock() else { return 0 };
-    match heap.blocks.get(&addr) {
+    match heap.blocks.get(addr) {
         Some(block) if block.state == State::Live(Kind::Allocation) => block.mapped,
         _ => heap.slabs.live(addr).map_or(0, |slot| slot.len()),
     }
@@ -448,7 +402,7 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
     let before = sys::errno();
     let (block, handle, plain, growth) = {
         let Some(mut heap) = lock() else { return ptr::null_mut() };
-        match heap.blocks.get(&addr) {
+        match heap.blocks.get(addr) {
             Some(&block) if block.state == State::Live(Kind::Allocation) => {
                 let range = addr..addr + block.mapped;
                 let plain = !heap.marks.any(&range) && !heap.pins.any(&range);
@@ -473,7 +427,7 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
     }
     if len <= block.room && extend(&handle, addr, block.mapped, len).is_ok() {
         if let Some(mut heap) = lock()
-            && let Some(block) = heap.blocks.get_mut(&addr)
+            && let Some(block) = heap.blocks.get_mut(addr)
         {
             block.mapped = len;
             block.dirty = block.dirty.max(len);
@@ -521,7 +475,7 @@ fn shrink(handle: &Handle, addr: usize, block: &Block, len: usize) {
     }
     handle.punch(addr + len, block.dirty - len);
     if let Some(mut heap) = lock()
-        && let Some(block) = heap.blocks.get_mut(&addr)
+        && let Some(block) = heap.blocks.get_mut(addr)
     {
         block.mapped = len;
         block.dirty = len;

@@ -2,13 +2,12 @@
 //! memory cannot break the allocator.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::fork::Snapshot;
+use crate::blocks::Blocks;
 use crate::marks::{Marks, There};
 use crate::mode::{self, exists, possible};
 use crate::object::{self, Object};
@@ -16,6 +15,7 @@ use crate::pins::Pins;
 use crate::room::{self, Room};
 use crate::settings::{Off, Settings};
 use crate::slab::Slabs;
+use crate::snapshots::Snapshots;
 use crate::sys;
 
 /// Address of the heap; `usize::MAX`: none. Written before [`LEN`]; see [`range`].
@@ -32,45 +32,6 @@ pub fn range() -> (usize, usize) {
     (BASE.load(Ordering::Relaxed), len)
 }
 
-/// The caller that a block was made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// malloc and its kin; ended by free.
-    Allocation,
-    /// mmap; ended by munmap of all its pages.
-    Mapping,
-    /// Small allocations at page boundaries ([`Slabs`]); ended when all are free.
-    Slab,
-}
-
-/// The state of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// The program has it.
-    Live(Kind),
-    /// The program has given it back while it was pinned.
-    Parked,
-    /// Kept for the next request since that time (ms).
-    Cached(u64),
-    /// A thread is making or releasing it; or something else was found at its place, and it stays unused.
-    Busy,
-}
-
-/// One block: a range of the object and of addresses.
-#[derive(Debug, Clone, Copy)]
-pub struct Block {
-    /// Room that belongs to it, in bytes.
-    pub room: usize,
-    /// Bytes from its start that are mapped (with the exceptions in `marks`).
-    pub mapped: usize,
-    /// Bytes from its start that may have pages.
-    pub dirty: usize,
-    /// Bytes from its start that are known to have pages.
-    pub full: usize,
-    /// See [`State`].
-    pub state: State,
-}
-
 /// The heap.
 #[derive(Debug)]
 pub struct Heap {
@@ -84,24 +45,16 @@ pub struct Heap {
     pub settings: Settings,
     /// Unused room.
     pub room: Room,
-    /// All blocks by address.
-    pub blocks: BTreeMap<usize, Block>,
-    /// Cached blocks: room and address.
-    pub by_size: BTreeSet<(usize, usize)>,
-    /// Cached blocks, oldest first: since when, and address. Entries of blocks in use again are stale.
-    pub by_age: VecDeque<(u64, usize)>,
-    /// Sum of `dirty` of the cached blocks.
-    pub cached: usize,
+    /// What the room has been given to.
+    pub blocks: Blocks,
     /// Blocks that are cut into slots.
     pub slabs: Slabs,
     /// Ranges that are not plain memory.
     pub marks: Marks,
     /// Ranges that a device works on.
     pub pins: Pins,
-    /// Copies that children of fork have, the newest last.
-    pub snapshots: Vec<Snapshot>,
-    /// When it was looked last whether they do (ms).
-    pub snapshots_looked_at: u64,
+    /// Copies that children of fork have.
+    pub snapshots: Snapshots,
 }
 
 static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
@@ -209,49 +162,17 @@ impl Heap {
             room,
             object,
             settings,
-            blocks: BTreeMap::new(),
-            by_size: BTreeSet::new(),
-            by_age: VecDeque::new(),
-            cached: 0,
+            blocks: Blocks::default(),
             slabs: Slabs::default(),
             marks: Marks::default(),
             pins: Pins::default(),
-            snapshots: Vec::new(),
-            snapshots_looked_at: 0,
+            snapshots: Snapshots::default(),
         })
-    }
-
-    /// Blocks in a state, by the addresses that they have mapped.
-    pub fn overlapping(&self, range: &Range<usize>, which: impl Fn(State) -> bool) -> Vec<usize> {
-        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
-        let blocks = self.blocks.range(first..range.end.max(first));
-        blocks.filter(|(s, b)| which(b.state) && *s + b.mapped > range.start).map(|(&start, _)| start).collect()
     }
 
     /// The addresses of the heap.
     pub fn span(&self) -> Range<usize> {
         self.base..self.base + self.len
-    }
-
-    /// The block that has `addr` in its room.
-    pub fn block_at(&self, addr: usize) -> Option<(usize, &Block)> {
-        let (&start, block) = self.blocks.range(..=addr).next_back()?;
-        (addr < start + block.room).then_some((start, block))
-    }
-
-    /// Live blocks that overlap `range`, with the part of it that they have mapped.
-    pub fn live_parts(&self, range: &Range<usize>) -> Vec<(usize, Kind, Range<usize>)> {
-        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
-        let mut all = Vec::new();
-        for (&start, block) in self.blocks.range(first..range.end.max(first)) {
-            let part = range.start.max(start)..range.end.min(start + block.mapped);
-            if let State::Live(kind) = block.state
-                && !part.is_empty()
-            {
-                all.push((start, kind, part));
-            }
-        }
-        all
     }
 
     /// Returns true if all of `range` is live memory that shows the object's own pages.
@@ -260,7 +181,7 @@ impl Heap {
             return false;
         }
         let mut at = range.start;
-        for (_, _, part) in self.live_parts(range) {
+        for (_, _, part) in self.blocks.live_parts(range) {
             if part.start != at {
                 return false;
             }
