@@ -70,7 +70,7 @@ const SPREAD_TYPES: &[(&str, usize)] = &[
 ];
 
 /// Crates with larger circles: files of each, the largest first.
-const LARGE_CIRCLES: &[(&str, &[usize])] = &[("job", &[13]), ("rdmacm", &[10]), ("verbs", &[15])];
+const LARGE_CIRCLES: &[(&str, &[usize])] = &[("job", &[13]), ("rdmacm", &[10])];
 
 fn crate_name(folder: &Path) -> String {
     folder.file_name().expect("a name").to_string_lossy().into_owned()
