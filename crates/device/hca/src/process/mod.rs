@@ -278,7 +278,7 @@ impl Process {
         }
     }
 
-    // ---- registries ------------------------------------------------------------------------------------------------
+    // ---- peers -----------------------------------------------------------------------------------------------------
 
     /// Gives up the lanes that peers, or this process itself, have made for `initiator`.
     pub(crate) fn forget_lanes(&self, initiator: u32) {
