@@ -63,7 +63,7 @@ rule "a connection is destroyed in silence" ../machine.rs \
 rule "a DREQ is sent once" ../machine.rs \
     'self.repeat(now, id, State::DreqSent, dreq.encode(tid));' \
     'self.repeat(now, id, State::DreqSent, dreq.encode(tid));
-        self.conn(id).retries = 0;'
+        while self.conn(id).repetition.next(now).is_some() {}'
 rule "who is asked to end it does not answer when it is destroyed" ../machine.rs \
     'State::DreqRcvd => self.drep(now, id, [0; 224]),' 'State::DreqRcvd => self.idle(id),'
 rule "a refusal is not kept" ../machine.rs \
@@ -85,8 +85,8 @@ rule "XRC has its QP where others have it" ../machine.rs \
     'if conn.xrc { (0, params.qpn) }' 'if false { (0, params.qpn) }'
 
 # What time brings.
-rule "what is not answered is sent for ever" timers.rs \
-    'conn.retries -= 1;' ''
+rule "what is not answered is sent for ever" conn.rs \
+    'self.left = self.left.checked_sub(1)?;' ''
 rule "what is not answered is not sent again" timers.rs \
     'self.answer_again(id);' ''
 rule "who gives up does not say so" timers.rs \
@@ -121,10 +121,10 @@ rule "REJs come from anywhere" receive.rs \
     'self.conns.get(&rej.remote_comm_id).filter(|conn| conn.path.dgid == path.dgid)?' 'self.conns.get(&rej.remote_comm_id)?'
 rule "an MRA comes from anywhere" receive.rs \
     '.filter(|conn| conn.path.dgid == path.dgid) else' ' else'
-rule "an MRA prolongs again and again" receive.rs \
-    '!of_it || conn.prolonged' '!of_it'
-rule "an MRA does not prolong" receive.rs \
-    'conn.wait = time::of(mra.service_timeout) + time::of(conn.ack_timeout);' ''
+rule "an MRA prolongs again and again" conn.rs \
+    'if std::mem::replace(&mut self.prolonged, true) {' 'if false {'
+rule "an MRA does not prolong" conn.rs \
+    'self.wait = wait;' ''
 rule "an answered REQ is sent again" receive.rs \
     'self.arm(id, None);
         self.know(id, remote);' 'self.know(id, remote);'

@@ -28,11 +28,11 @@ fn config() -> Config {
 
 /// Runs `model` with each of the seeds. It is called with a process of zeros, and ends when all its threads have.
 pub(crate) fn check(name: &str, seeds: Range<u64>, model: impl Fn(&'static Process) + Send + Sync + 'static) {
-    let process: &'static Process = Box::leak(Box::new(Process { arena: Arena::new(), scattered: Mutex::default() }));
+    let process: &'static Process = Box::leak(Box::new(Process { arena: Arena::new(), keys: Keys::default() }));
     let model = Arc::new(move || {
         memory::clear();
         process.arena.clear();
-        process.scattered.lock().expect("not poisoned").clear();
+        process.keys.take_scattered();
         model(process);
     });
     // Machines with a barrier for everybody and without take turns.

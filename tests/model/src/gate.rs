@@ -294,11 +294,11 @@ pub fn what_was_delivered_lies_in_memory_whose_key_was_revoked(seeds: Range<u64>
         if owned.is_ready() {
             owned.scatter_waiting(region.key);
         }
-        let in_memory = process.take_scattered();
+        let in_memory = process.keys.take_scattered();
         taken += owned.take(1, &mut |_| ());
         let delivered = initiator.join();
         assert_eq!(taken, usize::from(delivered), "completions");
         assert_eq!(in_memory, [(region.place, 5)][..taken], "what lies in the memory");
-        assert_eq!(process.take_scattered(), [], "put there after the memory was taken back");
+        assert_eq!(process.keys.take_scattered(), [], "put there after the memory was taken back");
     });
 }

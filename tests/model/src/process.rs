@@ -12,8 +12,26 @@ use vervain_iba::Sge;
 /// Stand-in for the process: an arena, memory of a word each that messages are put into, and nobody who was cut off.
 pub(crate) struct Process {
     pub(crate) arena: Arena,
+    pub(crate) keys: Keys,
+}
+
+/// Stand-in for the keys.
+#[derive(Default)]
+pub(crate) struct Keys {
     /// Messages that came in their completions, by the address of their receives.
-    pub(crate) scattered: Mutex<Vec<(u64, u32)>>,
+    scattered: Mutex<Vec<(u64, u32)>>,
+}
+
+impl Keys {
+    pub(crate) fn scatter(&self, at: &Sge, _pd: u32, message: &Inline, _revoked: bool) -> bool {
+        self.scattered.lock().expect("not poisoned").push((at.addr, message[0]));
+        true
+    }
+
+    /// What was scattered, and nothing any more.
+    pub(crate) fn take_scattered(&self) -> Vec<(u64, u32)> {
+        std::mem::take(&mut *self.scattered.lock().expect("not poisoned"))
+    }
 }
 
 impl Process {
@@ -45,16 +63,6 @@ impl Process {
 
     pub(crate) fn is_current(&self) -> bool {
         false
-    }
-
-    pub(crate) fn scatter(&self, at: &Sge, _pd: u32, message: &Inline, _revoked: bool) -> bool {
-        self.scattered.lock().expect("not poisoned").push((at.addr, message[0]));
-        true
-    }
-
-    /// What was scattered, and nothing any more.
-    pub(crate) fn take_scattered(&self) -> Vec<(u64, u32)> {
-        std::mem::take(&mut *self.scattered.lock().expect("not poisoned"))
     }
 
     pub(crate) fn fail_qp(&self, _offset: u64) {}

@@ -41,7 +41,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
     ("cm::params::ReqParams", 23),
     ("hca::arena::layout::Lane", 25),
     ("hca::device::Limits", 26),
-    ("hca::process::Process", 34),
     ("hca::qp::Qp", 25),
     ("iba::QpAttr", 26),
     ("rdma::device::DeviceAttr", 26),
@@ -54,18 +53,15 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
 const SPREAD_TYPES: &[(&str, usize)] = &[
     ("acp-channel::Channels", 4),
     ("acp-containers::hashed::Container", 6),
-    ("hca::process::Process", 8),
     ("hca::qp::Qp", 8),
     ("hca::qp::sq::SendQueue", 8),
     ("hca::responder::Responder", 7),
-    ("share::state::Heap", 8),
     ("transport::requester::Requester", 5),
     ("transport::responder::Responder", 6),
 ];
 
 /// Crates with larger circles: files of each, the largest first.
-const LARGE_CIRCLES: &[(&str, &[usize])] =
-    &[("hca", &[10]), ("job", &[13]), ("rdma", &[12]), ("share", &[13]), ("verbs", &[15])];
+const LARGE_CIRCLES: &[(&str, &[usize])] = &[("job", &[13])];
 
 fn crate_name(folder: &Path) -> String {
     folder.file_name().expect("a name").to_string_lossy().into_owned()

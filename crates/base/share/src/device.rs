@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use crate::api::{KIND_MEMFD, KIND_WINDOW, Place, ShareApi, VERSION};
 use crate::heap::{owns, release};
+use crate::mode::{exists, possible};
 use crate::program;
 use crate::room::Room;
-use crate::state::{Heap, Locked, State, exists, lock, possible};
+use crate::state::{Heap, Locked, lock};
 use crate::sys::{self, page, round_up};
 
 static API: ShareApi = ShareApi {
@@ -107,26 +108,6 @@ unsafe extern "C" fn unpin(object: u64, offset: u64, len: usize) {
 
 unsafe extern "C" fn part(addr: usize, len: usize) {
     crate::maps::part_from_peers(addr..addr.saturating_add(len));
-}
-
-impl Heap {
-    fn unpin(&mut self, range: Range<usize>, out: &mut Vec<crate::heap::Leaving>) {
-        for part in self.pins.remove(range.clone()) {
-            let due: Vec<_> =
-                self.parked.overlapping(&part).map(|r| r.start.max(part.start)..r.end.min(part.end)).collect();
-            for piece in due {
-                self.object.punch(piece.start - self.base, piece.len());
-                self.parked.remove(piece);
-            }
-        }
-        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
-        let parked: Vec<_> = self.blocks.range(first..range.end).filter(|(_, b)| b.state == State::Parked).collect();
-        let starts: Vec<_> = parked.into_iter().map(|(&start, _)| start).collect();
-        for start in starts {
-            self.retire(start, out);
-        }
-        self.free_parked_slots(&range, out);
-    }
 }
 
 unsafe extern "C" fn set_fork_gate(before: Option<unsafe extern "C" fn()>, after: Option<unsafe extern "C" fn()>) {

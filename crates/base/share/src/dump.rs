@@ -8,8 +8,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::blocks::State;
 use crate::object::HUGE;
-use crate::state::{Heap, State, peek};
+use crate::state::{Heap, peek};
 use crate::sys;
 
 /// The signals whose default action is a core dump.
@@ -100,7 +101,7 @@ fn default(signal: c_int) {
 
 /// System calls only; no allocation.
 fn leave_holes_out(heap: &Heap) {
-    for (&start, block) in &heap.blocks {
+    for (start, block) in heap.blocks.iter() {
         if !matches!(block.state, State::Live(_)) {
             omit(start, block.mapped);
             continue;

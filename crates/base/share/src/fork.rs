@@ -15,14 +15,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rangemap::RangeSet;
 
+use crate::blocks::State;
 use crate::maps::MADV_GUARD_INSTALL;
 use crate::marks::{Mark, There};
-use crate::object::{Object, raise};
+use crate::mode::stopped;
+use crate::object::Object;
 use crate::program;
 use crate::reaper;
 use crate::room::Room;
 use crate::settings::say;
-use crate::state::{Heap, Locked, State, hold, stopped};
+use crate::snapshots::{Changes, Packed, Snapshot};
+use crate::state::{Heap, Locked, hold};
 use crate::sys;
 
 /// The device's functions, as addresses; 0: none.
@@ -146,14 +149,15 @@ pub unsafe extern "C" fn child() {
     if let Some(mut held) = between.heap.take()
         && let Some(heap) = held.heap()
     {
-        heap.become_child(copy);
+        copy.become_of_child(heap);
         sys::set_errno(between.errno);
     }
 }
 
 /// The parts of live blocks that show the object's pages.
 fn parts(heap: &Heap) -> Vec<(Range<usize>, Mark)> {
-    heap.live_parts(&heap.span())
+    heap.blocks
+        .live_parts(&heap.span())
         .into_iter()
         .flat_map(|(_, _, part)| heap.marks.pieces(part))
         .filter(|(_, mark)| mark.there == There::Object && !mark.dont_fork)
@@ -166,7 +170,7 @@ enum Inherited {
     None,
     /// The newest of the parent's snapshots, what has changed since it was made (other contents, and offsets and
     /// lengths of what is zeros now), and the descriptor by which the child holds it.
-    Snapshot { changes: Packed, cleared: Vec<(usize, usize)>, lease: c_int },
+    Snapshot { changes: Packed, cleared: Changes, lease: c_int },
     /// All contents, if no object could be made.
     Plain(Packed),
 }
@@ -178,162 +182,67 @@ impl Inherited {
         }
     }
 
+    /// Puts the copy in the parent's place, as private memory. Nothing of the parent's object is mapped here.
+    fn become_of_child(self, heap: &mut Heap) {
+        heap.pins.clear();
+        heap.slabs.forget_parked();
+        let live = heap.blocks.iter().filter(|(_, b)| matches!(b.state, State::Live(_)));
+        let live: Vec<_> = live.map(|(start, b)| start..start + b.mapped).collect();
+        let parts = parts(heap);
+        let snapshots = heap.snapshots.take();
+        // New blocks need an object of this process.
+        heap.object = Object::create(heap.len, heap.settings.huge).unwrap_or_else(|_| Object::none(heap.len));
+        let taken = heap.blocks.iter().map(|(start, block)| start - heap.base..start - heap.base + block.room);
+        heap.room = Room::beside(heap.len, taken);
+        match &self {
+            Inherited::Snapshot { changes, cleared, .. } => {
+                if let Some(snapshot) = snapshots.newest() {
+                    show(heap, &parts, Some(&snapshot.object));
+                }
+                clear(heap, &parts, cleared);
+                changes.unpack(heap.base, |range| heap.marks.has(range));
+            }
+            Inherited::Plain(packed) => {
+                show(heap, &parts, None);
+                packed.unpack(heap.base, |range| heap.marks.has(range));
+            }
+            // The same as for memory with MADV_DONTFORK.
+            Inherited::None => {
+                parts.iter().for_each(|(part, _)| heap.marks.update(part.clone(), |m| m.there = There::Hole))
+            }
+        }
+        self.discard();
+        for (part, mark) in &parts {
+            if mark.guard && !mark.wipe {
+                // SAFETY: nothing is in guarded memory.
+                let _ = unsafe { sys::madvise(part.start, part.len(), MADV_GUARD_INSTALL) };
+            }
+            if mark.prot != PROT_RW {
+                // SAFETY: as the program had it.
+                let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
+            }
+        }
+        heap.room.note_descriptors(&heap.object);
+        for mapped in live {
+            for (part, mark) in heap.marks.pieces(mapped) {
+                if matches!(mark.there, There::Object | There::Copy) && mark.dont_fork {
+                    heap.marks.update(part, |m| m.there = There::Hole);
+                }
+            }
+        }
+        // Blocks that nobody has any more are just room.
+        for (start, room) in heap.blocks.remove_unused() {
+            heap.marks.clear(start..start + room);
+            heap.give_room(start, room);
+        }
+    }
+
     /// In the parent: the child has its own.
     fn discard_with_lease(self) {
         if let Inherited::Snapshot { lease, .. } = self {
             sys::close(lease);
         }
         self.discard();
-    }
-}
-
-/// Parts of the heap, one after the other in shared anonymous memory.
-#[derive(Default)]
-struct Packed {
-    at: usize,
-    len: usize,
-    /// Offsets in the object and lengths.
-    data: Vec<(usize, usize)>,
-}
-
-impl Packed {
-    fn new(heap: &Heap, data: Vec<(usize, usize)>) -> Option<Packed> {
-        let len = data.iter().map(|(_, n)| n).sum::<usize>();
-        if len == 0 {
-            return Some(Packed::default());
-        }
-        // SAFETY: a place of the kernel's choice.
-        let at = unsafe { sys::mmap(0, len, PROT_RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) }.ok()?;
-        let packed = Packed { at, len, data };
-        let mut to = at;
-        for &(offset, n) in &packed.data {
-            let copied = pieces(offset, n, |from, n| {
-                let view = View::of(&heap.object, from, n)?;
-                // SAFETY: room for the sum of all.
-                unsafe { std::ptr::copy_nonoverlapping(view.0.start as *const u8, to as *mut u8, n) };
-                to += n;
-                Some(())
-            });
-            if copied.is_none() {
-                packed.discard();
-                return None;
-            }
-        }
-        Some(packed)
-    }
-
-    /// Copies the parts to where they belong, but for what `may` not be written.
-    fn unpack(&self, base: usize, may: impl Fn(Range<usize>) -> bool) {
-        let mut from = self.at;
-        for &(offset, n) in &self.data {
-            let to = base + offset;
-            if may(to..to + n) {
-                // SAFETY: packed there by `new`, and mapped.
-                unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, n) };
-            }
-            from += n;
-        }
-    }
-
-    fn discard(self) {
-        if self.len > 0 {
-            // SAFETY: mapped by `new`, known here only.
-            let _ = unsafe { sys::munmap(self.at, self.len) };
-        }
-    }
-}
-
-/// A copy of the heap as it was at a fork. Children show it to themselves as private memory, so that all that are
-/// forked while the parent changes little have one copy between them.
-#[derive(Debug)]
-pub struct Snapshot {
-    object: Object,
-    data: RangeSet<usize>,
-    bytes: usize,
-}
-
-impl Snapshot {
-    fn new(heap: &Heap, data: &[(usize, usize)], bytes: usize) -> Option<Snapshot> {
-        let object = Object::create(heap.object.len, heap.settings.huge).ok()?;
-        let data =
-            data.iter().map(|&(offset, n)| copy_part(&heap.object, &object, offset, n).then_some(offset..offset + n));
-        Some(Snapshot { data: data.collect::<Option<_>>()?, object, bytes })
-    }
-
-    /// The differences since then: other contents, and pages that are zeros now. `None`: they are too many to be worth
-    /// it.
-    fn changes(&self, heap: &Heap, data: &[(usize, usize)], most: usize) -> Option<(Changes, Changes)> {
-        let now: RangeSet<usize> = data.iter().map(|&(offset, n)| offset..offset + n).collect();
-        let mut changed = RangeSet::new();
-        let mut total = 0;
-        for range in now.iter() {
-            for gap in self.data.gaps(range) {
-                total += gap.len();
-                changed.insert(gap);
-            }
-            for both in self.data.overlapping(range.clone()) {
-                let (start, end) = (both.start.max(range.start), both.end.min(range.end));
-                pieces(start, end - start, |from, n| {
-                    let (ours, theirs) = (View::of(&heap.object, from, n)?, View::of(&self.object, from, n)?);
-                    let pages = ours.bytes().chunks(sys::page()).zip(theirs.bytes().chunks(sys::page()));
-                    for (i, _) in pages.enumerate().filter(|(_, (a, b))| a != b) {
-                        total += sys::page();
-                        changed.insert(from + i * sys::page()..(from + (i + 1) * sys::page()).min(from + n));
-                    }
-                    (total <= most).then_some(())
-                })?;
-            }
-            if total > most {
-                return None;
-            }
-        }
-        let cleared = self.data.iter().flat_map(|old| now.gaps(old).collect::<Vec<_>>());
-        let list = |range: Range<usize>| (range.start, range.len());
-        Some((changed.into_iter().map(list).collect(), cleared.map(list).collect()))
-    }
-
-    /// Returns true if a child has it.
-    fn is_in_use(&self) -> bool {
-        let mut lock = lock_of(libc::F_WRLCK);
-        // SAFETY: a descriptor, or none, which is refused; `lock` is writable.
-        let asked = unsafe { libc::fcntl(self.object.fd, libc::F_OFD_GETLK, &raw mut lock) };
-        asked == 0 && c_int::from(lock.l_type) != libc::F_UNLCK
-    }
-
-    /// A descriptor with a lock that lasts as long as any process has it: the child of the fork that follows, and those
-    /// that it forks. So the description of the file is one that the parent's own descriptor does not share. Without
-    /// /proc there is none, and the snapshot counts as unused.
-    fn lease(&self) -> c_int {
-        let mut path = [0_u8; 32];
-        let text = format!("/proc/self/fd/{}\0", self.object.fd);
-        path[..text.len()].copy_from_slice(text.as_bytes());
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        // SAFETY: a C string.
-        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) } as c_int;
-        if fd < 0 {
-            return fd;
-        }
-        let fd = raise(fd);
-        let lock = lock_of(libc::F_RDLCK);
-        // SAFETY: an open descriptor.
-        unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) };
-        fd
-    }
-}
-
-type Changes = Vec<(usize, usize)>;
-
-fn lock_of(kind: c_int) -> libc::flock {
-    // SAFETY: all zeros is a valid flock, of the whole file.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as i16;
-    lock
-}
-
-impl Heap {
-    /// Lets snapshots go that no child has any more.
-    pub(crate) fn drop_snapshots(&mut self) {
-        self.snapshots.retain(Snapshot::is_in_use);
     }
 }
 
@@ -351,200 +260,80 @@ fn snapshot(heap: &mut Heap) -> Inherited {
     }
     let data = resident(heap);
     let total = data.iter().map(|(_, n)| n).sum::<usize>();
-    heap.drop_snapshots();
+    heap.snapshots.drop_unused();
     let most = (total / CHANGED).max(sys::page());
-    if let Some((changed, cleared)) = heap.snapshots.last().and_then(|last| last.changes(heap, &data, most))
-        && let Some(changes) = Packed::new(heap, changed)
+    if let Some((changed, cleared)) = heap.snapshots.newest().and_then(|last| last.changes(&heap.object, &data, most))
+        && let Some(changes) = Packed::new(&heap.object, changed)
     {
-        let lease = heap.snapshots.last().map_or(-1, Snapshot::lease);
+        let lease = heap.snapshots.newest().map_or(-1, Snapshot::lease);
         return Inherited::Snapshot { changes, cleared, lease };
     }
-    if total + heap.snapshots.iter().map(|s| s.bytes).sum::<usize>() > heap.settings.fork_limit {
+    if total + heap.snapshots.bytes() > heap.settings.fork_limit {
         say(&[b"vervain: fork without the shared heap: it is larger than VERVAIN_FORK_LIMIT"]);
         return Inherited::None;
     }
-    if let Some(made) = Snapshot::new(heap, &data, total) {
+    if let Some(made) = Snapshot::new(&heap.object, heap.settings.huge, &data, total) {
         let lease = made.lease();
         heap.snapshots.push(made);
         reaper::want();
         return Inherited::Snapshot { changes: Packed::default(), cleared: Vec::new(), lease };
     }
-    Packed::new(heap, data).map(Inherited::Plain).unwrap_or_else(|| {
+    Packed::new(&heap.object, data).map(Inherited::Plain).unwrap_or_else(|| {
         say(&[b"vervain: fork without the shared heap: it could not be copied"]);
         Inherited::None
     })
 }
 
+const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
 /// A child gets the changes since the last snapshot if they are at most this part of the whole; else a new one is made.
 const CHANGED: usize = 4;
 
-const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
-
-/// A part of an object, readable past the protections that the program has set.
-struct View(Range<usize>);
-
-impl View {
-    fn of(object: &Object, offset: usize, len: usize) -> Option<View> {
-        // SAFETY: a place of the kernel's choice.
-        let at = unsafe { object.show(0, offset, len, libc::PROT_READ, libc::MAP_SHARED) }.ok()?;
-        Some(View(at..at + len))
-    }
-
-    /// The contents of the view. No store that the child must have happens meanwhile: peers are held off, and other
-    /// threads of the program race with the fork anyway.
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped and readable as long as this lives.
-        unsafe { std::slice::from_raw_parts(self.0.start as *const u8, self.0.len()) }
+/// Makes private, writable memory of `parts`: of an object's contents, or zeros.
+fn show(heap: &mut Heap, parts: &[(Range<usize>, Mark)], object: Option<&Object>) {
+    for (part, mark) in parts {
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+        let (range, offset) = ((part.start, part.len()), part.start - heap.base);
+        // Wiped memory has no contents, and MADV_WIPEONFORK is for anonymous memory only.
+        let file = object.filter(|_| !mark.wipe);
+        let made = match file {
+            // SAFETY: NOREPLACE takes no range that somebody owns.
+            Some(object) => unsafe { object.show(range.0, offset, range.1, PROT_RW, flags) },
+            // SAFETY: as above.
+            None => unsafe { sys::mmap(range.0, range.1, PROT_RW, flags | libc::MAP_ANONYMOUS, -1, 0) },
+        };
+        if mark.wipe {
+            // SAFETY: changes no contents.
+            let _ = unsafe { sys::madvise(range.0, range.1, libc::MADV_WIPEONFORK) };
+        }
+        let there = match (made, file) {
+            (Ok(got), _) if got != part.start => There::Hole,
+            (Ok(_), Some(_)) => There::Copy,
+            (Ok(_), None) => There::Foreign,
+            (Err(_), _) => There::Hole,
+        };
+        heap.marks.update(part.clone(), |m| {
+            m.there = there;
+            m.odd = true;
+            m.guard &= there == There::Copy;
+        });
     }
 }
 
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `of`.
-        let _ = unsafe { sys::munmap(self.0.start, self.0.len()) };
-    }
-}
-
-/// Calls `f` with offset and length of each piece of a range that is small enough for a view; until it says None.
-fn pieces(offset: usize, len: usize, mut f: impl FnMut(usize, usize) -> Option<()>) -> Option<()> {
-    const VIEW: usize = 64 << 20;
-    (offset..offset + len).step_by(VIEW).try_for_each(|at| f(at, (offset + len - at).min(VIEW)))
-}
-
-/// Copies a part of an object.
-fn copy_part(from: &Object, to: &Object, offset: usize, len: usize) -> bool {
-    let copy = |at: usize, n: usize| {
-        let view = View::of(from, at, n)?;
-        let mut done = 0;
-        while done < n {
-            let rest = (view.0.start + done) as *const _;
-            // SAFETY: `n` readable bytes.
-            let wrote = unsafe { libc::pwrite(to.fd, rest, n - done, (at + done) as i64) };
-            if wrote <= 0 {
-                return None;
-            }
-            done += wrote as usize;
-        }
-        Some(())
-    };
-    pieces(offset, len, copy).is_some()
-}
-
-impl Heap {
-    /// Puts the copy in the parent's place, as private memory. Nothing of the parent's object is mapped here.
-    fn become_child(&mut self, copy: Inherited) {
-        self.pins.clear();
-        self.parked.clear();
-        self.forget_parked_slots();
-        let keep = self.blocks.iter().filter(|(_, b)| matches!(b.state, State::Live(_))).map(|(&s, &b)| (s, b));
-        let live: Vec<_> = keep.collect();
-        let parts = parts(self);
-        let snapshots = std::mem::take(&mut self.snapshots);
-        // New blocks need an object of this process.
-        self.object = Object::create(self.len, self.settings.huge).unwrap_or_else(|_| Object::none(self.len));
-        let taken = self.blocks.iter().map(|(start, block)| start - self.base..start - self.base + block.room);
-        self.room = Room::beside(self.len, taken);
-        match &copy {
-            Inherited::Snapshot { changes, cleared, .. } => {
-                if let Some(snapshot) = snapshots.last() {
-                    self.show(&parts, Some(&snapshot.object));
-                }
-                self.clear(&parts, cleared);
-                changes.unpack(self.base, |range| self.has(range));
-            }
-            Inherited::Plain(packed) => {
-                self.show(&parts, None);
-                packed.unpack(self.base, |range| self.has(range));
-            }
-            // The same as for memory with MADV_DONTFORK.
-            Inherited::None => {
-                parts.iter().for_each(|(part, _)| self.marks.update(part.clone(), |m| m.there = There::Hole))
+/// Makes what is `cleared` in `parts` read as zeros.
+fn clear(heap: &mut Heap, parts: &[(Range<usize>, Mark)], cleared: &[(usize, usize)]) {
+    let parts: RangeSet<usize> = parts.iter().map(|(part, _)| part.clone()).collect();
+    for &(offset, n) in cleared {
+        let range = heap.base + offset..heap.base + offset + n;
+        for part in parts.overlapping(range.clone()) {
+            let part = part.start.max(range.start)..part.end.min(range.end);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            if heap.marks.has(part.clone())
+                // SAFETY: over private memory that was mapped just now.
+                && unsafe { sys::mmap(part.start, part.len(), PROT_RW, flags, -1, 0) }.is_ok()
+            {
+                heap.marks.update(part, |m| m.there = There::Foreign);
             }
         }
-        copy.discard();
-        for (part, mark) in &parts {
-            if mark.guard && !mark.wipe {
-                // SAFETY: nothing is in guarded memory.
-                let _ = unsafe { sys::madvise(part.start, part.len(), MADV_GUARD_INSTALL) };
-            }
-            if mark.prot != PROT_RW {
-                // SAFETY: as the program had it.
-                let _ = unsafe { sys::mprotect(part.start, part.len(), mark.prot) };
-            }
-        }
-        self.note_descriptors();
-        for (start, block) in &live {
-            for (part, mark) in self.marks.pieces(*start..start + block.mapped) {
-                if matches!(mark.there, There::Object | There::Copy) && mark.dont_fork {
-                    self.marks.update(part, |m| m.there = There::Hole);
-                }
-            }
-        }
-        // Blocks that nobody has any more are just room.
-        let gone: Vec<_> = self.blocks.iter().map(|(&s, b)| (s, b.room, b.state)).collect();
-        for (start, room, state) in gone {
-            if matches!(state, State::Cached(_) | State::Parked) {
-                self.blocks.remove(&start);
-                self.marks.clear(start..start + room);
-                self.give_room(start, room);
-            }
-        }
-        self.by_size.clear();
-        self.by_age.clear();
-        self.cached = 0;
-    }
-
-    /// Makes private, writable memory of `parts`: of an object's contents, or zeros.
-    fn show(&mut self, parts: &[(Range<usize>, Mark)], object: Option<&Object>) {
-        for (part, mark) in parts {
-            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
-            let (range, offset) = ((part.start, part.len()), part.start - self.base);
-            // Wiped memory has no contents, and MADV_WIPEONFORK is for anonymous memory only.
-            let file = object.filter(|_| !mark.wipe);
-            let made = match file {
-                // SAFETY: NOREPLACE takes no range that somebody owns.
-                Some(object) => unsafe { object.show(range.0, offset, range.1, PROT_RW, flags) },
-                // SAFETY: as above.
-                None => unsafe { sys::mmap(range.0, range.1, PROT_RW, flags | libc::MAP_ANONYMOUS, -1, 0) },
-            };
-            if mark.wipe {
-                // SAFETY: changes no contents.
-                let _ = unsafe { sys::madvise(range.0, range.1, libc::MADV_WIPEONFORK) };
-            }
-            let there = match (made, file) {
-                (Ok(got), _) if got != part.start => There::Hole,
-                (Ok(_), Some(_)) => There::Copy,
-                (Ok(_), None) => There::Foreign,
-                (Err(_), _) => There::Hole,
-            };
-            self.marks.update(part.clone(), |m| {
-                m.there = there;
-                m.odd = true;
-                m.guard &= there == There::Copy;
-            });
-        }
-    }
-
-    /// Makes what is `cleared` in `parts` read as zeros.
-    fn clear(&mut self, parts: &[(Range<usize>, Mark)], cleared: &[(usize, usize)]) {
-        let parts: RangeSet<usize> = parts.iter().map(|(part, _)| part.clone()).collect();
-        for &(offset, n) in cleared {
-            let range = self.base + offset..self.base + offset + n;
-            for part in parts.overlapping(range.clone()) {
-                let part = part.start.max(range.start)..part.end.min(range.end);
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-                if self.has(part.clone())
-                    // SAFETY: over private memory that was mapped just now.
-                    && unsafe { sys::mmap(part.start, part.len(), PROT_RW, flags, -1, 0) }.is_ok()
-                {
-                    self.marks.update(part, |m| m.there = There::Foreign);
-                }
-            }
-        }
-    }
-
-    /// Returns true if all of a range is there.
-    fn has(&self, range: Range<usize>) -> bool {
-        self.marks.pieces(range).iter().all(|(_, m)| m.there != There::Hole)
     }
 }

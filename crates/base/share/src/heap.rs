@@ -7,20 +7,19 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use crate::blocks::{Block, Kind, Leaving, State};
+use crate::mode;
 use crate::object::Object;
 use crate::reaper;
+use crate::room::GRANULE;
+pub use crate::room::own_descriptors;
+use crate::settings::{KEEP_MS, THRESHOLD};
 use crate::slab;
-use crate::state::{self, Block, GRANULE, Heap, Kind, LEN, State, lock};
+use crate::state::{self, Heap, LEN, lock};
 use crate::sys::{self, round_up};
 
-/// Requests of this many bytes and more are served.
-pub const THRESHOLD: usize = 128 << 10;
-
-/// Milliseconds for which freed memory is kept.
-pub(crate) const KEEP_MS: u64 = 1000;
-
 /// A block that had to move because it grew gets this many times the room that it needs.
-pub(crate) const GROWTH: usize = 8;
+const GROWTH: usize = 8;
 
 /// From here on the contents of a block are looked for page by page: untouched memory must stay untouched.
 const SPARSE: usize = 1 << 20;
@@ -30,20 +29,6 @@ const SPARSE: usize = 1 << 20;
 pub fn owns(addr: usize) -> bool {
     let (base, len) = state::range();
     addr.wrapping_sub(base) < len
-}
-
-/// The heap's descriptors, which are none of the program's; negative: there is none.
-#[inline]
-pub fn own_descriptors() -> [i32; 2] {
-    [0, 1].map(|i: usize| state::DESCRIPTORS[i].load(Ordering::Relaxed))
-}
-
-/// A block on its way out: address, bytes mapped, bytes that may have pages, room.
-pub(crate) struct Leaving {
-    pub start: usize,
-    pub mapped: usize,
-    pub dirty: usize,
-    pub room: usize,
 }
 
 /// The parameters of a request.
@@ -62,56 +47,24 @@ fn class(len: usize) -> usize {
 }
 
 impl Heap {
-    /// Takes a cached block off the lists.
-    fn uncache(&mut self, start: usize) -> Option<Block> {
-        let block = self.blocks.get_mut(&start)?;
-        let taken = *block;
-        block.state = State::Busy;
-        self.by_size.remove(&(taken.room, start));
-        self.cached -= taken.dirty;
-        Some(taken)
-    }
-
-    /// The cached block that fits a request best.
-    fn reuse(&mut self, want: &Want) -> Option<(usize, Block)> {
-        let largest = want.room + want.room / 4;
-        let fits = |&&(room, start): &&(usize, usize)| room <= largest && start.is_multiple_of(want.align);
-        let (_, start) = *self.by_size.range((want.room, 0)..=(largest, usize::MAX)).find(fits)?;
-        self.uncache(start).map(|block| (start, block))
-    }
-
     /// Blocks to release: those kept too long, and the oldest while there are more than `limit` bytes.
     pub(crate) fn expired(&mut self, limit: usize) -> Vec<Leaving> {
-        let mut out = Vec::new();
-        let now = if self.by_age.is_empty() && self.snapshots.is_empty() { 0 } else { sys::now_ms() };
-        if !self.snapshots.is_empty() && now.saturating_sub(self.snapshots_looked_at) >= KEEP_MS {
-            self.snapshots_looked_at = now;
-            self.drop_snapshots();
-        }
-        while let Some(&(since, start)) = self.by_age.front() {
-            let current = self.blocks.get(&start).is_some_and(|b| b.state == State::Cached(since));
-            if current && now.saturating_sub(since) < KEEP_MS && self.cached <= limit {
-                break;
-            }
-            self.by_age.pop_front();
-            if current {
-                out.extend(self.evict(start));
-            }
-        }
-        out
+        let now = if self.blocks.oldest().is_none() && self.snapshots.is_empty() { 0 } else { sys::now_ms() };
+        self.snapshots.look(now);
+        self.blocks.expired(now, limit)
     }
 
-    /// Takes a cached block out of use.
-    pub(crate) fn evict(&mut self, start: usize) -> Option<Leaving> {
-        let block = self.uncache(start)?;
-        Some(Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room })
+    /// In how many ms something that is kept is due; after `expired`.
+    pub(crate) fn due_in(&self) -> Option<u64> {
+        let since = self.blocks.oldest().into_iter().chain(self.snapshots.looked_at()).min()?;
+        // The clock is coarse: a little later is surely late enough.
+        Some((since + KEEP_MS).saturating_sub(sys::now_ms()) + 10)
     }
 
     /// Keeps a block that the program has given back, or lets it go where it cannot be used again as it is.
     pub(crate) fn retire(&mut self, start: usize, out: &mut Vec<Leaving>) {
-        let Some(block) = self.blocks.get_mut(&start) else { return };
+        let Some(block) = self.blocks.get_mut(start) else { return };
         let range = start..start + block.mapped.max(block.dirty);
-        let leaving = Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room };
         if self.pins.any(&range) {
             block.state = State::Parked;
             return;
@@ -119,24 +72,59 @@ impl Heap {
         if self.marks.any(&range) || block.dirty > self.settings.cache_limit {
             block.state = State::Busy;
             self.marks.clear(range);
-            out.push(leaving);
+            out.push(Leaving::of(start, block));
             return;
         }
-        let now = sys::now_ms();
-        block.state = State::Cached(now);
-        self.cached += block.dirty;
-        self.by_size.insert((block.room, start));
-        self.by_age.push_back((now, start));
+        self.blocks.keep(start, sys::now_ms());
         reaper::want();
         let limit = self.settings.cache_limit;
         out.extend(self.expired(limit));
+    }
+
+    /// Takes a live slot back. If the machine refuses what that takes it stays unused for ever.
+    fn free_slot(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
+        if self.pins.any(&range) {
+            self.slabs.park(range.start);
+            return;
+        }
+        if self.marks.any(&range) {
+            // The next owner gets plain memory, without the changes that the program made.
+            self.object.punch(range.start - self.base, range.len());
+            if self.object.map_again(range.start, range.start - self.base, range.len()).is_err() {
+                return;
+            }
+            self.marks.clear(range.clone());
+        }
+        if let Some(block) = self.slabs.free(range.start) {
+            self.retire(block, out);
+        }
+    }
+
+    /// Takes one pin of a range back, and with the last what the program has given back of it.
+    pub(crate) fn unpin(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
+        for part in self.pins.remove(range.clone()) {
+            for piece in self.pins.take_parked(&part) {
+                self.object.punch(piece.start - self.base, piece.len());
+            }
+        }
+        for start in self.blocks.in_room(&range, |state| state == State::Parked) {
+            self.retire(start, out);
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let Some((slot, is_parked)) = self.slabs.slot_at(at) else { return };
+            at = slot.end;
+            if is_parked {
+                self.free_slot(slot, out);
+            }
+        }
     }
 }
 
 /// Unmaps blocks and gives their pages back, outside of the lock: nobody else knows them any more.
 pub(crate) fn release(blocks: Vec<Leaving>) {
     reaper::call();
-    if blocks.is_empty() || state::stopped() {
+    if blocks.is_empty() || mode::stopped() {
         return;
     }
     let Some(object) = lock().map(|heap| heap.handle()) else { return };
@@ -149,7 +137,7 @@ pub(crate) fn release(blocks: Vec<Leaving>) {
     }
     if let Some(mut heap) = lock() {
         for block in blocks {
-            heap.blocks.remove(&block.start);
+            heap.blocks.remove(block.start);
             heap.give_room(block.start, block.room);
         }
     }
@@ -224,10 +212,20 @@ impl Heap {
         if self.blocks.len() >= self.settings.most_blocks {
             return None;
         }
-        let start = self.take_room(want.room, want.align)?;
+        let start = self.base + self.room.take(want.room, want.align, self.settings.huge)?;
         let block = Block { room: want.room, mapped: 0, dirty: 0, full: 0, state: State::Busy };
         self.blocks.insert(start, block);
         Some((start, block))
+    }
+
+    /// Gives the room of a block back that is none any more.
+    pub(crate) fn give_room(&mut self, start: usize, bytes: usize) {
+        self.room.give_back(start - self.base, bytes);
+    }
+
+    /// The factor by which a block that had to move because it grew gets more room than it needs.
+    pub(crate) fn growth(&self) -> usize {
+        if self.room.is_scarce() { 1 } else { GROWTH }
     }
 }
 
@@ -240,7 +238,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
         }
         let limit = heap.settings.cache_limit;
         let mut expired = heap.expired(limit);
-        let found = match heap.reuse(&want) {
+        let found = match heap.blocks.reuse(want.room, want.align) {
             // Warm, mapped and nothing to do: one visit to the lock.
             Some((start, block)) if want.kind == Kind::Allocation && !want.zero && block.mapped >= want.len => {
                 heap.blocks.insert(start, Block { state: State::Live(want.kind), ..block });
@@ -251,7 +249,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
             Some(found) => Some(found),
             None => heap.new_block(&want),
         };
-        if found.is_none() && heap.room_is_scarce() {
+        if found.is_none() && heap.room.is_scarce() {
             expired.extend(heap.expired(0));
         }
         (found, heap.handle(), expired)
@@ -270,7 +268,7 @@ pub(crate) fn serve(want: Want) -> Option<usize> {
             if code == libc::EEXIST {
                 handle.punch(start, block.dirty);
             } else {
-                release(vec![Leaving { start, mapped: block.mapped, dirty: block.dirty, room: block.room }]);
+                release(vec![Leaving::of(start, &block)]);
             }
             return None;
         }
@@ -306,7 +304,7 @@ fn fit(handle: &Handle, start: usize, block: &Block, want: &Want) -> Result<usiz
 
 /// Maps the bytes `[mapped, len)` of a block; an errno when that is refused.
 pub(crate) fn extend(handle: &Handle, start: usize, mapped: usize, len: usize) -> Result<(), i32> {
-    if state::stopped() {
+    if mode::stopped() {
         return Err(libc::ENOMEM);
     }
     // The kernel does not count shared memory as "data". A program with such a limit gets the C library's memory, which
@@ -329,17 +327,30 @@ pub(crate) fn extend(handle: &Handle, start: usize, mapped: usize, len: usize) -
     }
 }
 
+/// Memory of `size` bytes at a multiple of `align`, if that is a slot's of a slab.
+fn alloc_slot(size: usize, align: usize) -> Option<usize> {
+    let slot = slab::slot_for(size, align)?;
+    if let Some(got) = lock()?.slabs.take(slot) {
+        return Some(got);
+    }
+    let want = Want { len: slab::LENGTH, room: slab::LENGTH, align: GRANULE, zero: false, kind: Kind::Slab };
+    let start = serve(want)?;
+    let mut heap = lock()?;
+    heap.slabs.add(start, slot);
+    heap.slabs.take(slot)
+}
+
 /// Memory for `size` bytes at a multiple of `align`; null when the C library has to serve it.
 pub fn alloc(size: usize, align: usize, zero: bool) -> *mut u8 {
     alloc_in(size, 0, align, zero)
 }
 
 fn alloc_in(size: usize, room: usize, align: usize, zero: bool) -> *mut u8 {
-    if !state::possible() || size > isize::MAX as usize / 4 {
+    if !mode::possible() || size > isize::MAX as usize / 4 {
         return ptr::null_mut();
     }
     let before = sys::errno();
-    if let Some(slot) = slab::alloc(size, align) {
+    if let Some(slot) = alloc_slot(size, align) {
         sys::set_errno(before);
         return slot as *mut u8;
     }
@@ -362,9 +373,9 @@ pub fn free(addr: usize) {
     let mut out = Vec::new();
     {
         let Some(mut heap) = lock() else { return };
-        match heap.blocks.get(&addr) {
+        match heap.blocks.get(addr) {
             Some(Block { state: State::Live(Kind::Allocation), .. }) => heap.retire(addr, &mut out),
-            _ => match heap.live_slot(addr) {
+            _ => match heap.slabs.live(addr) {
                 Some(slot) => heap.free_slot(slot, &mut out),
                 None => {
                     drop(heap);
@@ -380,9 +391,9 @@ pub fn free(addr: usize) {
 /// malloc_usable_size(3) of an address in the heap.
 pub fn usable(addr: usize) -> usize {
     let Some(mut heap) = lock() else { return 0 };
-    match heap.blocks.get(&addr) {
+    match heap.blocks.get(addr) {
         Some(block) if block.state == State::Live(Kind::Allocation) => block.mapped,
-        _ => heap.live_slot(addr).map_or(0, |slot| slot.len()),
+        _ => heap.slabs.live(addr).map_or(0, |slot| slot.len()),
     }
 }
 
@@ -391,14 +402,14 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
     let before = sys::errno();
     let (block, handle, plain, growth) = {
         let Some(mut heap) = lock() else { return ptr::null_mut() };
-        match heap.blocks.get(&addr) {
+        match heap.blocks.get(addr) {
             Some(&block) if block.state == State::Live(Kind::Allocation) => {
                 let range = addr..addr + block.mapped;
                 let plain = !heap.marks.any(&range) && !heap.pins.any(&range);
                 (block, heap.handle(), plain, heap.growth())
             }
             _ => {
-                let slot = heap.live_slot(addr);
+                let slot = heap.slabs.live(addr);
                 drop(heap);
                 let Some(slot) = slot else { invalid(b"realloc()") };
                 return resize_slot(&slot, size);
@@ -416,7 +427,7 @@ pub fn resize(addr: usize, size: usize) -> *mut u8 {
     }
     if len <= block.room && extend(&handle, addr, block.mapped, len).is_ok() {
         if let Some(mut heap) = lock()
-            && let Some(block) = heap.blocks.get_mut(&addr)
+            && let Some(block) = heap.blocks.get_mut(addr)
         {
             block.mapped = len;
             block.dirty = block.dirty.max(len);
@@ -464,7 +475,7 @@ fn shrink(handle: &Handle, addr: usize, block: &Block, len: usize) {
     }
     handle.punch(addr + len, block.dirty - len);
     if let Some(mut heap) = lock()
-        && let Some(block) = heap.blocks.get_mut(&addr)
+        && let Some(block) = heap.blocks.get_mut(addr)
     {
         block.mapped = len;
         block.dirty = len;

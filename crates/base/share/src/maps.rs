@@ -8,12 +8,15 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::heap::{Leaving, THRESHOLD, Want, release, serve};
+use crate::blocks::{Kind, Leaving, State};
+use crate::heap::{Want, release, serve};
 use crate::marks::{Mark, PLAIN, There};
+use crate::mode::{possible, stopped};
 use crate::object::HUGE;
 use crate::remap::{Remap, real_remap};
-use crate::settings::say;
-use crate::state::{GRANULE, Heap, Kind, State, lock, possible, range, stopped};
+use crate::room::GRANULE;
+use crate::settings::{THRESHOLD, say};
+use crate::state::{Heap, lock, range};
 use crate::sys::{self, page, round_up};
 
 /// A system call's answer.
@@ -110,8 +113,8 @@ impl Heap {
     /// those that a device works on.
     fn replace(&mut self, range: Range<usize>, change: impl Fn(&mut Mark)) {
         let range = self.within(&range);
-        for (start, _, part) in self.live_parts(&range) {
-            let dirty = part.start..part.end.min(start + self.blocks[&start].dirty);
+        for (start, _, part) in self.blocks.live_parts(&range) {
+            let dirty = part.start..part.end.min(start + self.blocks[start].dirty);
             if !dirty.is_empty() {
                 self.drop_pages(dirty);
             }
@@ -138,8 +141,8 @@ impl Heap {
 
     /// Pages of live blocks go.
     fn incomplete(&mut self, range: &Range<usize>) {
-        for start in self.overlapping(range, |state| matches!(state, State::Live(_))) {
-            if let Some(block) = self.blocks.get_mut(&start) {
+        for start in self.blocks.overlapping(range, |state| matches!(state, State::Live(_))) {
+            if let Some(block) = self.blocks.get_mut(start) {
                 block.full = block.full.min(range.start.saturating_sub(start));
             }
         }
@@ -150,7 +153,7 @@ impl Heap {
         self.incomplete(&range);
         for (part, pinned) in self.pins.split(range) {
             if pinned {
-                self.parked.insert(part);
+                self.pins.park(part);
             } else {
                 self.object.punch(part.start - self.base, part.len());
             }
@@ -210,8 +213,8 @@ pub unsafe fn unmap(addr: usize, len: usize) -> Option<Answer> {
 impl Heap {
     /// Cached blocks that something happens to from outside: never to be used again as they are.
     fn disturbed(&mut self, range: &Range<usize>, out: &mut Vec<Leaving>) {
-        for start in self.overlapping(range, |state| matches!(state, State::Cached(_))) {
-            out.extend(self.evict(start));
+        for start in self.blocks.overlapping(range, |state| matches!(state, State::Cached(_))) {
+            out.extend(self.blocks.evict(start));
         }
     }
 
@@ -220,8 +223,8 @@ impl Heap {
     pub(crate) fn unmapped(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
         let range = self.within(&range);
         self.disturbed(&range, out);
-        for (start, kind, part) in self.live_parts(&range) {
-            let Some(block) = self.blocks.get_mut(&start) else { continue };
+        for (start, kind, part) in self.blocks.live_parts(&range) {
+            let Some(block) = self.blocks.get_mut(start) else { continue };
             let all = start..start + block.mapped;
             if kind == Kind::Mapping && part == all && !self.marks.any(&all) {
                 block.mapped = 0;
@@ -239,11 +242,11 @@ impl Heap {
             } else {
                 self.replace(part.clone(), |m| *m = Mark { there: There::Hole, ..PLAIN });
             }
-            let all = start..start + self.blocks[&start].mapped;
+            let all = start..start + self.blocks[start].mapped;
             let gone = |(_, m): &(Range<usize>, Mark)| m.there == There::Hole;
             if kind == Kind::Mapping && self.marks.pieces(all).iter().all(gone) {
                 // Nothing of it is mapped any more, and later mappings at these addresses are not the heap's.
-                if let Some(block) = self.blocks.get_mut(&start) {
+                if let Some(block) = self.blocks.get_mut(start) {
                     block.mapped = 0;
                 }
                 self.retire(start, out);
@@ -257,7 +260,7 @@ pub fn protected(addr: usize, len: usize, prot: c_int) {
     let _masked = sys::mask_signals();
     if let Some(mut heap) = lock() {
         let range = heap.within(&(addr..addr + round_up(len, page())));
-        for (_, _, part) in heap.live_parts(&range) {
+        for (_, _, part) in heap.blocks.live_parts(&range) {
             heap.marks.update(part, |m| m.prot = prot);
         }
     }
@@ -269,7 +272,7 @@ pub fn protected_in_part(addr: usize, len: usize, prot: c_int) {
     let Some(mut heap) = lock() else { return };
     let mut at = addr;
     let range = heap.within(&(addr..addr.saturating_add(round_up(len, page()))));
-    for (_, _, part) in heap.live_parts(&range) {
+    for (_, _, part) in heap.blocks.live_parts(&range) {
         for (piece, mark) in heap.marks.pieces(part) {
             if piece.start != at || mark.there == There::Hole {
                 return;
@@ -286,7 +289,7 @@ pub fn attributed(addr: usize, len: usize) {
     if let Some(mut heap) = lock() {
         let end = addr.saturating_add(len);
         let range = heap.within(&(addr & !(page() - 1)..round_up(end, page())));
-        for (_, _, part) in heap.live_parts(&range) {
+        for (_, _, part) in heap.blocks.live_parts(&range) {
             heap.marks.update(part, |m| m.odd = true);
         }
     }
@@ -344,7 +347,7 @@ impl Heap {
     pub(crate) fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, Option<Mark>)> {
         let mut all = Vec::new();
         let mut at = range.start;
-        for (_, _, part) in self.live_parts(range) {
+        for (_, _, part) in self.blocks.live_parts(range) {
             if at < part.start {
                 all.push((at..part.start, None));
             }
@@ -438,7 +441,7 @@ fn give_huge_pages(range: Range<usize>) {
         return;
     }
     let range = heap.within(&(range.start.next_multiple_of(HUGE)..range.end & !(HUGE - 1)));
-    for (_, _, part) in heap.live_parts(&range) {
+    for (_, _, part) in heap.blocks.live_parts(&range) {
         let is_plain = !heap.marks.any(&part) && !heap.pins.any(&part);
         if is_plain && heap.object.resident(part.start - heap.base, part.len()).next().is_none() {
             heap.part_from_device(part.clone(), &PLAIN);
@@ -452,8 +455,8 @@ impl Heap {
     /// Makes the live part of a range read as zeros.
     fn zap(&mut self, range: &Range<usize>) {
         self.incomplete(range);
-        for (start, _, part) in self.live_parts(range) {
-            let dirty = start + self.blocks[&start].dirty;
+        for (start, _, part) in self.blocks.live_parts(range) {
+            let dirty = start + self.blocks[start].dirty;
             for (piece, mark) in self.marks.pieces(part) {
                 match mark.there {
                     There::Object => {}
@@ -504,7 +507,7 @@ impl Heap {
         }
         for (part, pinned) in self.pins.split(range.clone()) {
             if pinned {
-                self.parked.insert(part);
+                self.pins.park(part);
             }
         }
         self.marks.update(range, |m| {
@@ -585,7 +588,7 @@ pub(crate) fn part_from_peers(range: Range<usize>) {
     let _masked = sys::mask_signals();
     let Some(mut heap) = lock() else { return };
     let range = heap.within(&(range.start & !(page() - 1)..round_up(range.end, page())));
-    for (_, _, part) in heap.live_parts(&range) {
+    for (_, _, part) in heap.blocks.live_parts(&range) {
         for (piece, mark) in heap.marks.pieces(part) {
             for (piece, pinned) in heap.pins.split(piece) {
                 if pinned && mark.there == There::Object {
@@ -628,7 +631,7 @@ mod tests {
         assert!(heap.marks.pieces(range.clone()).iter().all(|(_, mark)| mark.there == There::Foreign));
         heap.object.has_private_views = true;
         heap.pins.remove(range.clone());
-        heap.parked.remove(range);
+        heap.pins.take_parked(&range);
         drop(heap);
         heap::free(addr);
     }

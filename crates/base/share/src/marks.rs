@@ -75,6 +75,11 @@ impl Marks {
         !self.0.is_empty() && self.0.overlaps(range)
     }
 
+    /// Returns true if all of `range` is there.
+    pub fn has(&self, range: Range<usize>) -> bool {
+        self.pieces(range).iter().all(|(_, m)| m.there != There::Hole)
+    }
+
     /// `range` cut into parts of one state each, in order.
     pub fn pieces(&self, range: Range<usize>) -> Vec<(Range<usize>, Mark)> {
         let mut all = Vec::new();

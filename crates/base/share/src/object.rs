@@ -114,7 +114,7 @@ impl Object {
 
     /// Returns true if the descriptor still is this object.
     pub fn alive(&self) -> bool {
-        crate::state::stopped() || file_of(self.fd) == Some(self.file)
+        crate::mode::stopped() || file_of(self.fd) == Some(self.file)
     }
 
     /// Maps a part of the object at `addr`, where nothing may be.
@@ -160,7 +160,7 @@ impl Object {
             }
             return;
         }
-        if crate::state::stopped() {
+        if crate::mode::stopped() {
             return;
         }
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

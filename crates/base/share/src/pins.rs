@@ -2,22 +2,27 @@
 
 use std::ops::Range;
 
-use rangemap::RangeMap;
+use rangemap::{RangeMap, RangeSet};
 
-/// How often each range is pinned; a range without an entry is not.
+/// Pinned ranges.
 #[derive(Debug, Default)]
-pub struct Pins(RangeMap<usize, u32>);
+pub struct Pins {
+    /// How often each range is pinned; a range without an entry is not.
+    counts: RangeMap<usize, u32>,
+    /// Those whose pages have no address any more.
+    parked: RangeSet<usize>,
+}
 
 impl Pins {
     /// Pins a range once more.
     pub fn add(&mut self, range: Range<usize>) {
         let old = self.parts(&range);
-        let gaps: Vec<_> = self.0.gaps(&range).collect();
+        let gaps: Vec<_> = self.counts.gaps(&range).collect();
         for (part, count) in old {
-            self.0.insert(part, count.saturating_add(1));
+            self.counts.insert(part, count.saturating_add(1));
         }
         for gap in gaps {
-            self.0.insert(gap, 1);
+            self.counts.insert(gap, 1);
         }
     }
 
@@ -26,9 +31,9 @@ impl Pins {
         let mut free = Vec::new();
         for (part, count) in self.parts(&range) {
             if count > 1 {
-                self.0.insert(part, count - 1);
+                self.counts.insert(part, count - 1);
             } else {
-                self.0.remove(part.clone());
+                self.counts.remove(part.clone());
                 free.push(part);
             }
         }
@@ -37,7 +42,7 @@ impl Pins {
 
     /// Returns true if any of `range` is pinned.
     pub fn any(&self, range: &Range<usize>) -> bool {
-        !self.0.is_empty() && self.0.overlaps(range)
+        !self.counts.is_empty() && self.counts.overlaps(range)
     }
 
     /// `range` cut into parts that are pinned or not, in order.
@@ -60,14 +65,33 @@ impl Pins {
         all
     }
 
+    /// Keeps the pages of a pinned range, which the program has given up.
+    pub fn park(&mut self, range: Range<usize>) {
+        self.parked.insert(range);
+    }
+
+    /// Returns true if pages are kept for any of `range`.
+    pub fn any_parked(&self, range: &Range<usize>) -> bool {
+        self.parked.overlaps(range)
+    }
+
+    /// Takes the parts of `range`, which has no pins any more, for which pages were kept.
+    pub fn take_parked(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let cut = |part: &Range<usize>| part.start.max(range.start)..part.end.min(range.end);
+        let parts: Vec<_> = self.parked.overlapping(range).map(cut).collect();
+        self.parked.remove(range.clone());
+        parts
+    }
+
     /// Forgets everything: a child of fork has no device.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.counts.clear();
+        self.parked.clear();
     }
 
     fn parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, u32)> {
         let cut = |part: &Range<usize>| part.start.max(range.start)..part.end.min(range.end);
-        self.0.overlapping(range.clone()).map(|(part, count)| (cut(part), *count)).collect()
+        self.counts.overlapping(range.clone()).map(|(part, count)| (cut(part), *count)).collect()
     }
 }
 

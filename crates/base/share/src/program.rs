@@ -10,8 +10,9 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 use rangemap::RangeMap;
 
 use crate::api::{KIND_MEMFD, KIND_SYSV, Place};
+use crate::mode::possible;
 use crate::object::identity;
-use crate::state::{lock, possible};
+use crate::state::lock;
 use crate::sys::{self, page, round_up};
 
 /// A memfd or a segment that is mapped somewhere.

@@ -3,8 +3,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::heap::{KEEP_MS, release};
-use crate::state::{Heap, exists, lock};
+use crate::heap::release;
+use crate::mode::exists;
+use crate::state::lock;
 use crate::sys;
 
 /// No freed memory is kept.
@@ -68,15 +69,4 @@ pub(crate) fn reap() -> u64 {
     };
     release(out);
     next.unwrap_or(u64::MAX)
-}
-
-impl Heap {
-    /// In how many ms something that is kept is due; after `expired`.
-    fn due_in(&self) -> Option<u64> {
-        let block = self.by_age.front().map(|(since, _)| *since);
-        let snapshot = (!self.snapshots.is_empty()).then_some(self.snapshots_looked_at);
-        let since = block.into_iter().chain(snapshot).min()?;
-        // The clock is coarse: a little later is surely late enough.
-        Some((since + KEEP_MS).saturating_sub(sys::now_ms()) + 10)
-    }
 }

@@ -4,11 +4,13 @@
 use std::ffi::c_int;
 use std::ops::Range;
 
+use crate::blocks::{Block, Kind, State};
 use crate::heap::{Handle, Want, extend, owns, release, serve};
 use crate::maps::{Answer, MADV_DONTNEED_LOCKED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, RW};
 use crate::maps::{advise, attributed, code, kernel_advice, map_over, protected, touches, unmap};
 use crate::marks::{Mark, There};
-use crate::state::{Block, GRANULE, Kind, State, lock};
+use crate::room::GRANULE;
+use crate::state::lock;
 use crate::sys::{self, page, round_up};
 
 /// The arguments of mremap(2).
@@ -235,7 +237,7 @@ fn cut_at_locks(piece: Range<usize>, mark: &Mark) -> Vec<Range<usize>> {
 unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> Answer {
     let (start, block, mark, pieces, handle, free) = {
         let heap = lock().ok_or(libc::ENOMEM)?;
-        let Some((start, &block)) = heap.block_at(call.addr) else { return Err(libc::EFAULT) };
+        let Some((start, &block)) = heap.blocks.at(call.addr) else { return Err(libc::EFAULT) };
         let range = call.addr..call.addr + call.len;
         if !matches!(block.state, State::Live(_)) || range.end > start + block.mapped {
             return Err(libc::EFAULT);
@@ -249,7 +251,7 @@ unsafe fn grow_or_move(call: Remap, fixed: bool, keep: bool, may_move: bool) -> 
         }
         // Pages that a device still works on may lie where the block would grow.
         let room = start + block.mapped..start + block.room;
-        let free = range.end == room.start && !room.is_empty() && !heap.parked.overlaps(&room);
+        let free = range.end == room.start && !room.is_empty() && !heap.pins.any_parked(&room);
         (start, block, mark, pieces, heap.handle(), free)
     };
     let locked = mark.odd && is_locked(call.addr);
@@ -326,7 +328,7 @@ fn grown(start: usize, old: &Block, mapped: usize, mark: &Mark, handle: &Handle)
         let _ = unsafe { sys::mprotect(start + old.mapped, mapped - old.mapped, mark.prot) };
     }
     if let Some(mut heap) = lock() {
-        if let Some(block) = heap.blocks.get_mut(&start) {
+        if let Some(block) = heap.blocks.get_mut(start) {
             block.mapped = mapped;
             block.dirty = block.dirty.max(mapped);
             block.full = block.full.min(old.mapped);

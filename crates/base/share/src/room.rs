@@ -5,18 +5,27 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::IntoRawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use range_alloc::RangeAllocator;
 use vervain_config::{WINDOW, WindowSpec};
 use vervain_window::{Claim, FileDevice, HeapOwner, Options, PutDevice};
 
-use crate::heap;
 use crate::object::{HUGE, Object};
 use crate::settings::say;
-use crate::state::{DESCRIPTORS, GRANULE, Heap};
 
+/// Blocks begin at multiples of this in the object.
+pub const GRANULE: usize = 64 << 10;
 const _: () = assert!(GRANULE as u64 == vervain_window::GRANULE);
+
+/// The object's descriptor, and that of the locks of a window; -1: there is none.
+static DESCRIPTORS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+/// The heap's descriptors, which are none of the program's; negative: there is none.
+#[inline]
+pub fn own_descriptors() -> [i32; 2] {
+    [0, 1].map(|i: usize| DESCRIPTORS[i].load(Ordering::Relaxed))
+}
 
 /// The room of an object that blocks do not have.
 #[derive(Debug)]
@@ -41,6 +50,42 @@ impl Room {
             free = block.end;
         }
         Room::Own(room)
+    }
+
+    /// Takes room for a block: its offset in the object. `huge`: the object has huge pages.
+    pub fn take(&mut self, bytes: usize, align: usize, huge: bool) -> Option<usize> {
+        // The base is a multiple of 1 GiB.
+        if align > 1 << 30 {
+            return None;
+        }
+        match self {
+            Room::Own(room) => {
+                let huge = if huge && bytes >= HUGE { HUGE } else { GRANULE };
+                Some(room.allocate_range_aligned(bytes / GRANULE, align.max(huge) / GRANULE).ok()?.start * GRANULE)
+            }
+            Room::Window(room) => room.take(bytes, align.max(GRANULE)),
+        }
+    }
+
+    /// Gives room back.
+    pub fn give_back(&mut self, offset: usize, bytes: usize) {
+        match self {
+            Room::Own(room) => room.free_range(offset / GRANULE..(offset + bytes) / GRANULE),
+            Room::Window(room) => drop(room.claims.remove(&offset)),
+        }
+    }
+
+    /// Returns true if it is memory, which this process shares with others.
+    pub fn is_scarce(&self) -> bool {
+        matches!(self, Room::Window(_))
+    }
+
+    /// Says that the descriptors of `object` and of this room are the heap's own.
+    pub fn note_descriptors(&self, object: &Object) {
+        let locks = if let Room::Window(room) = self { room.locks() } else { -1 };
+        for (place, fd) in DESCRIPTORS.iter().zip([object.fd, locks]) {
+            place.store(fd, Ordering::Relaxed);
+        }
     }
 }
 
@@ -70,7 +115,7 @@ impl WindowRoom {
     }
 
     /// The descriptor that the locks are taken by.
-    pub fn locks(&self) -> c_int {
+    fn locks(&self) -> c_int {
         self.device.claims().descriptor().unwrap_or(-1)
     }
 
@@ -106,51 +151,6 @@ pub(crate) fn of_window() -> Option<(Object, WindowRoom)> {
         say(&[b"vervain: ", WINDOW.name().as_bytes(), b": ", e.to_string().as_bytes(), b"; the heap is not in it"]);
     };
     open(&spec).map_err(told).ok()
-}
-
-impl Heap {
-    /// Room for a new block, in bytes from the base.
-    pub fn take_room(&mut self, bytes: usize, align: usize) -> Option<usize> {
-        // The base is a multiple of 1 GiB.
-        if align > 1 << 30 {
-            return None;
-        }
-        let offset = match &mut self.room {
-            Room::Own(room) => {
-                let huge = if self.settings.huge && bytes >= HUGE { HUGE } else { GRANULE };
-                room.allocate_range_aligned(bytes / GRANULE, align.max(huge) / GRANULE).ok()?.start * GRANULE
-            }
-            Room::Window(room) => room.take(bytes, align.max(GRANULE))?,
-        };
-        Some(self.base + offset)
-    }
-
-    /// Gives room back.
-    pub fn give_room(&mut self, start: usize, bytes: usize) {
-        let offset = start - self.base;
-        match &mut self.room {
-            Room::Own(room) => room.free_range(offset / GRANULE..(offset + bytes) / GRANULE),
-            Room::Window(room) => drop(room.claims.remove(&offset)),
-        }
-    }
-
-    /// Returns true if room is memory, which this process shares with others.
-    pub(crate) fn room_is_scarce(&self) -> bool {
-        matches!(self.room, Room::Window(_))
-    }
-
-    /// The factor by which a block that had to move because it grew gets more room than it needs.
-    pub(crate) fn growth(&self) -> usize {
-        if self.room_is_scarce() { 1 } else { heap::GROWTH }
-    }
-
-    /// Says which descriptors are the heap's own.
-    pub(crate) fn note_descriptors(&self) {
-        let locks = if let Room::Window(room) = &self.room { room.locks() } else { -1 };
-        for (place, fd) in DESCRIPTORS.iter().zip([self.object.fd, locks]) {
-            place.store(fd, Ordering::Relaxed);
-        }
-    }
 }
 
 #[cfg(test)]

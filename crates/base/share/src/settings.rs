@@ -8,6 +8,12 @@ use vervain_config::{ADOPT, FORK_LIMIT, SHARE, Share, Switch, Variable, bytes};
 
 use crate::{checkers, sys};
 
+/// Requests of this many bytes and more are served.
+pub const THRESHOLD: usize = 128 << 10;
+
+/// Milliseconds for which freed memory is kept.
+pub(crate) const KEEP_MS: u64 = 1000;
+
 /// The reason why nothing is allocated from shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Off {

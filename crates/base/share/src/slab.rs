@@ -1,10 +1,11 @@
 //! Small blocks at page boundaries, as posix_memalign(3) gives them: slots of one size in a block of the heap. A block
 //! of its own for each would take a mapping each, of which a process may have 65,530 (vm.max_map_count).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::heap::{self, Leaving, THRESHOLD, Want};
-use crate::state::{GRANULE, Heap, Kind, lock};
+use crate::room::GRANULE;
+use crate::settings::THRESHOLD;
 use crate::sys::{page, round_up};
 
 /// Bytes of a slab.
@@ -43,7 +44,7 @@ impl Slots {
 
 /// A block cut into slots.
 #[derive(Debug)]
-pub struct Slab {
+struct Slab {
     /// Bytes of a slot: whole pages.
     slot: usize,
     used: Slots,
@@ -58,7 +59,7 @@ impl Slab {
 }
 
 /// Bytes of the slot for such a request; none if it is not one for a slab.
-fn slot_for(size: usize, align: usize) -> Option<usize> {
+pub(crate) fn slot_for(size: usize, align: usize) -> Option<usize> {
     let len = round_up(size.max(1), page());
     if align < page() || align > GRANULE || size >= THRESHOLD {
         return None;
@@ -68,95 +69,82 @@ fn slot_for(size: usize, align: usize) -> Option<usize> {
     (slot <= THRESHOLD).then_some(slot)
 }
 
-/// Memory of `size` bytes at a multiple of `align`, where that is a slot's.
-pub(crate) fn alloc(size: usize, align: usize) -> Option<usize> {
-    let slot = slot_for(size, align)?;
-    if let Some(got) = lock()?.take_slot(slot) {
-        return Some(got);
-    }
-    let want = Want { len: LENGTH, room: LENGTH, align: GRANULE, zero: false, kind: Kind::Slab };
-    let start = heap::serve(want)?;
-    let mut heap = lock()?;
-    heap.slabs.insert(start, Slab { slot, used: Slots::default(), parked: Slots::default() });
-    heap.slabs_with_room.insert((slot, start));
-    heap.take_slot(slot)
+/// All slabs of a heap.
+#[derive(Debug, Default)]
+pub struct Slabs {
+    /// By address.
+    all: BTreeMap<usize, Slab>,
+    /// Those that have a free slot: bytes of a slot, and address.
+    with_room: BTreeSet<(usize, usize)>,
 }
 
-impl Heap {
-    fn take_slot(&mut self, slot: usize) -> Option<usize> {
-        let (_, start) = *self.slabs_with_room.range((slot, 0)..=(slot, usize::MAX)).next()?;
-        let slab = self.slabs.get_mut(&start)?;
+impl Slabs {
+    /// Cuts the block at `start` into slots of `slot` bytes.
+    pub(crate) fn add(&mut self, start: usize, slot: usize) {
+        self.all.insert(start, Slab { slot, used: Slots::default(), parked: Slots::default() });
+        self.with_room.insert((slot, start));
+    }
+
+    /// A slot of `slot` bytes that nobody has.
+    pub(crate) fn take(&mut self, slot: usize) -> Option<usize> {
+        let (_, start) = *self.with_room.range((slot, 0)..=(slot, usize::MAX)).next()?;
+        let slab = self.all.get_mut(&start)?;
         let i = slab.used.first_absent().filter(|&i| i < slab.slots())?;
         slab.used.set(i, true);
         if slab.used.count() == slab.slots() {
-            self.slabs_with_room.remove(&(slot, start));
+            self.with_room.remove(&(slot, start));
         }
         Some(start + i * slot)
     }
 
     /// The slab around an address, the number of the slot there and its range.
-    fn slot_at(&mut self, addr: usize) -> Option<(&mut Slab, usize, Range<usize>)> {
-        let (&start, slab) = self.slabs.range_mut(..=addr).next_back()?;
+    fn at(&mut self, addr: usize) -> Option<(&mut Slab, usize, Range<usize>)> {
+        let (&start, slab) = self.all.range_mut(..=addr).next_back()?;
         let i = (addr - start) / slab.slot;
         let range = start + i * slab.slot..start + (i + 1) * slab.slot;
         (addr < start + LENGTH && i < slab.slots()).then_some((slab, i, range))
     }
 
+    /// The slot around an address, and whether it is parked.
+    pub(crate) fn slot_at(&mut self, addr: usize) -> Option<(Range<usize>, bool)> {
+        self.at(addr).map(|(slab, i, range)| (range, slab.parked.has(i)))
+    }
+
     /// The slot that begins at `addr`, if the program has it.
-    pub(crate) fn live_slot(&mut self, addr: usize) -> Option<Range<usize>> {
-        let (slab, i, range) = self.slot_at(addr)?;
+    pub(crate) fn live(&mut self, addr: usize) -> Option<Range<usize>> {
+        let (slab, i, range) = self.at(addr)?;
         (range.start == addr && slab.used.has(i) && !slab.parked.has(i)).then_some(range)
     }
 
-    /// Takes a live slot back. If the machine refuses what that takes it stays unused for ever.
-    pub(crate) fn free_slot(&mut self, range: Range<usize>, out: &mut Vec<Leaving>) {
-        if self.pins.any(&range) {
-            if let Some((slab, i, _)) = self.slot_at(range.start) {
-                slab.parked.set(i, true);
-            }
-            return;
+    /// Keeps the slot at `addr`, which the program has given back, for the device that works on it.
+    pub(crate) fn park(&mut self, addr: usize) {
+        if let Some((slab, i, _)) = self.at(addr) {
+            slab.parked.set(i, true);
         }
-        if self.marks.any(&range) {
-            // The next owner gets plain memory, without the changes that the program made.
-            self.object.punch(range.start - self.base, range.len());
-            if self.object.map_again(range.start, range.start - self.base, range.len()).is_err() {
-                return;
-            }
-            self.marks.clear(range.clone());
-        }
-        let Some((slab, i, _)) = self.slot_at(range.start) else { return };
+    }
+
+    /// Takes the slot at `addr` back. Returns the address of its block if that has no other, and is no slab any more.
+    pub(crate) fn free(&mut self, addr: usize) -> Option<usize> {
+        let (slab, i, range) = self.at(addr)?;
         slab.used.set(i, false);
         slab.parked.set(i, false);
         let (slot, is_empty, start) = (slab.slot, slab.used.count() == 0, range.start - i * slab.slot);
-        if is_empty {
-            self.slabs.remove(&start);
-            self.slabs_with_room.remove(&(slot, start));
-            self.retire(start, out);
-        } else {
-            self.slabs_with_room.insert((slot, start));
+        if !is_empty {
+            self.with_room.insert((slot, start));
+            return None;
         }
-    }
-
-    /// Takes those back that the program has given back, and that no device works on any more.
-    pub(crate) fn free_parked_slots(&mut self, range: &Range<usize>, out: &mut Vec<Leaving>) {
-        let mut at = range.start;
-        while at < range.end {
-            let Some((slab, i, slot)) = self.slot_at(at) else { return };
-            let parked = slab.parked.has(i);
-            at = slot.end;
-            if parked {
-                self.free_slot(slot, out);
-            }
-        }
+        self.all.remove(&start);
+        self.with_room.remove(&(slot, start));
+        Some(start)
     }
 
     /// In a child of fork, which has no device.
-    pub(crate) fn forget_parked_slots(&mut self) {
-        for (&start, slab) in &mut self.slabs {
+    pub(crate) fn forget_parked(&mut self) {
+        for (&start, slab) in &mut self.all {
             if slab.parked.count() != 0 {
                 slab.used.0.iter_mut().zip(&slab.parked.0).for_each(|(used, parked)| *used &= !parked);
                 slab.parked = Slots::default();
-                self.slabs_with_room.insert((slab.slot, start));
+                self.with_room.insert((slab.slot, start));
             }
         }
     }

@@ -2,25 +2,21 @@
 //! memory cannot break the allocator.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use rangemap::RangeSet;
-
-use crate::fork::Snapshot;
+use crate::blocks::Blocks;
 use crate::marks::{Marks, There};
+use crate::mode::{self, exists, possible};
 use crate::object::{self, Object};
 use crate::pins::Pins;
 use crate::room::{self, Room};
 use crate::settings::{Off, Settings};
-use crate::slab::Slab;
+use crate::slab::Slabs;
+use crate::snapshots::Snapshots;
 use crate::sys;
-
-/// Blocks begin at multiples of this in the object.
-pub const GRANULE: usize = 64 << 10;
 
 /// Address of the heap; `usize::MAX`: none. Written before [`LEN`]; see [`range`].
 static BASE: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -36,48 +32,6 @@ pub fn range() -> (usize, usize) {
     (BASE.load(Ordering::Relaxed), len)
 }
 
-/// The object's descriptor, and that of the locks of a window; -1: there is none.
-pub static DESCRIPTORS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
-
-/// The caller that a block was made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// malloc and its kin; ended by free.
-    Allocation,
-    /// mmap; ended by munmap of all its pages.
-    Mapping,
-    /// Small allocations at page boundaries ([`Slab`]); ended when all are free.
-    Slab,
-}
-
-/// The state of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// The program has it.
-    Live(Kind),
-    /// The program has given it back while it was pinned.
-    Parked,
-    /// Kept for the next request since that time (ms).
-    Cached(u64),
-    /// A thread is making or releasing it; or something else was found at its place, and it stays unused.
-    Busy,
-}
-
-/// One block: a range of the object and of addresses.
-#[derive(Debug, Clone, Copy)]
-pub struct Block {
-    /// Room that belongs to it, in bytes.
-    pub room: usize,
-    /// Bytes from its start that are mapped (with the exceptions in `marks`).
-    pub mapped: usize,
-    /// Bytes from its start that may have pages.
-    pub dirty: usize,
-    /// Bytes from its start that are known to have pages.
-    pub full: usize,
-    /// See [`State`].
-    pub state: State,
-}
-
 /// The heap.
 #[derive(Debug)]
 pub struct Heap {
@@ -91,39 +45,18 @@ pub struct Heap {
     pub settings: Settings,
     /// Unused room.
     pub room: Room,
-    /// All blocks by address.
-    pub blocks: BTreeMap<usize, Block>,
-    /// Cached blocks: room and address.
-    pub by_size: BTreeSet<(usize, usize)>,
-    /// Cached blocks, oldest first: since when, and address. Entries of blocks in use again are stale.
-    pub by_age: VecDeque<(u64, usize)>,
-    /// Sum of `dirty` of the cached blocks.
-    pub cached: usize,
-    /// Blocks that are cut into slots, by address.
-    pub slabs: BTreeMap<usize, Slab>,
-    /// Those that have a free one: bytes of a slot, and address.
-    pub slabs_with_room: BTreeSet<(usize, usize)>,
+    /// What the room has been given to.
+    pub blocks: Blocks,
+    /// Blocks that are cut into slots.
+    pub slabs: Slabs,
     /// Ranges that are not plain memory.
     pub marks: Marks,
     /// Ranges that a device works on.
     pub pins: Pins,
-    /// Copies that children of fork have, the newest last.
-    pub snapshots: Vec<Snapshot>,
-    /// When it was looked last whether they do (ms).
-    pub snapshots_looked_at: u64,
-    /// Pages without an address, kept for a device: punched at unpin.
-    pub parked: RangeSet<usize>,
+    /// Copies that children of fork have.
+    pub snapshots: Snapshots,
 }
 
-/// The process does not use verbs, as far as is known: nothing is served.
-const ASLEEP: u8 = 0;
-/// The first large request makes the heap.
-const AWAKE: u8 = 1;
-const ON: u8 = 2;
-const OFF: u8 = 3;
-/// The program may have forbidden itself the system calls of the heap: what is there stays as it is.
-const STOPPED: u8 = 4;
-static MODE: AtomicU8 = AtomicU8::new(ASLEEP);
 static HEAP: Mutex<Result<Heap, Off>> = Mutex::new(Err(Off::Variable));
 
 thread_local! {
@@ -163,41 +96,6 @@ impl Drop for Locked {
     }
 }
 
-/// Returns true if memory is allocated from shared memory here, as far as is known: true from [`wake`] to the first
-/// large request.
-#[inline]
-pub fn possible() -> bool {
-    matches!(MODE.load(Ordering::Relaxed), AWAKE | ON)
-}
-
-/// Memory is shared from now on, where settings and machine allow it.
-pub fn wake() {
-    let _ = MODE.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-/// Returns true if there is a heap.
-#[inline]
-pub fn exists() -> bool {
-    matches!(MODE.load(Ordering::Acquire), ON | STOPPED)
-}
-
-/// No memory is shared any more that is not by now, and no system call made that the C library's allocator does not
-/// make.
-pub fn stop() {
-    let stop = |mode| match mode {
-        ON => Some(STOPPED),
-        ASLEEP | AWAKE => Some(OFF),
-        _ => None,
-    };
-    let _ = MODE.fetch_update(Ordering::AcqRel, Ordering::Acquire, stop);
-}
-
-/// Returns true if that was said.
-#[inline]
-pub fn stopped() -> bool {
-    MODE.load(Ordering::Relaxed) == STOPPED
-}
-
 /// Holds the lock over a fork, whether there is a heap or not: another thread may be making it right now.
 pub fn hold() -> Option<Locked> {
     if !(possible() || exists()) || BUSY.get() {
@@ -224,14 +122,14 @@ pub fn lock() -> Option<Locked> {
     }
     BUSY.set(true);
     let mut guard = sys::lock(&HEAP);
-    if MODE.load(Ordering::Relaxed) == AWAKE {
+    if mode::awaits_heap() {
         *guard = Heap::create();
         if let Ok(heap) = &*guard {
-            heap.note_descriptors();
+            heap.room.note_descriptors(&heap.object);
             BASE.store(heap.base, Ordering::Relaxed);
             LEN.store(heap.len, Ordering::Release);
         }
-        MODE.store(if guard.is_ok() { ON } else { OFF }, Ordering::Release);
+        mode::set(guard.is_ok());
         if guard.is_ok() {
             crate::dump::install();
         }
@@ -264,51 +162,17 @@ impl Heap {
             room,
             object,
             settings,
-            blocks: BTreeMap::new(),
-            by_size: BTreeSet::new(),
-            by_age: VecDeque::new(),
-            cached: 0,
-            slabs: BTreeMap::new(),
-            slabs_with_room: BTreeSet::new(),
+            blocks: Blocks::default(),
+            slabs: Slabs::default(),
             marks: Marks::default(),
             pins: Pins::default(),
-            snapshots: Vec::new(),
-            snapshots_looked_at: 0,
-            parked: RangeSet::new(),
+            snapshots: Snapshots::default(),
         })
-    }
-
-    /// Blocks in a state, by the addresses that they have mapped.
-    pub fn overlapping(&self, range: &Range<usize>, which: impl Fn(State) -> bool) -> Vec<usize> {
-        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
-        let blocks = self.blocks.range(first..range.end.max(first));
-        blocks.filter(|(s, b)| which(b.state) && *s + b.mapped > range.start).map(|(&start, _)| start).collect()
     }
 
     /// The addresses of the heap.
     pub fn span(&self) -> Range<usize> {
         self.base..self.base + self.len
-    }
-
-    /// The block that has `addr` in its room.
-    pub fn block_at(&self, addr: usize) -> Option<(usize, &Block)> {
-        let (&start, block) = self.blocks.range(..=addr).next_back()?;
-        (addr < start + block.room).then_some((start, block))
-    }
-
-    /// Live blocks that overlap `range`, with the part of it that they have mapped.
-    pub fn live_parts(&self, range: &Range<usize>) -> Vec<(usize, Kind, Range<usize>)> {
-        let first = self.block_at(range.start).map_or(range.start, |(start, _)| start);
-        let mut all = Vec::new();
-        for (&start, block) in self.blocks.range(first..range.end.max(first)) {
-            let part = range.start.max(start)..range.end.min(start + block.mapped);
-            if let State::Live(kind) = block.state
-                && !part.is_empty()
-            {
-                all.push((start, kind, part));
-            }
-        }
-        all
     }
 
     /// Returns true if all of `range` is live memory that shows the object's own pages.
@@ -317,7 +181,7 @@ impl Heap {
             return false;
         }
         let mut at = range.start;
-        for (_, _, part) in self.live_parts(range) {
+        for (_, _, part) in self.blocks.live_parts(range) {
             if part.start != at {
                 return false;
             }

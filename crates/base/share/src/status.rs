@@ -1,9 +1,8 @@
 //! Sentences for `vervain doctor` and for tests: whether programs allocate from shared memory here, where, and why not.
 
-use crate::heap::THRESHOLD;
 use crate::object::Object;
 use crate::room;
-use crate::settings::Settings;
+use crate::settings::{Settings, THRESHOLD};
 
 /// The settings that a process with this process's environment, limits and kernel would have.
 pub fn sentence() -> String {

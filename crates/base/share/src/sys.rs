@@ -177,7 +177,7 @@ pub struct Masked(Option<u64>);
 
 /// Holds signals off. Two system calls, so not for malloc, where the C library's own locks have the same weakness.
 pub fn mask_signals() -> Masked {
-    if crate::state::stopped() {
+    if crate::mode::stopped() {
         return Masked(None);
     }
     let mut old = 0_u64;

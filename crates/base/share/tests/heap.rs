@@ -4,8 +4,9 @@
 use std::sync::Mutex;
 
 use vervain_share::api::{KIND_MEMFD, Place, ShareApi};
-use vervain_share::heap::{self, THRESHOLD};
+use vervain_share::heap;
 use vervain_share::remap::Remap;
+use vervain_share::settings::THRESHOLD;
 use vervain_share::{device, maps, program, remap, sys};
 use vervain_skip::skip;
 

@@ -103,9 +103,9 @@ impl OwnedLane {
             }
         });
         cq.add_source(Source::Receives(Arc::clone(&lane.ring)));
-        process.add_gate(&lane.gate);
+        process.lanes.gates.add(&lane.gate);
         if lane.ring.may_hold_messages() {
-            process.inline_lanes.add(offset, Arc::downgrade(&lane) as Weak<dyn InlineReceives>);
+            process.lanes.inline.add(offset, Arc::downgrade(&lane) as Weak<dyn InlineReceives>);
         }
         Ok(lane)
     }
@@ -124,7 +124,7 @@ impl OwnedLane {
     pub(crate) fn reset(&self) {
         self.shared.unaim();
         // Waits for the end of a piece; a thread that serves the request sees between two pieces that it is gone.
-        self.process.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
+        self.process.lanes.while_not_serving(|| self.shared.request.state.store(request::IDLE, Ordering::SeqCst));
         let psn = self.shared.next_psn();
         let gate = self.shared.gate.load(Ordering::Relaxed);
         self.shared.gate.store((gate | 1).wrapping_add(1), Ordering::Release);
@@ -170,8 +170,8 @@ impl OwnedLane {
     pub(crate) fn close(&self) {
         self.process.shut(std::slice::from_ref(&self.gate));
         self.cq.remove_source(&Source::Receives(Arc::clone(&self.ring)));
-        self.process.remove_gate(&self.gate);
-        self.process.inline_lanes.remove(self.offset);
+        self.process.lanes.gates.remove(&self.gate);
+        self.process.lanes.inline.remove(self.offset);
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
     }
 }
@@ -189,7 +189,7 @@ impl Drop for OwnedLane {
         // A peer may keep the lane's address and look at it any time later, so its memory only ever becomes another
         // lane; and not before its initiator, who writes its mark without asking, has given it back.
         self.shared.open.store(0, Ordering::SeqCst);
-        self.process.return_lane_block(lane);
+        self.process.lanes.return_block(lane);
     }
 }
 

@@ -374,7 +374,7 @@ fn each_receive_of_a_shared_queue_completes_once_whoever_dies() {
                         // Dies here; its process is found dead, and another initiator comes.
                         lost.fetch_add(1, Ordering::Relaxed);
                         drop(mark);
-                        process().reap(&[500 + i as u32]);
+                        process().lanes.reap(&[500 + i as u32]);
                         life += 1;
                         target = bind(qp, slot(life));
                         continue;

@@ -38,7 +38,7 @@ fn receives_are_found_after_an_initiator_that_died_before_it_set_the_ready_bit()
     // It says that it will set the bit, and is killed.
     assert_eq!(target.lane.mode.swap(found::SIGNALLED, Ordering::SeqCst), found::QUIET);
     INITIATORS_LIVE.store(false, Ordering::SeqCst);
-    process().reap(&[common::FOREIGN_SLOT]);
+    process().lanes.reap(&[common::FOREIGN_SLOT]);
     INITIATORS_LIVE.store(true, Ordering::SeqCst);
     qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
     to_rtr(&context, &qp);

@@ -17,8 +17,8 @@ use vervain_hca::arena::layout::{
 };
 use vervain_hca::mr::transfer::{Direction, Policy, Way, aim, way};
 use vervain_hca::process::imports::{SLACK, Wanted};
+use vervain_hca::process::lanes::LaneRequest;
 use vervain_hca::process::peer::{Location, PeerProcess};
-use vervain_hca::process::rendezvous::LaneRequest;
 use vervain_hca::responder::{QpIncarnation, Responder, Spoilt};
 use vervain_hca::rq::{Receipt, RqView};
 use vervain_hca::{
@@ -121,7 +121,7 @@ fn honest() -> Honest {
     let own = &process().own;
     let lane_of = |qpn| own.qp(qpn).unwrap().lane.load(Ordering::Acquire);
     let request = LaneRequest { initiator: foreign(9), qpn: ud.qp_num(), srqn: 0 };
-    let lanes = vec![lane_of(rc.qp_num()), lane_of(on_srq.qp_num()), process().make_lane(&request).unwrap()];
+    let lanes = vec![lane_of(rc.qp_num()), lane_of(on_srq.qp_num()), process().lanes.make(&request).unwrap()];
     let base = own.view.at(0, 0).unwrap() as u64;
     let at = |p: *const u8| p as u64 - base;
     let size = |n: usize| n as u64;
@@ -583,7 +583,7 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
             let to = if r.below(2) == 0 { QpState::Reset } else { QpState::Err };
             let _ = qp.modify(&QpAttr { qp_state: to, ..QpAttr::default() }, attr::STATE);
             common::poll(&cq, 64);
-            process().reap(&[common::FOREIGN_SLOT]);
+            process().lanes.reap(&[common::FOREIGN_SLOT]);
             drop(target);
             qp.destroy().unwrap();
             srq.destroy().unwrap();

@@ -165,8 +165,12 @@ fn a_parked_process_does_not_go_on_by_itself_and_its_program_notices_nothing() {
     let qp = receiver(&world.context, &world.pd, &world.cq, None, 1);
     let there = bind(&qp, foreign(1));
     let process = process();
-    assert_eq!([process.leave(), process.rejoin(&[], || ())].map(|step| step.unwrap_err().errno()), [libc::EINVAL; 2]);
-    process.unpark().unwrap();
+    assert_eq!(
+        [process.parking.leave(process), process.parking.rejoin(process, &[], || ())]
+            .map(|step| step.unwrap_err().errno()),
+        [libc::EINVAL; 2]
+    );
+    process.parking.unpark(process).unwrap();
     // The program stops and goes on meanwhile, or does one of both.
     for (stops_before, stops, goes) in
         [(false, false, false), (false, true, true), (false, true, false), (true, false, true), (true, false, false)]
@@ -174,11 +178,11 @@ fn a_parked_process_does_not_go_on_by_itself_and_its_program_notices_nothing() {
         if stops_before {
             process.stop_all(None).unwrap();
         }
-        process.park().unwrap();
-        process.park().unwrap();
+        process.parking.park(process).unwrap();
+        process.parking.park(process).unwrap();
         assert_eq!(there.enter().err(), Some(Barred::Stopped));
-        process.leave().unwrap();
-        process.leave().unwrap();
+        process.parking.leave(process).unwrap();
+        process.parking.leave(process).unwrap();
         if stops {
             process.stop_all(None).unwrap();
             assert_eq!(process.stop_all(None).unwrap_err().errno(), libc::EALREADY);
@@ -188,10 +192,10 @@ fn a_parked_process_does_not_go_on_by_itself_and_its_program_notices_nothing() {
             assert_eq!(process.go_all().unwrap_err().errno(), libc::EALREADY);
         }
         assert_eq!(there.enter().err(), Some(Barred::Stopped), "it is parked still");
-        assert_eq!(process.unpark().unwrap_err().errno(), libc::EBUSY);
-        process.rejoin(&[], || ()).unwrap();
-        process.unpark().unwrap();
-        process.unpark().unwrap();
+        assert_eq!(process.parking.unpark(process).unwrap_err().errno(), libc::EBUSY);
+        process.parking.rejoin(process, &[], || ()).unwrap();
+        process.parking.unpark(process).unwrap();
+        process.parking.unpark(process).unwrap();
         let is_stopped = (stops_before || stops) && !goes;
         assert_eq!(there.enter().err(), is_stopped.then_some(Barred::Stopped));
         if is_stopped {

@@ -487,7 +487,7 @@ impl EventHandler for Gsi {
         let mut all_is_said = true;
         if self.peers.have_ended() {
             self.take_all();
-            all_is_said = process.take_in_packets();
+            all_is_said = process.packets.take_in(process);
         }
         let handled = process.handle_packets(|| {
             rooms.iter().for_each(|number| self.outbox.go_on(*number));

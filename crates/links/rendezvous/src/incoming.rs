@@ -12,8 +12,8 @@ use vervain_hca::arena::layout::VERSION;
 use vervain_hca::context::network_changed;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
+use vervain_hca::process::lanes::LaneRequest;
 use vervain_hca::process::peer::{name_of, warn_of_settings_for_packets};
-use vervain_hca::process::rendezvous::LaneRequest;
 use vervain_hca::{Error, Result};
 use vervain_names::AddressMap;
 use vervain_names::parking::{ADDRESS, ANSWER, Step, pair_in};
@@ -132,7 +132,7 @@ impl Incoming {
             }
             kind::LANE => {
                 let [initiator, qpn, srqn, ..] = m.args;
-                let lane = process.make_lane(&LaneRequest { initiator, qpn, srqn });
+                let lane = process.lanes.make(&LaneRequest { initiator, qpn, srqn });
                 let args = [initiator, qpn, srqn, u32::from(lane.is_some())];
                 self.reply(id, &Message::new(kind::LANE_REPLY, &args, &[lane.unwrap_or(0)]), &[]);
             }
@@ -146,7 +146,7 @@ impl Incoming {
                 );
             }
             kind::OBJECT => self.grant(id, m, process),
-            kind::FORGET => process.drop_lanes_of(m.args[0]),
+            kind::FORGET => process.lanes.drop_those_of(m.args[0]),
             kind::JOIN | kind::LEAVE => {
                 groups.note(m, m.kind == kind::JOIN);
                 self.reply(id, &Message::new(kind::ACK, &[m.args[1]], &[]), &[]);
@@ -197,10 +197,10 @@ impl Incoming {
                 return;
             }
             let taken = match step {
-                Step::Stop => process.park(),
-                Step::Leave => process.leave(),
+                Step::Stop => process.parking.park(process),
+                Step::Leave => process.parking.leave(process),
                 Step::Rejoin => rejoin(process, moved),
-                Step::Go => process.unpark(),
+                Step::Go => process.parking.unpark(process),
             };
             if let Err(error) = &taken {
                 log::error!("the job cannot be checkpointed or go on ({step:?}): {error}");
@@ -308,9 +308,9 @@ impl Incoming {
         link.suspense.has_ended(&gone, c.incarnation);
         if link.suspense.was_saved(&gone) {
             link.keep_names(&gone);
-            process.reap_saved(&gone);
+            process.lanes.reap_saved(&gone);
         } else {
-            process.reap(&gone);
+            process.lanes.reap(&gone);
         }
     }
 }
@@ -318,5 +318,5 @@ impl Incoming {
 /// Gives the process back what it had given up, with these addresses changed.
 fn rejoin(process: &'static Process, moved: Vec<(IpAddr, IpAddr)>) -> Result<()> {
     let map = AddressMap::new(moved).map_err(|e| Error::new(libc::EPROTO, e.to_string()))?;
-    process.rejoin(&map.pairs().collect::<Vec<_>>(), network_changed)
+    process.parking.rejoin(process, &map.pairs().collect::<Vec<_>>(), network_changed)
 }

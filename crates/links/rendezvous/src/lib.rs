@@ -27,8 +27,9 @@ use suspense::Suspense;
 use vervain_hca::arena::layout::{SLOTS, SLOTS_PER_PROCESS};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::lanes::{LaneReply, LaneRequest};
 use vervain_hca::process::peer::PeerProcess;
-use vervain_hca::process::rendezvous::{Acquaintance, Credentials, LaneReply, LaneRequest, Member, Peer, Rendezvous};
+use vervain_hca::process::rendezvous::{Acquaintance, Credentials, Member, Peer, Rendezvous};
 use vervain_hca::process::{self, Process, keep_from_children};
 use vervain_hca::{Error, Gid, Result, now_ns};
 use vervain_sockets::os_error;
@@ -356,7 +357,7 @@ impl Rendezvous for Local {
         self.outgoing.sweep();
         self.let_names_go();
         process.tidy_imports();
-        process.wake_waiting();
+        process.progress.hurry_if_pending();
     }
 
     fn peer(&self, process: &'static Process, slot: u32) -> Peer {

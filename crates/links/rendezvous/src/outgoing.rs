@@ -15,8 +15,9 @@ use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_hca::process::imports::Wanted;
+use vervain_hca::process::lanes::{LaneReply, LaneRequest};
 use vervain_hca::process::peer::PeerProcess;
-use vervain_hca::process::rendezvous::{LaneReply, LaneRequest, Peer};
+use vervain_hca::process::rendezvous::Peer;
 use vervain_sockets::socket::{Message, Socket};
 
 /// Most requests for lanes under way to one peer: its socket buffer surely holds as many.

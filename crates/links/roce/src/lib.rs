@@ -255,7 +255,7 @@ impl Carrier for Roce {
         let port = match self.ports.find(local) {
             Some(port) => port,
             // Packets of the progress thread leave when the port is open.
-            None if process.is_progress_thread() => {
+            None if process.progress.is_this_thread() => {
                 let Some(me) = self.me.upgrade() else { return Ok(()) };
                 return self.mads.send_when_open(move || me.ports.open_for_datagram(process, local), to, mad);
             }

@@ -82,12 +82,12 @@ impl Roce {
         self.uncork();
         let (rate, connected) = (&self.poll_state.rate, self.addressees.connections.has_any());
         let interval = rate.interval(connected);
-        process.set_poll_interval(interval);
+        process.packets.set_poll_interval(interval);
         if !rate.is_due(connected, now_ns) {
             // The progress thread may have ended its watch meanwhile.
             let now = rate.interval(connected);
             if now != interval {
-                process.set_poll_interval(now);
+                process.packets.set_poll_interval(now);
             }
             return false;
         }
@@ -199,7 +199,7 @@ impl Roce {
         if state.rate.is_watched() && is_wanted() {
             // The program handles it, if it polls.
             state.rate.activity();
-            process.set_poll_interval(1);
+            process.packets.set_poll_interval(1);
         }
         let visit = self.visit(process, now);
         let mut sleep = self.plan_sleep(&visit, was_wanted, now < slept_until);
@@ -217,7 +217,7 @@ impl Roce {
     /// Finds out if the program polls or waits.
     fn visit(&self, process: &'static Process, now: u64) -> Visit {
         let state = &self.poll_state;
-        let polls = process.packet_looks().wrapping_add(state.waits.load(Ordering::Relaxed));
+        let polls = process.packets.looks().wrapping_add(state.waits.load(Ordering::Relaxed));
         let too_soon = state.idle_probe.lock().is_too_soon(now);
         let polled = polls != state.polls.swap(polls, Ordering::Relaxed) || too_soon;
         if polled {

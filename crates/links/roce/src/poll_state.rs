@@ -56,7 +56,7 @@ impl PollState {
     pub(super) fn cork_post(&self) {
         self.corked.store(true, Ordering::SeqCst);
         if let Some(process) = Process::current() {
-            process.set_poll_interval(1);
+            process.packets.set_poll_interval(1);
             self.ensure(process, now_ns() + FIRST_TICK_NS);
         }
     }
@@ -72,9 +72,9 @@ impl PollState {
     pub(super) fn sends(&self) {
         self.rate.activity();
         let Some(process) = Process::current() else { return };
-        process.set_poll_interval(1);
+        process.packets.set_poll_interval(1);
         if tid() != self.thread.load(Ordering::Relaxed) {
-            process.count_look();
+            process.packets.count_look();
         }
     }
 

@@ -150,7 +150,7 @@ impl Engine {
             });
             (more, owes) = (rx.has_more(), rx.owes());
         }
-        let pause = self.pace.lock().next(now, process.packet_looks(), found || more);
+        let pause = self.pace.lock().next(now, process.packets.looks(), found || more);
         let is_done = !found && !more && !owes;
         let next = if is_done && self.watch.sees_all(&self.pairs) { due } else { due.min(now + pause) };
         self.next_look.store(next, Ordering::SeqCst);

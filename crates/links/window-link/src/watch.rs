@@ -103,7 +103,7 @@ fn stand(looker: &impl Looker, process: &'static Process) {
             continue;
         }
         let seen = pairs.device().own().word(waking_word).load(Ordering::Acquire) as u32;
-        let (looks, begin) = (process.packet_looks(), now_ns());
+        let (looks, begin) = (process.packets.looks(), now_ns());
         let Some(mut found) = looker.last_look(process) else { continue };
         if !found {
             let begin = now_ns();
@@ -113,7 +113,7 @@ fn stand(looker: &impl Looker, process: &'static Process) {
         while patience.look_out(|| looker.look(process)) {
             found = true;
         }
-        let looks = process.packet_looks().wrapping_sub(looks);
+        let looks = process.packets.looks().wrapping_sub(looks);
         rest = next_rest(rest, looks, Duration::from_nanos(now_ns() - begin), found);
     }
 }

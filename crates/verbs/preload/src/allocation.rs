@@ -10,7 +10,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::size_t;
-use vervain_share::heap::{self, THRESHOLD};
+use vervain_share::heap;
+use vervain_share::settings::THRESHOLD;
 
 use crate::real::set_errno;
 

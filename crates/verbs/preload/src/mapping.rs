@@ -11,6 +11,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{off_t, size_t};
 use vervain_share::maps::{self, Answer};
 use vervain_share::remap::{self, Remap};
+use vervain_share::settings::THRESHOLD;
 use vervain_share::{heap, program, sys};
 
 use crate::real::{real, reals, set_errno};
@@ -91,7 +92,7 @@ unsafe fn map(
     let plain = flags & !libc::MAP_POPULATE == libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     if plain
         && at == 0
-        && len >= heap::THRESHOLD
+        && len >= THRESHOLD
         && let Some(own) = program::shared_anonymous(len)
     {
         // SAFETY: the caller's own arguments, with a file in place of none.

@@ -5,12 +5,9 @@ use vervain_abi::*;
 use crate::completion::Completion;
 use crate::device::Context;
 use crate::error::{Error, Result, check};
-use crate::gid::Gid;
+use crate::gid::{GRH_BYTES, Gid};
 use crate::path::{Endpoint, PathOptions};
 use crate::pd::Pd;
-
-/// The bytes in front of every datagram that is received, whether a GRH is in them or not; IBA volume 1, 11.4.1.2.
-pub const GRH_BYTES: usize = 40;
 
 /// The way to a port; `struct ibv_ah_attr` of `ibv_create_ah(3)`. A value, by which a program can find the handle that
 /// it has made for it.

@@ -13,7 +13,7 @@ use crate::error::{Error, Result, check};
 use crate::gid::{self, Gid, GidEntry, GidType};
 use crate::library::Library;
 use crate::port::PortAttr;
-use crate::qp::Transport;
+use crate::transport::Transport;
 
 /// A device that the library found; not yet open. Its entry in the library's list lives as long as it.
 #[derive(Clone)]

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use vervain_abi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, ibv_gid};
 
-use crate::ah::GRH_BYTES;
+/// The bytes in front of every datagram that is received, whether a GRH is in them or not; IBA volume 1, 11.4.1.2.
+pub const GRH_BYTES: usize = 40;
 
 /// A GID: 16 bytes in network byte order, shown and exchanged as the IPv6 address that it looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

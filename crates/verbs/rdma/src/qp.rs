@@ -9,7 +9,6 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use serde::{Deserialize, Serialize};
 use vervain_abi::*;
 
 use crate::ah::AddressVector;
@@ -18,71 +17,10 @@ use crate::error::{Error, PostError, Result, check};
 use crate::path::{Endpoint, PathOptions};
 use crate::pd::{Access, Pd};
 use crate::post::{Domain, RecvList, RecvRequest, SendList, SendRequest};
-use crate::qp_attr::QpAttr;
+use crate::qp_attr::{QpAttr, QpState};
 use crate::receive::{self, PostReceives, ReceiveQueue};
 use crate::srq::Srq;
-
-/// The service that a QP gives; `enum ibv_qp_type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Transport {
-    /// Reliable connection: every operation, each completed when the peer has it.
-    Rc,
-    /// Unreliable connection: Send and Write; a message that lost a packet is dropped.
-    Uc,
-    /// Datagrams of at most an MTU, to any QP.
-    Ud,
-}
-
-impl Transport {
-    fn raw(self) -> ibv_qp_type {
-        match self {
-            Self::Rc => IBV_QPT_RC,
-            Self::Uc => IBV_QPT_UC,
-            Self::Ud => IBV_QPT_UD,
-        }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rc => "RC",
-            Self::Uc => "UC",
-            Self::Ud => "UD",
-        })
-    }
-}
-
-/// The state of a QP; `enum ibv_qp_state`, IBA volume 1, 10.3.1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the specification's names")]
-pub enum QpState {
-    Reset,
-    Init,
-    ReadyToReceive,
-    ReadyToSend,
-    SendQueueDrained,
-    SendQueueError,
-    Error,
-    /// Another number.
-    Other(u32),
-}
-
-impl QpState {
-    pub(crate) fn of(raw: ibv_qp_state) -> Self {
-        match raw {
-            IBV_QPS_RESET => Self::Reset,
-            IBV_QPS_INIT => Self::Init,
-            IBV_QPS_RTR => Self::ReadyToReceive,
-            IBV_QPS_RTS => Self::ReadyToSend,
-            IBV_QPS_SQD => Self::SendQueueDrained,
-            IBV_QPS_SQE => Self::SendQueueError,
-            IBV_QPS_ERR => Self::Error,
-            other => Self::Other(other),
-        }
-    }
-}
+use crate::transport::Transport;
 
 /// Parameters of a new QP; [`Qp::builder`] begins with 128 requests in each queue, of one SGE, none inline, and
 /// completions for requests that ask for one.

@@ -5,7 +5,36 @@ use vervain_abi::*;
 use crate::ah::AddressVector;
 use crate::pd::Access;
 use crate::port::Mtu;
-use crate::qp::QpState;
+
+/// The state of a QP; `enum ibv_qp_state`, IBA volume 1, 10.3.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the specification's names")]
+pub enum QpState {
+    Reset,
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    SendQueueDrained,
+    SendQueueError,
+    Error,
+    /// Another number.
+    Other(u32),
+}
+
+impl QpState {
+    pub(crate) fn of(raw: ibv_qp_state) -> Self {
+        match raw {
+            IBV_QPS_RESET => Self::Reset,
+            IBV_QPS_INIT => Self::Init,
+            IBV_QPS_RTR => Self::ReadyToReceive,
+            IBV_QPS_RTS => Self::ReadyToSend,
+            IBV_QPS_SQD => Self::SendQueueDrained,
+            IBV_QPS_SQE => Self::SendQueueError,
+            IBV_QPS_ERR => Self::Error,
+            other => Self::Other(other),
+        }
+    }
+}
 
 /// The attributes of a QP, in the units of [`PathOptions`](crate::PathOptions). The driver chooses the value, mostly 0,
 /// of an attribute that the transport does not have or that was not set yet.

@@ -10,8 +10,9 @@ use vervain_abi::*;
 
 use crate::error::{Error, PostError, Result};
 use crate::pd::{Access, Pd};
-use crate::qp::{Qp, Transport};
+use crate::qp::Qp;
 use crate::region::{Part, RemoteMemory};
+use crate::transport::Transport;
 
 /// The two kinds of windows; `enum ibv_mw_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
 use crate::ah_from_wc::ah_attr_from_wc;
-use crate::context::opening;
 use crate::object::{self, Handle, errno_of, minus_one_of, pointer_of, state};
+use crate::opening::opening;
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::query::gid_entries;
 
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     })
 }
 
-unsafe fn opening_of<'a>(pd: *mut ibv_pd) -> Result<(*mut ibv_context, &'a crate::context::Opening), Error> {
+unsafe fn opening_of<'a>(pd: *mut ibv_pd) -> Result<(*mut ibv_context, &'a crate::opening::Opening), Error> {
     if pd.is_null() {
         return Err(Error::invalid("the PD is NULL"));
     }

@@ -5,9 +5,9 @@ use core::ffi::c_int;
 use vervain_hca::Element;
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::cq::cq_state;
 use crate::object::{from_cookie, state, waiting};
+use crate::opening::opening;
 use crate::qp::hca_qp;
 
 /// Waits for the next event by reading the context's descriptor; EAGAIN if that is non-blocking and nothing is there.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use vervain_hca as hca;
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::cq::cq_state;
 use crate::object::{self, Handle, errno_of, from_cookie, pointer_of, state, waiting};
+use crate::opening::opening;
 use crate::registry::Entry;
 
 /// Behind an `ibv_comp_channel`.

@@ -3,64 +3,15 @@
 
 use core::ffi::c_int;
 use core::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
-use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
-use vervain_hca::{self as hca, Error};
+use vervain_hca::Error;
 
 use crate::abi::*;
-use crate::object::{self, Handle, pointer_of, state};
-use crate::registry::Registry;
+use crate::object::{self, pointer_of};
+use crate::opening::Opening;
 use crate::{cq, cq_ex, device_list, dm, errno, mr, mw, ordered, pd, post, qp, query, srq, xrcd};
-
-/// State that all `ibv_context`s of one opening share: the one opened and those imported.
-pub(crate) struct Opening {
-    pub(crate) hca: Arc<hca::Context>,
-    /// The file whose descriptor is `cmd_fd`: empty, and only there to be recognised by `ibv_import_device`.
-    identity: FileIdentity,
-    next_handle: AtomicU32,
-    pub(crate) pds: Registry<ibv_pd>,
-    pub(crate) mrs: Registry<ibv_mr>,
-    pub(crate) mws: Registry<ibv_mw>,
-    pub(crate) dms: Registry<ibv_dm>,
-    pub(crate) channels: Registry<ibv_comp_channel>,
-    pub(crate) cqs: Registry<ibv_cq_ex>,
-    pub(crate) xrcds: Registry<ibv_xrcd>,
-    pub(crate) srqs: Registry<ibv_srq>,
-    pub(crate) qps: Registry<ibv_qp_ex>,
-}
-
-impl Opening {
-    /// A number for an object's `handle`; never 0, which is what a forgotten field holds.
-    pub(crate) fn handle(&self) -> u32 {
-        self.next_handle.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-impl Handle for verbs_context {
-    type State = (Arc<Opening>, OwnedFd);
-}
-
-/// The state behind a client's context.
-pub(crate) unsafe fn opening<'a>(context: *mut ibv_context) -> &'a Arc<Opening> {
-    // SAFETY: every `ibv_context` that a client can have is the tail of a `verbs_context` made here.
-    unsafe { &state(verbs_context::of(context)).0 }
-}
-
-/// Device and inode of a descriptor's file.
-type FileIdentity = (libc::dev_t, libc::ino_t);
-
-fn identify(fd: RawFd) -> Result<FileIdentity, Error> {
-    // SAFETY: `stat` is integers; fstat fills it or fails.
-    let mut stat: libc::stat = unsafe { object::zeros() };
-    // SAFETY: as above; a descriptor that is not open fails with EBADF.
-    if unsafe { libc::fstat(fd, &raw mut stat) } != 0 {
-        return Err(Error::last_os("fstat"));
-    }
-    Ok((stat.st_dev, stat.st_ino))
-}
 
 fn command_file() -> Result<OwnedFd, Error> {
     // SAFETY: a C string and a flag; the descriptor that comes back is ours alone.
@@ -70,12 +21,6 @@ fn command_file() -> Result<OwnedFd, Error> {
             fd => Ok(OwnedFd::from_raw_fd(fd)),
         }
     }
-}
-
-/// The openings of this process, for `ibv_import_device`.
-fn openings() -> OwnerGuard<'static, Vec<(Weak<Opening>, usize)>> {
-    static OPENINGS: OwnerLock<Vec<(Weak<Opening>, usize)>> = OwnerLock::new(Vec::new());
-    OPENINGS.lock()
 }
 
 /// Opens a device.
@@ -90,24 +35,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     };
     pointer_of(|| {
         let file = command_file()?;
-        let opening = Arc::new(Opening {
-            hca,
-            identity: identify(file.as_raw_fd())?,
-            next_handle: AtomicU32::new(1),
-            pds: Registry::default(),
-            mrs: Registry::default(),
-            mws: Registry::default(),
-            dms: Registry::default(),
-            channels: Registry::default(),
-            cqs: Registry::default(),
-            xrcds: Registry::default(),
-            srqs: Registry::default(),
-            qps: Registry::default(),
-        });
-        let mut openings = openings();
-        openings.retain(|(o, _)| o.strong_count() > 0);
-        openings.push((Arc::downgrade(&opening), device.expose_provenance()));
-        drop(openings);
+        let opening = Opening::new(hca, file.as_raw_fd(), device.expose_provenance())?;
         Ok(new_context(device, opening, file))
     })
 }
@@ -117,12 +45,9 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 /// An opening of another process is EOPNOTSUPP: its objects cannot be shared as a kernel's can.
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     pointer_of(|| {
-        let identity = identify(cmd_fd)?;
-        let found = openings().iter().find_map(|(o, device)| {
-            o.upgrade().filter(|o| o.identity == identity).map(|o| (o, object::from_cookie(*device)))
-        });
-        let (opening, device) =
-            found.ok_or_else(|| Error::unsupported("ibv_import_device: no context of this process has this cmd_fd"))?;
+        let (opening, device) = Opening::find(cmd_fd)?
+            .ok_or_else(|| Error::unsupported("ibv_import_device: no context of this process has this cmd_fd"))?;
+        let device = object::from_cookie(device);
         // SAFETY: fstat said that the descriptor is open; ibv_import_device(3) gives it to the new context.
         Ok(new_context(device, opening, unsafe { OwnedFd::from_raw_fd(cmd_fd) }))
     })

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use vervain_hca::{self as hca, Completion, Error};
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::errno;
 use crate::object::{self, Blank, Handle, errno_of, pointer_of, state};
+use crate::opening::opening;
 use crate::registry::Entry;
 
 /// Behind an `ibv_cq_ex`.

@@ -26,6 +26,7 @@ mod marshal;
 mod mr;
 mod mw;
 mod object;
+mod opening;
 mod ordered;
 mod pd;
 mod post;

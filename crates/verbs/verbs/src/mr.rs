@@ -14,9 +14,9 @@ use vervain_hca::{self as hca, Error};
 use vervain_share::checkers;
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::errno;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
+use crate::opening::opening;
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::registry::Entry;
 

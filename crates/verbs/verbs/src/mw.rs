@@ -6,8 +6,8 @@ use std::sync::Arc;
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
+use crate::opening::opening;
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::registry::Entry;
 

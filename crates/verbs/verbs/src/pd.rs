@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::object::{self, Handle, errno_of, pointer_of, state};
+use crate::opening::opening;
 use crate::registry::Entry;
 
 /// Behind an `ibv_pd`.

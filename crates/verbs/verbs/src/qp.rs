@@ -9,10 +9,10 @@ use vervain_hca::{self as hca, Error, attr};
 
 use crate::abi::*;
 use crate::ah::{ah_attr_from_c, ah_attr_to_c};
-use crate::context::opening;
 use crate::cq::hca_cq;
 use crate::errno;
 use crate::object::{self, Blank, Handle, errno_of, pointer_of, state};
+use crate::opening::opening;
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::registry::Entry;
 use crate::srq::hca_srq;

@@ -10,9 +10,9 @@ use vervain_hca::device::{GidEntry, GidType};
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::device_list;
 use crate::object::{self, errno_of, minus_one_of};
+use crate::opening::opening;
 
 /// Vervain's own vendor number: an OUI with the "locally administered" bit, which the IEEE gives to nobody.
 const VENDOR_ID: u32 = 0x02_5652;

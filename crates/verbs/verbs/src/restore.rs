@@ -12,9 +12,9 @@ use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
 use crate::comp_channel::new_channel;
-use crate::context::{Opening, opening};
 use crate::image::{self, Image, Index};
 use crate::object::{Blank, errno_of, state};
+use crate::opening::{Opening, opening};
 use crate::save::{Direction, copy};
 use crate::{comp_channel, cq, cq_ex, dm, mr, mw, pd, qp, srq, xrcd};
 

@@ -10,9 +10,9 @@ use vervain_hca::mr::transfer::{self, Pieces};
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
-use crate::context::{Opening, opening};
 use crate::image::{self, Image, Index};
 use crate::object::{errno_of, state};
+use crate::opening::{Opening, opening};
 
 /// The bytes of registered memory go into the image.
 const WITH_MEMORY: u32 = 1;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
-use crate::context::opening;
 use crate::cq::hca_cq;
 use crate::object::{self, Blank, Handle, errno_of, pointer_of, state};
+use crate::opening::opening;
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::post::post_chain;
 use crate::registry::Entry;

@@ -6,8 +6,8 @@ use vervain_hca::process::Process;
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::ibv_context;
-use crate::context::opening;
 use crate::object::errno_of;
+use crate::opening::opening;
 
 /// How a context is stopped.
 #[repr(C)]

@@ -11,8 +11,9 @@ use crate::host::clock::hca_clock_ns;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
 use crate::process::gate;
-use crate::process::standing::{PATIENCE_NS, SavedProcess};
+use crate::process::rendezvous::SavedProcess;
 use crate::process::switches::OF_PROCESS;
+use crate::process::switches::PATIENCE_NS;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -202,7 +203,7 @@ impl Context {
         Ok(Arc::new(Pd {
             context: Arc::clone(self),
             process,
-            number: process.next_pd(),
+            number: process.numbers.next_pd(),
             users: AtomicU32::new(0),
             _counted: Counted::new(Word::Pds, &self.device),
         }))

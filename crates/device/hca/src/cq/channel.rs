@@ -119,8 +119,8 @@ impl CompChannel {
     /// ibv_get_cq_event`).
     pub fn next_event(&self) -> Result<usize> {
         loop {
-            if let Some(process) = Process::current().filter(|p| p.expects_packets()) {
-                process.wait_for_fd(self.read.as_raw_fd())?;
+            if let Some(process) = Process::current().filter(|p| p.packets.are_expected()) {
+                process.packets.wait_for_fd(process, self.read.as_raw_fd())?;
             }
             let id: u64 = read_message(self.read.as_raw_fd())?;
             // An event that was read must reach the caller.

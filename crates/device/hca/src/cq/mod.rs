@@ -402,7 +402,7 @@ impl Cq {
             return self.polled_in_vain(guard, max, sink);
         }
         drop(guard);
-        if self.process.expects_packets() && self.process.count_look() {
+        if self.process.packets.are_expected() && self.process.packets.count_look() {
             // Unacknowledged sends of the program complete at once, so that it may never poll an empty CQ.
             self.process.poll_packets();
         }
@@ -436,7 +436,7 @@ impl Cq {
         sink: &mut impl FnMut(&Completion),
     ) -> usize {
         let is_time = queue.courtesy.in_vain(tid::known());
-        let wants_packets = self.process.expects_packets() && self.process.should_poll();
+        let wants_packets = self.process.packets.are_expected() && self.process.packets.should_poll();
         if is_time || wants_packets || self.process.own.wants_attention() {
             return self.look_around(queue, is_time, wants_packets, max, sink);
         }
@@ -460,7 +460,7 @@ impl Cq {
         let is_due = is_time && queue.courtesy.look(tid::found(), now_ns());
         drop(queue);
         if self.process.own.wants_attention() {
-            self.process.attend_from_poll();
+            self.process.attention.attend_from_poll(&self.process.own);
         }
         if is_due {
             self.offer_cpu();

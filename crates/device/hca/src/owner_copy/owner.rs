@@ -93,7 +93,7 @@ fn serve(process: &Process, lane: &OwnedLane, turn: Turn) {
     let mut moved = 0;
     let mut dry_since = 0;
     loop {
-        match process.serving(|| answered(step(process, lane), r)) {
+        match process.lanes.serve(|| answered(step(process, lane), r)) {
             Step::Gone | Step::Over(_) => return,
             Step::Stopped => {
                 leave(process, lane);

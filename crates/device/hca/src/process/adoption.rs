@@ -1,12 +1,12 @@
 //! Adoption as registration uses it: switched on by `VERVAIN_ADOPT`, behind the closed gate, with the shared object in
 //! the table that peers read; and fork, around which adopted memory is private for a moment.
 
-use crate::adopt::sys::NoSignals;
 use crate::adopt::{Adopted, Adoption, Object};
-use crate::arena::layout::{Lane, OBJECT_MEMFD, OFFSET_BITS};
+use crate::arena::Arena;
+use crate::arena::layout::{OBJECT_MEMFD, OFFSET_BITS};
 use crate::host::lock::OwnerLock;
-use crate::process::Process;
-use crate::process::exports::{ExportedRange, Withdrawn};
+use crate::process::exports::{Objects, Withdrawn};
+use crate::process::key_table::KeyTable;
 use std::ops::Range;
 use std::sync::Arc;
 use vervain_config::{ADOPT, Config};
@@ -45,101 +45,69 @@ impl Adopting {
     pub(crate) fn revert(&self, adopted: Adopted) {
         self.adoption.revert(adopted);
     }
-}
 
-/// While this lives, no thread and no peer is in this process's memory. No signal handler runs in the thread that holds
-/// it: a thread that ended in one would leave all others waiting.
-pub(crate) struct Closed<'a> {
-    process: &'a Process,
-    _signals: NoSignals,
-}
-
-impl Drop for Closed<'_> {
-    fn drop(&mut self) {
-        self.process.resume();
-    }
-}
-
-impl Process {
-    /// Closes the gate for as long as the guard lives.
-    pub(crate) fn close_gate(&self) -> Closed<'_> {
-        self.close_gate_where(|_| true)
-    }
-
-    /// Closes the gate for what goes on by the lanes that `matter`, as long as the guard lives.
-    pub(crate) fn close_gate_where(&self, matter: impl Fn(&Lane) -> bool) -> Closed<'_> {
-        let signals = NoSignals::new();
-        self.pause_where(matter);
-        Closed { process: self, _signals: signals }
-    }
-
-    /// Adopts `[addr, addr + length)` for a registration with `access` rights.
-    pub(crate) fn adopt(&self, addr: u64, length: u64, rights: u32) -> ExportedRange {
-        let Some(adopting) = self.adopting.as_ref() else { return ExportedRange::NOWHERE };
-        if rights & FOR_PEERS == 0 || length == 0 || length >= 1 << 47 {
-            return ExportedRange::NOWHERE;
-        }
-        let gate = self.close_gate();
-        let adopted = adopting.adoption.adopt(addr as usize, length as usize);
+    /// Adopts `[addr, addr + length)` for a registration, behind the gate that `close_gate` closes. If the kernel
+    /// refuses, the log gives the reason.
+    pub(crate) fn adopt<G>(&self, addr: u64, length: u64, close_gate: impl FnOnce() -> G) -> Option<Adopted> {
+        let gate = close_gate();
+        let adopted = self.adoption.adopt(addr as usize, length as usize);
         drop(gate);
-        let adopted = match adopted {
-            Ok(adopted) => adopted,
-            Err(why) => {
-                log::info!("registration of {length} bytes at {addr:#x}: {why}");
-                return ExportedRange::NOWHERE;
-            }
-        };
-        let object = &adopted.object;
-        let place = Place {
-            kind: OBJECT_MEMFD,
-            fd: object.fd(),
-            object: IDENTITY | object.identity(),
-            offset: adopted.offset,
-            object_len: object.object_len(),
-            incarnation: 0,
-        };
-        self.keep_object(adopting, object, &place);
-        self.objects.hold(&self.arena, &place, length, adopted).unwrap_or_else(|adopted| {
-            let _gate = self.close_gate();
-            adopting.revert(adopted);
-            ExportedRange::NOWHERE
-        })
+        adopted.inspect_err(|why| log::info!("registration of {length} bytes at {addr:#x}: {why}")).ok()
     }
 
-    fn keep_object(&self, adopting: &Adopting, object: &Arc<Object>, place: &Place) {
-        let mut kept = adopting.kept.lock();
+    /// Keeps `object` in the table at `place`, unless it or a later one is; returns the one before it if that goes.
+    pub(crate) fn keep(
+        &self,
+        objects: &Objects,
+        arena: &Arena,
+        object: &Arc<Object>,
+        place: &Place,
+    ) -> Option<(Withdrawn, Arc<Object>)> {
+        let mut kept = self.kept.lock();
         if kept.as_ref().is_some_and(|(known, _)| known.identity() >= object.identity()) {
-            return;
+            return None;
         }
-        let entered = self.objects.enter(&self.arena, place, None);
+        let entered = objects.enter(arena, place, None);
         let before = std::mem::replace(&mut *kept, entered.map(|(number, _)| (Arc::clone(object), number)));
         drop(kept);
-        let Some((_object, number)) = before else { return };
-        if let Some(Withdrawn { number, generation }) = self.objects.leave(number) {
-            self.rendezvous.object_withdrawn(number, generation);
-        }
+        let (object, number) = before?;
+        objects.leave(number).map(|gone| (gone, object))
     }
 
-    /// Before fork: adopted memory becomes private, so that the child gets a snapshot. Peers wait.
-    pub(crate) fn adoption_before_fork(&self) {
-        if let Some(adopting) = self.adopting.as_ref() {
-            self.pause();
-            adopting.adoption.before_fork();
-        }
+    /// Before fork: adopted memory becomes private, so that the child gets a snapshot. The gate is closed.
+    pub(crate) fn before_fork(&self) {
+        self.adoption.before_fork();
     }
 
-    /// After fork, in the parent: it is shared again, at the same places.
-    pub(crate) fn adoption_after_fork(&self) {
-        let Some(adopting) = self.adopting.as_ref() else { return };
-        let lost = adopting.adoption.after_fork();
-        if !lost.is_empty() {
-            log::info!("{} pieces of registered memory are not adopted again after fork", lost.len());
-            // Offsets of adopted memory are its addresses; no other object is laid out so.
-            self.keys.unshare(|host, len, at| {
-                let meets = |range: &Range<usize>| host < range.end as u64 && (range.start as u64) < host + len;
-                at & ((1 << OFFSET_BITS) - 1) == host && lost.iter().any(meets)
-            });
+    /// After fork, in the parent: it is shared again, at the same places. `keys` lead peers no more to what is not.
+    pub(crate) fn after_fork(&self, keys: &KeyTable) {
+        let lost = self.adoption.after_fork();
+        if lost.is_empty() {
+            return;
         }
-        self.resume();
+        log::info!("{} pieces of registered memory are not adopted again after fork", lost.len());
+        // Offsets of adopted memory are its addresses; no other object is laid out so.
+        keys.unshare(|host, len, at| {
+            let meets = |range: &Range<usize>| host < range.end as u64 && (range.start as u64) < host + len;
+            at & ((1 << OFFSET_BITS) - 1) == host && lost.iter().any(meets)
+        });
+    }
+}
+
+/// Returns true if `length` bytes that are registered with these rights are worth an adoption.
+pub(crate) fn is_for_peers(length: u64, rights: u32) -> bool {
+    rights & FOR_PEERS != 0 && length != 0 && length < 1 << 47
+}
+
+/// Where peers find adopted memory.
+pub(crate) fn place_of(adopted: &Adopted) -> Place {
+    let object = &adopted.object;
+    Place {
+        kind: OBJECT_MEMFD,
+        fd: object.fd(),
+        object: IDENTITY | object.identity(),
+        offset: adopted.offset,
+        object_len: object.object_len(),
+        incarnation: 0,
     }
 }

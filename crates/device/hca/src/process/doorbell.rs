@@ -3,7 +3,9 @@
 use crate::arena::layout::ATTENTION;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
+use crate::process::peer::PeerProcess;
 use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The thread that looks at an object after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(crate) trait Attend: Send + Sync {
 #[derive(Default)]
 pub(crate) struct AttentionTable {
     table: OwnerLock<Table>,
+    /// Odd while the progress thread does what peers have called for.
+    attending: AtomicU64,
 }
 
 #[derive(Default)]
@@ -77,8 +81,45 @@ impl AttentionTable {
         }
     }
 
+    /// Looks at everything that peers asked `own` for, in the progress thread. Returns true if requests of initiators
+    /// were among it.
+    pub(crate) fn attend(&self, own: &PeerProcess) -> bool {
+        let mut numbers = Vec::new();
+        self.attending.fetch_add(1, Ordering::SeqCst);
+        own.take_attention(|n| numbers.push(n));
+        let mut served = false;
+        for n in numbers {
+            served |= self.call(n, Looker::Progress) == Looked::Served;
+        }
+        self.attending.fetch_add(1, Ordering::SeqCst);
+        served
+    }
+
+    /// Returns true if the progress thread is at it, which it says before it takes what was called for.
+    pub(crate) fn is_attending(&self) -> bool {
+        !self.attending.load(Ordering::SeqCst).is_multiple_of(2)
+    }
+
+    /// Looks at what peers asked for in a thread that polls, which must not wait for another that is at it.
+    #[cold]
+    pub(crate) fn attend_from_poll(&self, own: &PeerProcess) {
+        let mut lanes = Vec::new();
+        own.take_attention(|n| lanes.push(n));
+        let mut rest = false;
+        for n in lanes {
+            if self.call(n, Looker::Poll) == Looked::NotHere {
+                // Events and flushes take locks that the polling thread may hold.
+                own.raise(n);
+                rest = true;
+            }
+        }
+        if rest {
+            own.wake();
+        }
+    }
+
     /// Has the object do what it was asked for.
-    pub(crate) fn call(&self, number: u32, by: Looker) -> Looked {
+    fn call(&self, number: u32, by: Looker) -> Looked {
         // Not under the lock, where the last holder of an object would end it.
         let object = self.table.lock().objects.get(number as usize).and_then(Option::as_ref).and_then(Weak::upgrade);
         object.map_or(Looked::Done, |object| object.attend(by))

@@ -1,5 +1,6 @@
 //! A process around fork(2): peers are kept out while memory is copied, and the child begins without a device.
 
+use crate::error::Result;
 use crate::host::barrier;
 use crate::process::Process;
 use crate::process::share_api::Source;
@@ -10,9 +11,32 @@ static PRIVATE_FDS: [AtomicU32; 4096] = [const { AtomicU32::new(0) }; 4096];
 /// How often this image is a child of the one that it was.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How often the calling process has been forked off since its image was started.
-pub(super) fn count() -> u32 {
-    FORKS.load(Ordering::Relaxed)
+/// Makes the process of a forked child that opens an object of its parent's.
+pub(crate) type Restart = Box<dyn Fn() -> Result<&'static Process> + Send + Sync>;
+
+/// The image that has made a process, and what a forked child of it does for one of its own.
+pub(crate) struct Image {
+    /// How often it had forked then.
+    forks: u32,
+    restart: Restart,
+}
+
+impl Image {
+    /// The calling one.
+    pub(super) fn new(restart: Restart) -> Image {
+        Image { forks: FORKS.load(Ordering::Relaxed), restart }
+    }
+
+    /// Returns true if it is the calling one, and not one that has forked that off.
+    #[inline]
+    pub(super) fn is_current(&self) -> bool {
+        self.forks == FORKS.load(Ordering::Relaxed)
+    }
+
+    /// The child's process, made now if it has none yet.
+    pub(super) fn restart(&self) -> Result<&'static Process> {
+        (self.restart)()
+    }
 }
 
 /// Has peers kept out while the source of shared memory forks, and the progress thread woken when it keeps memory.
@@ -67,14 +91,21 @@ pub(super) fn install_handlers() {
 }
 
 extern "C" fn before_fork() {
-    if let Some(process) = Process::current() {
-        process.adoption_before_fork();
+    if let Some(process) = Process::current()
+        && let Some(adopting) = &process.adopting
+    {
+        // So that the child gets a snapshot of adopted memory. Peers wait.
+        process.pause();
+        adopting.before_fork();
     }
 }
 
 extern "C" fn after_fork_in_parent() {
-    if let Some(process) = Process::current() {
-        process.adoption_after_fork();
+    if let Some(process) = Process::current()
+        && let Some(adopting) = &process.adopting
+    {
+        adopting.after_fork(&process.keys);
+        process.resume();
     }
 }
 

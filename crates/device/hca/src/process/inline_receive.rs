@@ -1,13 +1,13 @@
 //! Messages that stand in the completions of their receives (`cq::recv_ring`), on the side of their process: a poll
 //! copies them into the program's memory, and a revocation of that memory does so before.
 
-use crate::arena::layout::{Inline, QpShared, refused};
+use crate::arena::layout::Inline;
 use crate::host::guarded;
 use crate::host::lock::OwnerLock;
-use crate::process::Process;
+use crate::process::key_table::KeyTable;
 use std::collections::BTreeMap;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use vervain_iba::{Sge, access};
 
 /// A lane whose completions hold messages.
@@ -29,18 +29,21 @@ impl InlineLanes {
         self.0.lock().remove(&offset);
     }
 
-    fn all(&self) -> Vec<Arc<dyn InlineReceives>> {
-        self.0.lock().values().filter_map(Weak::upgrade).collect()
+    /// Scatters all messages that wait for memory of `revoked`, which nobody is in flight with any more.
+    pub(crate) fn scatter_waiting(&self, revoked: u32) {
+        let lanes: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
+        lanes.iter().for_each(|lane| lane.scatter_waiting(revoked));
     }
 }
 
-impl Process {
+impl KeyTable {
     /// Puts the first bytes of `message` into the memory `at`, as many as that has; false if its key does not allow
-    /// that, or the memory is not there. A key that was `revoked` allows it until [`Process::revoke_region`] returns.
+    /// that, or the memory is not there. A key that was `revoked` allows it until
+    /// [`super::Process::revoke_region`] returns.
     #[inline]
     pub(crate) fn scatter(&self, at: &Sge, pd: u32, message: &Inline, revoked: bool) -> bool {
         let len = u64::from(at.length);
-        let Some(entry) = self.keys.entries.get((at.lkey >> 8) as usize) else { return false };
+        let Some(entry) = self.entries.get((at.lkey >> 8) as usize) else { return false };
         let offset = if revoked {
             entry.offset(at.addr, len)
         } else {
@@ -51,21 +54,5 @@ impl Process {
         // SAFETY: the message is as long as that; the program has registered the memory and posted it, and no reference
         // of the device is to it.
         unsafe { guarded::copy(message.as_ptr().cast(), to, at.length as usize) }.is_ok()
-    }
-
-    /// Scatters all messages that wait for memory of `revoked`, which nobody is in flight with any more.
-    pub(crate) fn scatter_waiting(&self, revoked: u32) {
-        self.inline_lanes.all().iter().for_each(|lane| lane.scatter_waiting(revoked));
-    }
-
-    /// The QP at `offset` of the arena goes to ERR, for a message that it has received has no place.
-    #[cold]
-    pub(crate) fn fail_qp(&self, offset: u64) {
-        if let Some(qp) = self.arena.view().get::<QpShared>(offset) {
-            qp.refused.kind.store(refused::RECEIVE, Ordering::Relaxed);
-            if qp.fail(None) {
-                self.own.raise(qp.attention.load(Ordering::Relaxed));
-            }
-        }
     }
 }

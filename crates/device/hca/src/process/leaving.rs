@@ -4,7 +4,6 @@
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::process::Process;
-use crate::process::send_work::Mark;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -22,34 +21,19 @@ pub(super) fn install() {
 
 extern "C" fn at_exit() {
     if let Some(process) = Process::current().filter(|process| process.is_current()) {
-        process.let_all_leave();
+        let_all_leave(process);
     }
 }
 
-impl Process {
-    /// Waits while send work or an acknowledgement is about to leave, or a piece of an initiator's request is being
-    /// moved, of which the program may have seen the end. Others go on with them: this thread may have been interrupted
-    /// by a signal anywhere in a call, so it waits for no lock, which it may hold.
-    fn let_all_leave(&self) {
-        let until = now_ns() + LEAVE_NS;
-        let is_serving = || self.serving.try_lock().is_none() && self.serving.raw().comes_free();
-        // Carriers after the send work, some of which may wait there for other packets by then.
-        let is_leaving = || self.has_sends_leaving() | !self.shut_pollers_down() | is_serving();
-        while is_leaving() && now_ns() < until {
-            self.hand_over();
-            nap(LOOK);
-        }
-    }
-
-    fn has_sends_leaving(&self) -> bool {
-        match self.send_work.try_lock() {
-            Some(marks) => marks.look_at(Mark::place).filter_map(Mark::work).any(|work| work.is_leaving()),
-            None => self.send_work.raw().comes_free(),
-        }
-    }
-
-    /// Returns true if all that carriers have to say is said.
-    fn shut_pollers_down(&self) -> bool {
-        !self.expects_packets() || self.pollers.iter().fold(true, |all, poller| poller.shutdown() & all)
+/// Waits while send work or an acknowledgement is about to leave, or a piece of an initiator's request is being moved,
+/// of which the program may have seen the end. Others go on with them: this thread may have been interrupted by a
+/// signal anywhere in a call, so it waits for no lock, which it may hold.
+fn let_all_leave(process: &Process) {
+    let until = now_ns() + LEAVE_NS;
+    // Carriers after the send work, some of which may wait there for other packets by then.
+    let is_leaving = || process.send_work.is_any_leaving() | !process.packets.shut_down() | process.lanes.is_serving();
+    while is_leaving() && now_ns() < until {
+        process.hand_over();
+        nap(LOOK);
     }
 }

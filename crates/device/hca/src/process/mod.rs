@@ -11,13 +11,14 @@ pub mod grants;
 pub mod imports;
 pub(crate) mod inline_receive;
 pub(crate) mod key_table;
+pub mod lanes;
 mod leaving;
 mod packets;
-mod parking;
+pub mod parking;
 pub mod peer;
 pub mod peer_channels;
 pub mod poller;
-pub(crate) mod progress;
+pub mod progress;
 pub mod rendezvous;
 pub(crate) mod revocation;
 pub(crate) mod send_work;
@@ -26,36 +27,35 @@ pub(crate) mod standing;
 pub(crate) mod switches;
 
 pub use fork::{forget_private_fd, keep_from_children};
+pub use rendezvous::SavedProcess;
 pub use send_work::Progress;
-pub use standing::SavedProcess;
 
-use crate::arena::layout::{self, CqShared, Header, Lane, PER_SLOT};
+use crate::arena::layout::{self, Header, Lane, PER_SLOT, QpShared, refused};
 use crate::arena::numbers::{Kind, Numbers, SlotNumbers};
 use crate::arena::{Arena, Block};
 use crate::error::{Error, Result};
-use crate::host::dense::Dense;
-use crate::host::lock::OwnerLock;
 use crate::host::pinnable::Mappings;
 use crate::host::{barrier, random};
 use crate::process::adoption::Adopting;
-use crate::process::doorbell::{AttentionTable, Looked, Looker};
+use crate::process::doorbell::AttentionTable;
 use crate::process::exports::{ExportedRange, Objects};
-use crate::process::gate::{Gates, LaneGate};
+use crate::process::fork::{Image, Restart};
 use crate::process::grants::Grants;
-use crate::process::inline_receive::InlineLanes;
 use crate::process::key_table::KeyTable;
+use crate::process::lanes::Lanes;
 use crate::process::packets::Packets;
+use crate::process::parking::Parking;
 use crate::process::peer::PeerProcess;
 use crate::process::poller::{EventHandler, Poller};
-use crate::process::rendezvous::{Credentials, LaneOwner, LaneRequest, Rendezvous};
+use crate::process::progress::ProgressThread;
+use crate::process::rendezvous::{Credentials, Rendezvous};
 use crate::process::revocation::Revocation;
-use crate::process::send_work::{Mark, SendWork, is_same};
+use crate::process::send_work::{SendWork, SendWorks};
 use crate::process::share_api::Source;
-use crate::process::switches::{Parked, Stops, Switches};
-use std::collections::BTreeSet;
+use crate::process::switches::Switches;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use vervain_config::{Config, MemoryWay};
 use vervain_share::api::KIND_WINDOW;
 use vervain_share::checkers;
@@ -84,9 +84,6 @@ pub struct Identity {
     pub incarnation: [u64; 2],
 }
 
-/// Makes the process of a forked child that opens an object of its parent's.
-pub(crate) type Restart = Box<dyn Fn() -> Result<&'static Process> + Send + Sync>;
-
 /// The state of the process.
 pub struct Process {
     pub(crate) arena: Arena,
@@ -99,41 +96,23 @@ pub struct Process {
     pub(crate) attention: AttentionTable,
     /// The processes of this host.
     pub rendezvous: Arc<dyn Rendezvous>,
-    pollers: Vec<Arc<dyn Poller>>,
-    handlers: Vec<Arc<dyn EventHandler>>,
-    lane_owner: OnceLock<&'static dyn LaneOwner>,
-    restart: Restart,
-    /// How often the image had forked when this was made; see [`Process::is_current`].
-    forks: u32,
-    numbers: OwnerLock<Numbers>,
+    /// The lanes into the QPs of this process.
+    pub lanes: Lanes,
+    image: Image,
+    pub(crate) numbers: Numbers,
     pub(crate) switches: Switches,
-    stops: Stops,
-    parked: OwnerLock<Parked>,
-    /// Its number, once it runs.
-    progress_thread: AtomicU32,
-    /// Odd while the progress thread does what peers have called for.
-    attending: AtomicU64,
-    /// The gates of all lanes, by where they lie.
-    gates: Gates,
-    /// The send work of all QPs, by their numbers.
-    send_work: OwnerLock<Dense<u32, Mark>>,
-    pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
-    /// How often one came to that list.
-    pending_added: AtomicU32,
-    serving: OwnerLock<()>,
+    /// Has it stand still for a supervisor.
+    pub parking: Parking,
+    /// What is left to the progress thread.
+    pub progress: ProgressThread,
+    pub(crate) send_work: SendWorks,
     /// Random, kept the whole life of the process image.
     pub incarnation: [u64; 2],
     pub(crate) policy: MemoryWay,
-    next_pd: AtomicU32,
-    urgent: AtomicBool,
     revocation: Revocation,
     pub(crate) grants: Grants,
-    /// Memory of lanes that are gone, for new ones; and of CQs.
-    lane_blocks: OwnerLock<Vec<Block>>,
-    cq_blocks: OwnerLock<Vec<Block>>,
-    packets: Packets,
-    /// Lanes whose completions hold messages.
-    pub(crate) inline_lanes: InlineLanes,
+    /// The carriers and their packets.
+    pub packets: Packets,
 }
 
 impl Process {
@@ -152,7 +131,7 @@ impl Process {
 
     /// Returns true if this is the process that made the object, and not a forked child of it.
     pub(crate) fn is_current(&self) -> bool {
-        self.forks == fork::count()
+        self.image.is_current()
     }
 
     /// EIO in a forked child, whose copy of the objects has no device behind it (`man ibv_fork_init`).
@@ -165,7 +144,7 @@ impl Process {
 
     /// This one, or in a forked child the child's own, made now if it has none yet.
     pub(crate) fn here(&'static self) -> Result<&'static Process> {
-        if self.is_current() { Ok(self) } else { (self.restart)() }
+        if self.is_current() { Ok(self) } else { self.image.restart() }
     }
 
     /// Makes this the process that the library serves: starts its progress thread and guards it around forks.
@@ -226,37 +205,19 @@ impl Process {
             own,
             attention: AttentionTable::default(),
             rendezvous,
-            pollers,
-            handlers,
-            lane_owner: OnceLock::new(),
-            restart,
-            forks: fork::count(),
-            numbers: OwnerLock::default(),
+            image: Image::new(restart),
+            numbers: Numbers::new(),
             switches,
-            stops: Stops::default(),
-            parked: OwnerLock::default(),
-            progress_thread: AtomicU32::new(0),
-            attending: AtomicU64::new(0),
-            gates: Gates::default(),
-            inline_lanes: InlineLanes::default(),
-            send_work: OwnerLock::default(),
-            pending: OwnerLock::default(),
-            pending_added: AtomicU32::new(0),
-            serving: OwnerLock::default(),
+            parking: Parking::default(),
+            lanes: Lanes::default(),
+            progress: ProgressThread::default(),
+            send_work: SendWorks::default(),
             incarnation,
             policy: config.memory,
-            next_pd: AtomicU32::new(1),
-            urgent: AtomicBool::new(false),
             revocation: Revocation::default(),
             grants: Grants::default(),
-            lane_blocks: OwnerLock::default(),
-            cq_blocks: OwnerLock::default(),
-            packets: Packets::default(),
+            packets: Packets::new(pollers, handlers),
         })
-    }
-
-    pub(crate) fn next_pd(&self) -> u32 {
-        self.next_pd.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The value that this process writes as `Lane::initiator` for its QP `qpn`.
@@ -267,91 +228,46 @@ impl Process {
 
     // ---- numbers ---------------------------------------------------------------------------------------------------
 
-    /// A QP number, free in this process and unique on this host; entered into the table when the QP is ready.
+    /// A QP or SRQ number, free here and unique on this host; entered into the table when the object is ready.
     pub(crate) fn new_number(&self, kind: Kind) -> Result<u32> {
-        let mut numbers = self.numbers.lock();
-        if let Some(number) = numbers.take(kind) {
-            return Ok(number);
-        }
-        self.add_slot(&mut numbers, || self.rendezvous.claim_slot())?;
-        numbers.take(kind).ok_or_else(|| Error::no_memory("no number is free"))
+        self.numbers.take(kind, |i| self.claim_slot(i))
     }
 
     /// A slot of this process, its first one; claimed now if it has none yet.
     pub fn first_slot(&self) -> Result<u32> {
-        let mut numbers = self.numbers.lock();
-        if numbers.slots.is_empty() {
-            self.add_slot(&mut numbers, || self.rendezvous.claim_slot())?;
-        }
-        numbers.slots.first().map(|first| first.slot).ok_or_else(|| Error::no_memory("no process slot is free"))
-    }
-
-    /// The number that a QP or SRQ of a saved process had. EEXIST if it is in use.
-    pub(crate) fn take_number(&self, kind: Kind, number: u32) -> Result<()> {
-        let taken = self.numbers.lock().take_again(kind, number);
-        let what = if kind == Kind::Qp { "QP" } else { "SRQ" };
-        taken.then_some(()).ok_or_else(|| Error::new(libc::EEXIST, format!("{what} number {number:#x} is in use")))
+        self.numbers.first_slot(|i| self.claim_slot(i))
     }
 
     /// Claims the slots that a saved process had, but for those that this one has.
-    pub fn claim_slots_again(&self, slots: &[u32], of: &Credentials) -> Result<()> {
-        let mut numbers = self.numbers.lock();
-        let wanted: BTreeSet<u32> = slots.iter().copied().filter(|slot| !self.owns_slot(*slot)).collect();
-        // All of them or none: what is claimed is this process's until it ends.
-        if let Some(slot) = wanted.iter().find(|slot| !(1..layout::SLOTS - 1).contains(slot)) {
-            return Err(Error::invalid(format!("{slot} is no slot")));
-        }
-        if numbers.slots.len() + wanted.len() > layout::SLOTS_PER_PROCESS {
-            return Err(Error::no_memory(
-                "this process has QPs or SRQs of its own, and no room for those that were saved",
-            ));
-        }
-        for slot in wanted {
-            self.add_slot(&mut numbers, || self.rendezvous.claim_slot_again(slot, slots, of).map(|()| slot))?;
-        }
-        Ok(())
+    pub(crate) fn claim_slots_again(&self, slots: &[u32], of: &Credentials) -> Result<()> {
+        let claim = |slot, i| {
+            self.rendezvous.claim_slot_again(slot, slots, of)?;
+            self.open_slot(i, slot)
+        };
+        self.numbers.claim_again(slots, |slot| self.owns_slot(slot), claim)
     }
 
-    /// The slots that this process has.
-    pub fn slots(&self) -> Vec<u32> {
-        self.numbers.lock().slots.iter().map(|s| s.slot).collect()
+    fn claim_slot(&self, i: usize) -> Result<SlotNumbers> {
+        let slot = self.rendezvous.claim_slot()?;
+        self.open_slot(i, slot)
     }
 
-    fn add_slot(&self, numbers: &mut Numbers, claim: impl FnOnce() -> Result<u32>) -> Result<()> {
-        let i = numbers.slots.len();
-        if i == layout::SLOTS_PER_PROCESS {
-            return Err(Error::no_memory("this process has all the QPs or SRQs that it can have"));
-        }
-        let slot = claim()?;
+    /// Makes a slot that was claimed known to peers as the process's with index `i`.
+    fn open_slot(&self, i: usize, slot: u32) -> Result<SlotNumbers> {
         let table = (PER_SLOT * 8) as u64;
         let tables = || Ok((self.arena.alloc_sparse(table)?, self.arena.alloc_sparse(table)?));
-        let expected = self.pollers.iter().try_for_each(|poller| poller.expect_slot(slot));
+        let expected = self.packets.expect_slot(slot);
         let (qps, srqs) = expected.and_then(|()| tables()).inspect_err(|_| self.rendezvous.give_slot_back(slot))?;
         let entry = &self.own.header.slots[i];
         entry.qps.store(qps.offset(), Ordering::Relaxed);
         entry.srqs.store(srqs.offset(), Ordering::Relaxed);
         entry.slot.store(slot, Ordering::Release);
-        numbers.slots.push(SlotNumbers::new(slot, [qps, srqs], self.incarnation[1] as usize));
-        Ok(())
+        Ok(SlotNumbers::new(slot, [qps, srqs], self.incarnation[1] as usize))
     }
 
     /// Makes `number` lead to `offset`; 0 to withdraw it.
     pub(crate) fn publish_number(&self, kind: Kind, number: u32, offset: u64) {
-        let numbers = self.numbers.lock();
-        if let Some(slot) = numbers.slots.iter().find(|s| s.slot == layout::slot_of(number)) {
-            let table = self.own.view.slice::<AtomicU64>(slot.tables[kind as usize].offset(), PER_SLOT);
-            if let Some(table) = table {
-                table[layout::index_of(number)].store(offset, Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Gives a number back.
-    pub(crate) fn free_number(&self, kind: Kind, number: u32) {
-        let mut numbers = self.numbers.lock();
-        if let Some(slot) = numbers.slots.iter_mut().find(|s| s.slot == layout::slot_of(number)) {
-            slot.used[kind as usize][layout::index_of(number)] = false;
-        }
+        self.numbers.publish(&self.own.view, kind, number, offset);
     }
 
     /// A memory key: any, or that which a saved process had.
@@ -362,111 +278,21 @@ impl Process {
         }
     }
 
-    // ---- registries ------------------------------------------------------------------------------------------------
-
-    pub(crate) fn add_gate(&self, gate: &Arc<LaneGate>) {
-        self.gates.add(gate);
-    }
-
-    pub(crate) fn remove_gate(&self, gate: &LaneGate) {
-        self.gates.remove(gate);
-    }
-
-    pub(crate) fn add_send_work(&self, work: Mark, qpn: u32) {
-        self.send_work.lock().insert(qpn, work);
-    }
-
-    pub(crate) fn remove_send_work(&self, qpn: u32) {
-        self.send_work.lock().remove(qpn);
-    }
-
-    /// The send work that a thread is carrying out a piece of now.
-    fn executing(&self) -> Vec<Arc<dyn SendWork>> {
-        let marks = self.send_work.lock();
-        marks.look_at(Mark::place).filter_map(Mark::executing).collect()
-    }
-
-    /// The send work that may have asked an owner for something.
-    fn asking(&self) -> Vec<Arc<dyn SendWork>> {
-        let marks = self.send_work.lock();
-        marks.look_at(Mark::place).filter_map(Mark::asking).collect()
-    }
-
-    /// Sets the maker of lanes into the QPs of this process.
-    pub(crate) fn set_lane_owner(&self, owner: &'static dyn LaneOwner) {
-        let _ = self.lane_owner.set(owner);
-    }
-
-    /// Makes the lane that an initiator asks for, in this process or in a peer (called by the rendezvous for those);
-    /// its offset.
-    pub fn make_lane(&self, request: &LaneRequest) -> Option<u64> {
-        self.lane_owner.get()?.make_lane(request)
-    }
+    // ---- peers -----------------------------------------------------------------------------------------------------
 
     /// Gives up the lanes that peers, or this process itself, have made for `initiator`.
     pub(crate) fn forget_lanes(&self, initiator: u32) {
         self.rendezvous.forget_lanes(initiator);
-        self.drop_lanes_of(initiator);
-    }
-
-    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process. Called by the
-    /// rendezvous.
-    pub fn drop_lanes_of(&self, initiator: u32) {
-        self.lane_owner.get().iter().for_each(|owner| owner.drop_lanes_of(initiator));
-    }
-
-    /// The processes of `slots`, which had initiators here, have ended: takes back what they held. Called by the
-    /// rendezvous.
-    pub fn reap(&self, slots: &[u32]) {
-        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, true));
-    }
-
-    /// [`Process::reap`] of processes that were saved before: those that are restored from it begin anew what they had
-    /// begun.
-    pub fn reap_saved(&self, slots: &[u32]) {
-        self.lane_owner.get().iter().for_each(|owner| owner.reap(slots, false));
+        self.lanes.drop_those_of(initiator);
     }
 
     /// Memory for a lane: lanes only ever lie where lanes lay, see `OwnedLane::drop`.
     pub(crate) fn lane_block(&self) -> Result<Block> {
-        let mut blocks = self.lane_blocks.lock();
-        let usable = |b: &Block| {
-            self.own
-                .view
-                .get::<Lane>(b.offset())
-                .is_some_and(|lane| gate::claim_memory(lane, || self.initiator_lives(lane)))
+        let is_usable = |b: &Block| {
+            let lane = self.own.view.get::<Lane>(b.offset());
+            lane.is_some_and(|lane| gate::claim_memory(lane, || self.initiator_lives(lane)))
         };
-        // The longest unused first. Those whose initiator is stopped or idle stay for later; they are few.
-        if let Some(i) = blocks.iter().take(64).position(usable) {
-            return Ok(blocks.swap_remove(i));
-        }
-        self.arena.alloc(size_of::<Lane>() as u64)
-    }
-
-    pub(crate) fn return_lane_block(&self, block: Block) {
-        self.lane_blocks.lock().push(block);
-    }
-
-    /// Memory for a CQ: CQs, too, are only made in memory of former CQs. A peer that has completed something there
-    /// raises the event after its mark (`WakeCall`), and may stand still before that.
-    pub(crate) fn cq_block(&self) -> Result<Block> {
-        let old = if self.has_suspects() { None } else { self.cq_blocks.lock().pop() };
-        old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
-    }
-
-    pub(crate) fn return_cq_block(&self, block: Block) {
-        self.cq_blocks.lock().push(block);
-    }
-
-    /// Waits until no request of an initiator is being carried out.
-    pub(crate) fn wait_serving(&self) {
-        self.while_not_serving(|| ());
-    }
-
-    /// Runs `f` while no piece of any request is being moved.
-    pub(crate) fn while_not_serving(&self, f: impl FnOnce()) {
-        let _serving = self.serving.lock();
-        f();
+        self.lanes.take_block(is_usable).map_or_else(|| self.arena.alloc(size_of::<Lane>() as u64), Ok)
     }
 
     /// Returns true if new operations must wait.
@@ -479,7 +305,7 @@ impl Process {
     /// address of a peer's memory that it had before. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
         barrier::heavy();
-        self.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
+        self.send_work.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
     }
 
     /// Unmaps what was replaced of peers' memory, once nobody uses it. Called by the rendezvous, on the progress
@@ -504,6 +330,22 @@ impl Process {
         }
     }
 
+    /// Adopts `[addr, addr + length)` for a registration with `access` rights.
+    fn adopt(&self, addr: u64, length: u64, access: u32) -> ExportedRange {
+        let adopting = self.adopting.as_ref().filter(|_| adoption::is_for_peers(length, access));
+        let adopted = adopting.and_then(|adopting| adopting.adopt(addr, length, || self.close_gate()));
+        let (Some(adopting), Some(adopted)) = (adopting, adopted) else { return ExportedRange::NOWHERE };
+        let place = adoption::place_of(&adopted);
+        if let Some((gone, _object)) = adopting.keep(&self.objects, &self.arena, &adopted.object, &place) {
+            self.rendezvous.object_withdrawn(gone.number, gone.generation);
+        }
+        self.objects.hold(&self.arena, &place, length, adopted).unwrap_or_else(|adopted| {
+            let _gate = self.close_gate();
+            adopting.revert(adopted);
+            ExportedRange::NOWHERE
+        })
+    }
+
     /// The answer to a peer that asks for an object; see `Objects::grant`. Called by the link.
     pub fn grant_object(&self, number: u32, generation: u32) -> Option<Option<OwnedFd>> {
         self.objects.grant(number, generation)
@@ -518,9 +360,7 @@ impl Process {
             return true;
         }
         if self.owns_slot(slot) {
-            // Also while it is being destroyed.
-            let work = self.send_work.lock().get(qpn).and_then(Mark::work);
-            return work.is_some_and(|work| !work.thread_is_gone());
+            return self.send_work.find(qpn).is_some_and(|work| !work.thread_is_gone());
         }
         self.rendezvous.initiator_lives(slot)
     }
@@ -531,106 +371,63 @@ impl Process {
         slot != 0 && self.own.header.slots.iter().any(|s| s.slot.load(Ordering::Acquire) == slot)
     }
 
+    /// The QP at `offset` of the arena goes to ERR, for a message that it has received has no place.
+    #[cold]
+    pub(crate) fn fail_qp(&self, offset: u64) {
+        if let Some(qp) = self.arena.view().get::<QpShared>(offset) {
+            qp.refused.kind.store(refused::RECEIVE, Ordering::Relaxed);
+            if qp.fail(None) {
+                self.own.raise(qp.attention.load(Ordering::Relaxed));
+            }
+        }
+    }
+
     // ---- work for the progress thread ------------------------------------------------------------------------------
 
     pub(crate) fn add_pending(&self, work: Arc<dyn SendWork>) {
-        self.pending.lock().push(work);
-        self.pending_added.fetch_add(1, Ordering::SeqCst);
+        self.progress.add(work);
         self.wake_progress();
-    }
-
-    pub(crate) fn pending(&self) -> Vec<Arc<dyn SendWork>> {
-        self.pending.lock().clone()
-    }
-
-    /// How often a QP came to the list; read before the list.
-    pub(crate) fn pending_added(&self) -> u32 {
-        self.pending_added.load(Ordering::SeqCst)
-    }
-
-    /// Returns true if a QP is urgent, or if QPs came to the list since `pending_added` was `added`.
-    pub(crate) fn has_new_pending(&self, added: u32) -> bool {
-        self.urgent.load(Ordering::SeqCst) || self.pending_added() != added
-    }
-
-    /// Takes a QP without work off the progress thread's list; false if work came meanwhile.
-    pub(crate) fn unwatch(&self, work: &dyn SendWork) -> bool {
-        let mut pending = self.pending.lock();
-        if !work.clear_listed_for_progress() {
-            return false;
-        }
-        pending.retain(|p| !is_same(&**p, work));
-        true
     }
 
     /// The program is about to sleep: the progress thread takes over although it polled a moment ago.
     pub fn hand_over(&self) {
-        self.urgent.store(true, Ordering::SeqCst);
+        self.progress.hurry();
         self.wake_progress();
     }
 
-    /// The link has news that QPs may wait for.
-    pub fn wake_waiting(&self) {
-        if !self.pending.lock().is_empty() {
-            self.urgent.store(true, Ordering::SeqCst);
-        }
+    /// From now on threads that poll look for packets too, and so does the progress thread. Called by the carrier.
+    pub fn expect_packets(&self) {
+        self.packets.expect();
+        self.wake_for_packets();
     }
 
-    pub(crate) fn take_urgent(&self) -> bool {
-        self.urgent.swap(false, Ordering::SeqCst)
+    /// Has the progress thread come by and see to packets.
+    pub fn wake_for_packets(&self) {
+        self.packets.want();
+        self.wake_progress();
     }
 
-    /// Takes a QP that is gone off the progress thread's list, which may be at it still.
-    pub(crate) fn drop_pending(&self, work: &dyn SendWork) {
-        self.pending.lock().retain(|p| !is_same(&**p, work));
+    /// Looks for packets, in a thread that polls.
+    pub(crate) fn poll_packets(&self) -> bool {
+        let Some(process) = Process::current() else { return false };
+        !process.is_paused() && self.packets.poll(process)
     }
 
-    /// Returns true if the calling thread is the progress thread, which never waits for others.
-    pub fn is_progress_thread(&self) -> bool {
-        crate::host::tid::tid() == self.progress_thread.load(Ordering::Relaxed)
+    /// Handles packets, each completely or not at all: a pause waits for `f`. None while the process is paused. Not to
+    /// be nested.
+    pub fn handle_packets<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        let _in_hand = self.packets.take_in_hand();
+        if self.is_paused() { None } else { Some(f()) }
+    }
+
+    /// A QP has become ready to send.
+    pub(crate) fn qp_is_ready(&self) {
+        self.packets.handlers().for_each(|handler| handler.qp_is_ready(self));
     }
 
     /// Wakes the progress thread.
     pub fn wake_progress(&self) {
         self.own.wake();
-    }
-
-    /// Looks at everything that peers asked for; says whether initiators' requests were among it.
-    pub(crate) fn attend(&self) -> bool {
-        let mut numbers = Vec::new();
-        self.attending.fetch_add(1, Ordering::SeqCst);
-        self.own.take_attention(|n| numbers.push(n));
-        let mut served = false;
-        for n in numbers {
-            served |= self.attention.call(n, Looker::Progress) == Looked::Served;
-        }
-        self.attending.fetch_add(1, Ordering::SeqCst);
-        served
-    }
-
-    /// Looks at what peers asked for in a thread that polls, which must not wait for another that is at it.
-    #[cold]
-    pub(crate) fn attend_from_poll(&self) {
-        let mut lanes = Vec::new();
-        self.own.take_attention(|n| lanes.push(n));
-        let mut rest = false;
-        for n in lanes {
-            if self.attention.call(n, Looker::Poll) == Looked::NotHere {
-                // Events and flushes take locks that the polling thread may hold.
-                let words = self.own.clone();
-                words.raise(n);
-                rest = true;
-            }
-        }
-        if rest {
-            self.wake_progress();
-        }
-    }
-
-    /// Does a piece of an initiator's request; [`Process::wait_serving`] waits for it.
-    pub(crate) fn serving<R>(&self, piece: impl FnOnce() -> R) -> R {
-        let _serving = self.serving.lock();
-        piece()
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::arena::layout::Switch;
 use crate::error::{Error, Result};
 use crate::host::clock::now_ns;
+use crate::host::lock::OwnerLock;
 use crate::host::signals::{self, SignalsHeld};
 use crate::host::spin_budget::Patience;
 use crate::process::Process;
@@ -11,7 +12,7 @@ use crate::process::poller::EventHandler;
 use crate::process::send_work::{Progress, SendWork, is_same};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The first look at waiting work, and the longest time between two while the program itself polls.
 const FIRST_TICK_NS: u64 = 200_000;
@@ -19,6 +20,75 @@ const LAST_TICK_NS: u64 = 16_000_000;
 /// Ticks without work before a QP leaves the list; so that one that is idle for a moment need not wake us again.
 const LINGER: u32 = 8;
 const STACK: usize = 256 << 10;
+
+/// The progress thread as others see it: what they leave to it.
+#[derive(Default)]
+pub struct ProgressThread {
+    /// Its number, once it runs.
+    tid: AtomicU32,
+    pending: OwnerLock<Vec<Arc<dyn SendWork>>>,
+    /// How often one came to that list.
+    added: AtomicU32,
+    urgent: AtomicBool,
+}
+
+impl ProgressThread {
+    /// Returns true if it is the calling thread, which never waits for others.
+    pub fn is_this_thread(&self) -> bool {
+        crate::host::tid::tid() == self.tid.load(Ordering::Relaxed)
+    }
+
+    /// The link has news that QPs may wait for.
+    pub fn hurry_if_pending(&self) {
+        if !self.pending.lock().is_empty() {
+            self.hurry();
+        }
+    }
+
+    /// Has it take over although the program polled a moment ago.
+    pub(super) fn hurry(&self) {
+        self.urgent.store(true, Ordering::SeqCst);
+    }
+
+    fn take_urgent(&self) -> bool {
+        self.urgent.swap(false, Ordering::SeqCst)
+    }
+
+    /// Adds a QP to the list.
+    pub(super) fn add(&self, work: Arc<dyn SendWork>) {
+        self.pending.lock().push(work);
+        self.added.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn pending(&self) -> Vec<Arc<dyn SendWork>> {
+        self.pending.lock().clone()
+    }
+
+    /// How often a QP came to the list; read before the list.
+    fn added(&self) -> u32 {
+        self.added.load(Ordering::SeqCst)
+    }
+
+    /// Returns true if a QP is urgent, or if QPs came to the list since [`ProgressThread::added`] was `added`.
+    fn has_new(&self, added: u32) -> bool {
+        self.urgent.load(Ordering::SeqCst) || self.added() != added
+    }
+
+    /// Takes a QP without work off the list; false if work came meanwhile.
+    fn unwatch(&self, work: &dyn SendWork) -> bool {
+        let mut pending = self.pending.lock();
+        if !work.clear_listed_for_progress() {
+            return false;
+        }
+        pending.retain(|p| !is_same(&**p, work));
+        true
+    }
+
+    /// Takes a QP that is gone off the list; the thread may be at it still.
+    pub(crate) fn remove(&self, work: &dyn SendWork) {
+        self.pending.lock().retain(|p| !is_same(&**p, work));
+    }
+}
 
 /// Starts the thread, with all signals blocked: they are the program's. Those of faults are let in, whatever the caller
 /// blocks, for owner copies meet them where the program has taken memory away ([`crate::host::guarded`]).
@@ -31,7 +101,7 @@ pub(crate) fn spawn(process: &'static Process) -> Result<()> {
         // A thread that sleeps until an owner has done its request is woken by this thread's look, due in 20 µs.
         vervain_scheduler::keep_time();
         process.switches.each().for_each(hold_alive_mutex);
-        process.progress_thread.store(crate::host::tid::tid(), Ordering::Relaxed);
+        process.progress.tid.store(crate::host::tid::tid(), Ordering::Relaxed);
         let _ = ready.send(());
         run(process);
     });
@@ -77,16 +147,17 @@ fn run(process: &'static Process) {
     let mut reap_at = None;
     let mut watch = Watch::new(process);
     loop {
-        let served = process.attend();
+        let served = process.attention.attend(&process.own);
         rounds = rounds.wrapping_add(1);
         if std::mem::take(&mut link_has_news) || is_due(process) || rounds.is_multiple_of(LINK_ROUNDS) {
             process.rendezvous.handle_events(process);
-            process.handlers().for_each(|handler| handler.handle_events(process));
+            process.packets.handlers().for_each(|handler| handler.handle_events(process));
         }
-        let pending_added = process.pending_added();
+        let pending_added = process.progress.added();
         let timeout = look_after(process, &mut watched, &mut tick);
         watch.forget_packets();
-        let packet_time = if process.expects_packets() { process.attend_pollers(|fd| watch.packets(fd)) } else { None };
+        let packet_time =
+            if process.packets.are_expected() { process.packets.attend(process, |fd| watch.packets(fd)) } else { None };
         let timeout = timeout.into_iter().chain(packet_time.map(|at| at.saturating_sub(now_ns()))).min();
         if served && patience.look_out(|| process.own.wants_attention()) {
             continue;
@@ -94,8 +165,8 @@ fn run(process: &'static Process) {
         let sleeping = &process.own.header.sleeping;
         sleep = sleep.wrapping_add(1).max(1);
         sleeping.store(sleep, Ordering::SeqCst);
-        let has_work = process.own.wants_attention() || process.has_new_pending(pending_added);
-        if has_work || process.take_packets_wanted() || is_due(process) {
+        let has_work = process.own.wants_attention() || process.progress.has_new(pending_added);
+        if has_work || process.packets.take_wanted() || is_due(process) {
             sleeping.store(0, Ordering::SeqCst);
             continue;
         }
@@ -113,7 +184,7 @@ fn run(process: &'static Process) {
 
 /// When one wants its events handled although none comes.
 fn deadline(process: &Process) -> Option<u64> {
-    process.handlers().filter_map(EventHandler::deadline).min()
+    process.packets.handlers().filter_map(EventHandler::deadline).min()
 }
 
 /// Returns true if that time has come.
@@ -134,13 +205,13 @@ fn reap(process: &Process, at: &mut Option<u64>) -> Option<u64> {
 
 /// Goes on with work that waits. Returns how long to sleep; none for ever.
 fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut u64) -> Option<u64> {
-    for work in process.pending() {
+    for work in process.progress.pending() {
         if !watched.iter().any(|w| is_same(&*w.work, &*work)) {
             watched.push(Watched { looks: work.looks(), work, idle: 0 });
             *tick = FIRST_TICK_NS;
         }
     }
-    let urgent = process.take_urgent();
+    let urgent = process.progress.take_urgent();
     let mut next: Option<u64> = None;
     let (mut app_polls, mut all_stand) = (false, true);
     watched.retain_mut(|w| {
@@ -150,7 +221,7 @@ fn look_after(process: &'static Process, watched: &mut Vec<Watched>, tick: &mut 
         if !w.work.has_pending() {
             all_stand = false;
             w.idle += 1;
-            if w.idle > LINGER && process.unwatch(&*w.work) {
+            if w.idle > LINGER && process.progress.unwatch(&*w.work) {
                 return false;
             }
             return true;
@@ -194,7 +265,7 @@ fn watched(fd: RawFd) -> libc::pollfd {
 
 impl Watch {
     fn new(process: &Process) -> Watch {
-        let news = process.handlers().filter_map(EventHandler::events_fd);
+        let news = process.packets.handlers().filter_map(EventHandler::events_fd);
         let fixed = [process.own.wake_fd(), process.rendezvous.events_fd()].into_iter().chain(news);
         let fds: Vec<_> = fixed.map(watched).collect();
         Watch { fixed: fds.len(), fds }

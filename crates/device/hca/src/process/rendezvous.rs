@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::process::imports::Wanted;
+use crate::process::lanes::{LaneReply, LaneRequest};
 use crate::process::peer::PeerProcess;
 use serde::{Deserialize, Serialize};
 use std::os::fd::RawFd;
@@ -45,39 +46,15 @@ pub struct Credentials {
     pub suspense: u32,
 }
 
-/// The purpose of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LaneRequest {
-    /// The initiating QP.
-    pub initiator: u32,
-    /// The UD QP, or the XRC target QP, that is addressed.
-    pub qpn: u32,
-    /// The XRC SRQ, 0 for UD.
-    pub srqn: u32,
-}
-
-/// The answer to a [`LaneRequest`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LaneReply {
-    /// Offset of the lane in the peer's arena.
-    Lane(u64),
-    /// Asked for.
-    Pending,
-    /// The peer has no such QP or SRQ, or no memory for a lane.
-    Refused,
-}
-
-/// The maker of lanes into the QPs of a process, which also takes them back: the table of its QPs.
-pub trait LaneOwner: Send + Sync {
-    /// Makes the lane that an initiator asks for, or finds the one that it has; its offset.
-    fn make_lane(&self, request: &LaneRequest) -> Option<u64>;
-
-    /// Takes back the lanes that `initiator`, a QP that is reset or gone, had in this process.
-    fn drop_lanes_of(&self, initiator: u32);
-
-    /// The processes of `slots`, which had initiators here, have ended: takes back all that they held. Requests that
-    /// they had begun and not ended are `lost`, or begun anew by a process that is restored.
-    fn reap(&self, slots: &[u32], lost: bool);
+/// The process that a context belongs to, as an image of it names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedProcess {
+    /// Its slots, which are the upper parts of its QP numbers.
+    pub slots: Vec<u32>,
+    /// The evidence that it will give its peers.
+    pub credentials: Credentials,
+    /// Its peers.
+    pub known: Vec<Acquaintance>,
 }
 
 /// A member of a multicast group: the QP number.

@@ -4,9 +4,10 @@
 //! shut for ever, what it does from then on does not count, and the program's memory is parted from the pages that it
 //! may still write to.
 
+use crate::adopt::sys::NoSignals;
 use crate::arena::Block;
-use crate::arena::layout::BY_PACKETS;
-use crate::arena::layout::{self, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
+use crate::arena::layout::{self, BY_PACKETS, CqShared, HEAP, Lane, NOT_SHARED, OFFSET_BITS};
+use crate::error::Result;
 use crate::host::barrier;
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
@@ -40,6 +41,8 @@ pub(crate) struct Revocation {
     suspects: OwnerLock<Suspects>,
     /// Held while initiators are cut off.
     cutting: OwnerLock<()>,
+    /// Memory of CQs that are gone, for new ones.
+    cq_blocks: OwnerLock<Vec<Block>>,
     /// How often memory was parted from its pages, counted when that is done.
     partings: AtomicU64,
 }
@@ -62,6 +65,19 @@ impl Suspects {
     }
 }
 
+/// While this lives, no thread and no peer is in this process's memory. No signal handler runs in the thread that holds
+/// it: a thread that ended in one would leave all others waiting.
+pub(crate) struct Closed<'a> {
+    process: &'a Process,
+    _signals: NoSignals,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.process.resume();
+    }
+}
+
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
@@ -77,13 +93,13 @@ impl Process {
     /// afterwards.
     pub(crate) fn revoke_region(&self, key: u32) {
         self.revoke_key(key);
-        self.scatter_waiting(key);
+        self.lanes.inline.scatter_waiting(key);
     }
 
     /// Waits until nobody is in flight in the memory of `key`, which was made invalid, here or in a peer.
     pub(crate) fn drain(&self, key: u32) {
         let there = |lane: &Lane| self.keys.may_reach(lane.key.load(Ordering::SeqCst), key);
-        self.wait_until_left(self.gates.inside(there));
+        self.wait_until_left(self.lanes.gates.inside(there));
         self.take_back_grants(|granted, _| granted == key, PATIENCE_NS);
         self.wait_for_own();
     }
@@ -97,19 +113,31 @@ impl Process {
     /// [`Process::pause`] that waits only for peers on lanes that `matter`.
     pub(crate) fn pause_where(&self, matter: impl Fn(&Lane) -> bool) {
         self.switches.close();
-        self.wait_until_left(self.gates.inside(matter));
+        self.wait_until_left(self.lanes.gates.inside(matter));
         self.take_back_grants(|_, _| true, PATIENCE_NS);
         self.wait_for_own();
-        self.wait_for_packets();
+        self.packets.wait_for();
     }
 
     /// [`Process::pause`] before a fork, which cuts no initiator off.
     pub(crate) fn pause_for_fork(&self) {
         self.switches.close();
-        drop(self.those_stuck(self.gates.inside(|_| true), FORK_PATIENCE_NS));
+        drop(self.those_stuck(self.lanes.gates.inside(|_| true), FORK_PATIENCE_NS));
         self.grants.ask_back(|_| true, FORK_PATIENCE_NS);
         self.wait_for_own();
-        self.wait_for_packets();
+        self.packets.wait_for();
+    }
+
+    /// Closes the gate for as long as the guard lives.
+    pub(crate) fn close_gate(&self) -> Closed<'_> {
+        self.close_gate_where(|_| true)
+    }
+
+    /// Closes the gate for what goes on by the lanes that `matter`, as long as the guard lives.
+    pub(crate) fn close_gate_where(&self, matter: impl Fn(&Lane) -> bool) -> Closed<'_> {
+        let signals = NoSignals::new();
+        self.pause_where(matter);
+        Closed { process: self, _signals: signals }
     }
 
     /// The end of a pause.
@@ -119,16 +147,8 @@ impl Process {
 
     /// Waits for threads of this process that carry out send work or requests of peers.
     fn wait_for_own(&self) {
-        self.executing().iter().for_each(|work| work.wait_executing());
-        self.wait_serving();
-    }
-
-    /// Waits until no packet is being handled.
-    pub(crate) fn wait_for_packets(&self) {
-        // In a signal handler it may be this thread's own.
-        if !self.packets.in_hand.raw().held_by_me() {
-            drop(self.packets.in_hand.lock());
-        }
+        self.send_work.executing().iter().for_each(|work| work.wait_executing());
+        self.lanes.wait_serving();
     }
 
     /// Waits until nobody is in flight on `lanes`, whose way in was closed before.
@@ -141,7 +161,7 @@ impl Process {
     pub(crate) fn shut(&self, lanes: &[Arc<LaneGate>]) {
         lanes.iter().for_each(|gate| gate.lane.open.store(0, Ordering::SeqCst));
         self.wait_for(lanes);
-        self.wait_serving();
+        self.lanes.wait_serving();
     }
 
     fn wait_until_left(&self, lanes: Vec<Arc<LaneGate>>) {
@@ -172,7 +192,7 @@ impl Process {
             }
             if spins == 2000 {
                 // From now on time counts for all that stand still, so that the next wait does not begin anew.
-                for gate in self.gates.which(in_flight) {
+                for gate in self.lanes.gates.which(in_flight) {
                     gate.in_flight_since(gate.mark());
                 }
             }
@@ -235,7 +255,7 @@ impl Process {
                 let touched = self.keys.touched(lane);
                 touched.is_some_and(|memory| pages.iter().any(|p| overlap(p, &memory)))
             };
-            let lanes = self.gates.inside(|lane| lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
+            let lanes = self.lanes.gates.inside(|lane| lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
             parted.extend(pages.iter().cloned());
             stuck = self.those_stuck(lanes, PATIENCE_NS);
         }
@@ -288,6 +308,17 @@ impl Process {
     /// Returns true if an initiator that was cut off may still store to the place at which it stopped.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.revocation.suspects.lock().is_empty(self)
+    }
+
+    /// Memory for a CQ: CQs, too, are only made in memory of former CQs. A peer that has completed something there
+    /// raises the event after its mark (`WakeCall`), and may stand still before that.
+    pub(crate) fn cq_block(&self) -> Result<Block> {
+        let old = if self.has_suspects() { None } else { self.revocation.cq_blocks.lock().pop() };
+        old.map_or_else(|| self.arena.alloc(size_of::<CqShared>() as u64), Ok)
+    }
+
+    pub(crate) fn return_cq_block(&self, block: Block) {
+        self.revocation.cq_blocks.lock().push(block);
     }
 
     /// Frees a block of the arena, later if a suspect may still touch it.

@@ -2,6 +2,8 @@
 //! or sleep go on with it.
 
 use crate::arena::layout::Switch;
+use crate::host::dense::Dense;
+use crate::host::lock::OwnerLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -84,6 +86,45 @@ impl Mark {
     /// The send work, if it may have asked an owner for something.
     pub(crate) fn asking(&self) -> Option<Arc<dyn SendWork>> {
         if self.marks().asks.load(Ordering::SeqCst) { self.work() } else { None }
+    }
+}
+
+/// The send work of all QPs of a process, by their numbers.
+#[derive(Default)]
+pub(crate) struct SendWorks(OwnerLock<Dense<u32, Mark>>);
+
+impl SendWorks {
+    pub(crate) fn add(&self, work: Mark, qpn: u32) {
+        self.0.lock().insert(qpn, work);
+    }
+
+    pub(crate) fn remove(&self, qpn: u32) {
+        self.0.lock().remove(qpn);
+    }
+
+    /// That of QP `qpn`, also while it is being destroyed.
+    pub(crate) fn find(&self, qpn: u32) -> Option<Arc<dyn SendWork>> {
+        self.0.lock().get(qpn).and_then(Mark::work)
+    }
+
+    /// Those that a thread is carrying out a piece of now.
+    pub(crate) fn executing(&self) -> Vec<Arc<dyn SendWork>> {
+        let marks = self.0.lock();
+        marks.look_at(Mark::place).filter_map(Mark::executing).collect()
+    }
+
+    /// Those that may have asked an owner for something.
+    pub(crate) fn asking(&self) -> Vec<Arc<dyn SendWork>> {
+        let marks = self.0.lock();
+        marks.look_at(Mark::place).filter_map(Mark::asking).collect()
+    }
+
+    /// Returns true if any is about to leave. Waits for no lock that this thread may hold.
+    pub(crate) fn is_any_leaving(&self) -> bool {
+        match self.0.try_lock() {
+            Some(marks) => marks.look_at(Mark::place).filter_map(Mark::work).any(|work| work.is_leaving()),
+            None => self.0.raw().comes_free(),
+        }
     }
 }
 

@@ -10,16 +10,13 @@ use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::process::Process;
 use crate::process::gate::{self, Standing};
-use crate::process::rendezvous::{Acquaintance, Credentials};
+use crate::process::rendezvous::SavedProcess;
 use crate::process::send_work::{SendWork, Settled};
-use crate::process::switches::OF_PROCESS;
-use serde::{Deserialize, Serialize};
+use crate::process::switches::{OF_PROCESS, PATIENCE_NS};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Nanoseconds for which a stop waits for threads and peers inside, unless the caller sets another time.
-pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 /// Looks, some 70 µs apart, that find it so besides: a job that was stopped as a whole goes on together.
 const LOOKS: u32 = 100;
 /// Looks without a pause, at first.
@@ -27,17 +24,6 @@ const SPINS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(20);
 /// QPs that are named when they keep a stop waiting.
 const NAMED: usize = 4;
-
-/// The process that a context belongs to, as an image of it names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedProcess {
-    /// Its slots, which are the upper parts of its QP numbers.
-    pub slots: Vec<u32>,
-    /// The evidence that it will give its peers.
-    pub credentials: Credentials,
-    /// Its peers.
-    pub known: Vec<Acquaintance>,
-}
 
 /// Waits until something is so.
 struct Wait {
@@ -73,7 +59,7 @@ impl Process {
     /// Stops what has switch `number`: a context, or by [`OF_PROCESS`] all contexts. EALREADY if that was done before,
     /// ETIMEDOUT if somebody is still inside after `patience` nanoseconds; then nothing is stopped.
     pub(crate) fn stop(&self, number: usize, patience: u64) -> Result<()> {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         if !self.switches.stop(number) {
             return Err(Error::new(libc::EALREADY, format!("{} is stopped already", name_of(number))));
         }
@@ -87,7 +73,7 @@ impl Process {
 
     /// The end of a stop. EALREADY if there is none.
     pub(crate) fn go(&self, number: usize) -> Result<()> {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         let was_saved = self.switches.is_any_saved();
         if !self.switches.go(number) {
             return Err(Error::new(libc::EALREADY, format!("{} is not stopped", name_of(number))));
@@ -102,7 +88,7 @@ impl Process {
 
     /// Lets all operations go on that waited for it, here and in peers.
     fn went(&self) {
-        for number in std::mem::take(&mut *self.stops.requests.lock()) {
+        for number in self.switches.take_requests() {
             self.own.raise(number);
         }
         self.rendezvous.tell_go();
@@ -113,18 +99,18 @@ impl Process {
     /// Notes that the context of switch `number`, which stands still, or the process, was saved. Notifies the peers,
     /// which wait for it for `suspense` seconds when it ends, for 600 if that is 0.
     pub(crate) fn mark_saved(&self, number: usize, suspense: u32) -> Result<SavedProcess> {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         if !gate::is_stopped(self.switches.get(number)) {
             return Err(Error::busy(format!("{} is not stopped", name_of(number))));
         }
         let credentials = self.rendezvous.tell_saved(suspense)?;
         self.switches.mark_saved(number);
-        Ok(SavedProcess { slots: self.slots(), credentials, known: self.rendezvous.acquaintances() })
+        Ok(SavedProcess { slots: self.numbers.slots(), credentials, known: self.rendezvous.acquaintances() })
     }
 
     /// Takes [`Process::mark_saved`] back: there is no image.
     pub(crate) fn unmark_saved(&self, number: usize) {
-        let _one_at_a_time = self.stops.one_at_a_time.lock();
+        let _one_at_a_time = self.switches.one_at_a_time();
         self.switches.unmark_saved(number);
         if !self.switches.is_any_saved() {
             self.rendezvous.tell_save_is_over();
@@ -144,9 +130,9 @@ impl Process {
         let mut wait = Wait::new(patience);
         // Packets in hand are handled completely, and the handler looks at the switch before each. After this no thread
         // enters that has not seen it.
-        self.wait_for_packets();
+        self.packets.wait_for();
         let there = |lane: &Lane| self.is_stopped_by(number, lane.qp.load(Ordering::Relaxed));
-        let mut inside = gate::standing(self.gates.inside(there));
+        let mut inside = gate::standing(self.lanes.gates.inside(there));
         let mut looks = 0u32;
         let have_left = wait.for_it(|| {
             inside.retain(|(gate, mark)| gate.stands(*mark));
@@ -164,7 +150,8 @@ impl Process {
             return Err(late("a peer that may put to its memory does not answer".into()));
         }
         let is_theirs = |work: &Arc<dyn SendWork>| gate::is_stopped(work.switch());
-        let mut executing: Vec<_> = self.executing().into_iter().filter(is_theirs).map(|w| (w.mark(), w)).collect();
+        let mut executing: Vec<_> =
+            self.send_work.executing().into_iter().filter(is_theirs).map(|w| (w.mark(), w)).collect();
         let rests = |executing: &mut Vec<(u64, Arc<dyn SendWork>)>| {
             executing.retain(|(mark, work)| mark & 1 == 1 && work.mark() == *mark && !work.thread_is_gone());
             executing.is_empty()
@@ -173,14 +160,14 @@ impl Process {
             let qpns: Vec<u32> = executing.iter().map(|(_, work)| work.qpn()).collect();
             return Err(late(format!("a thread of this process is at the send queue of {}", names(&qpns))));
         }
-        self.wait_serving();
+        self.lanes.wait_serving();
         self.settle(&mut wait)?;
         self.wait_for_attention(&mut wait)
     }
 
     /// Takes back what the stopped send queues have asked owners for, or what these have answered.
     fn settle(&self, wait: &mut Wait) -> Result<()> {
-        let mut asking = self.asking();
+        let mut asking = self.send_work.asking();
         asking.retain(|work| gate::is_stopped(work.switch()));
         let settled = wait.for_it(|| {
             asking.retain(|work| work.settle() == Settled::NotYet);
@@ -196,8 +183,7 @@ impl Process {
     /// Waits until the progress thread has done what peers have called for before: a QP that one of them has failed is
     /// flushed.
     fn wait_for_attention(&self, wait: &mut Wait) -> Result<()> {
-        // It says that it is at it before it takes what was called for.
-        let is_done = || !self.own.wants_attention() && self.attending.load(Ordering::SeqCst).is_multiple_of(2);
+        let is_done = || !self.own.wants_attention() && !self.attention.is_attending();
         let done = wait.for_it(is_done);
         done.then_some(()).ok_or_else(|| late("the progress thread is busy".into()))
     }
@@ -214,13 +200,13 @@ impl Process {
     /// Stops all contexts of the process, as [`crate::Context::stop`] one.
     pub fn stop_all(&self, patience: Option<u64>) -> Result<()> {
         self.check()?;
-        self.stop_unless_parked(patience.unwrap_or(PATIENCE_NS))
+        self.parking.stop(self, patience.unwrap_or(PATIENCE_NS))
     }
 
     /// The end of [`Process::stop_all`]. Contexts that were stopped by themselves stay stopped.
     pub fn go_all(&self) -> Result<()> {
         self.check()?;
-        self.go_unless_parked()
+        self.parking.go(self)
     }
 
     /// Returns true if the process as a whole is stopped.
@@ -230,7 +216,7 @@ impl Process {
 
     /// The request of the lane with this attention number waits until its QP goes on, whose switch is `switch`.
     pub(crate) fn keep_request(&self, number: u32, switch: &Switch) {
-        self.stops.requests.lock().push(number);
+        self.switches.keep_request(number);
         // The call that lets it go on may have looked at the list before.
         if !gate::is_stopped(switch) {
             self.own.raise(number);

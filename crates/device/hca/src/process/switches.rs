@@ -6,13 +6,15 @@ use crate::arena::layout::{Header, SWITCHES, Switch, closed};
 use crate::arena::{Arena, ArenaRef};
 use crate::error::Result;
 use crate::host::clock::now_ns;
-use crate::host::lock::OwnerLock;
+use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::process::gate;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The switch of the process as a whole.
 pub(crate) const OF_PROCESS: usize = 0;
+/// Nanoseconds for which a stop waits for threads and peers inside, unless the caller sets another time.
+pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// All switches, by their numbers: that of the process, and [`SWITCHES`] more.
 pub(crate) struct Switches {
@@ -24,6 +26,9 @@ pub(crate) struct Switches {
     taken: OwnerLock<Vec<usize>>,
     /// Since when each is stopped (CLOCK_MONOTONIC, ns); changed under the lock of `taken`.
     since: Box<[AtomicU64]>,
+    stopping: OwnerLock<()>,
+    /// Attention numbers of lanes whose requests wait until their QPs go on.
+    requests: OwnerLock<Vec<u32>>,
 }
 
 impl Switches {
@@ -34,7 +39,15 @@ impl Switches {
         let header = view.hold(0).expect("the arena holds its header");
         let more = view.hold_slice(offset, SWITCHES).expect("just allocated");
         let since = (0..=SWITCHES).map(|_| AtomicU64::new(0)).collect();
-        Ok(Switches { header, more, offset, taken: OwnerLock::default(), since })
+        Ok(Switches {
+            header,
+            more,
+            offset,
+            taken: OwnerLock::default(),
+            since,
+            stopping: OwnerLock::default(),
+            requests: OwnerLock::default(),
+        })
     }
 
     /// A switch for a context, as closed as the process. Contexts beyond [`SWITCHES`] share that of the process.
@@ -139,6 +152,20 @@ impl Switches {
         taken.iter().chain([&OF_PROCESS]).any(|number| gate::is_saved(self.get(*number)))
     }
 
+    /// Keeps other stops from beginning or ending.
+    pub(crate) fn one_at_a_time(&self) -> OwnerGuard<'_, ()> {
+        self.stopping.lock()
+    }
+
+    /// Has the request of the lane with this attention number wait until its QP goes on.
+    pub(crate) fn keep_request(&self, number: u32) {
+        self.requests.lock().push(number);
+    }
+
+    pub(crate) fn take_requests(&self) -> Vec<u32> {
+        std::mem::take(&mut *self.requests.lock())
+    }
+
     /// Does `f` to the numbers that `number` stands for.
     fn of(&self, number: usize, f: impl Fn(usize)) {
         if number == OF_PROCESS {
@@ -155,32 +182,6 @@ impl Switches {
         f(OF_PROCESS);
         taken.iter().for_each(|number| f(*number));
     }
-}
-
-/// The account that stops keep.
-#[derive(Default)]
-pub(crate) struct Stops {
-    /// Held while one begins or ends.
-    pub(crate) one_at_a_time: OwnerLock<()>,
-    /// Attention numbers of lanes whose requests wait until their QPs go on.
-    pub(crate) requests: OwnerLock<Vec<u32>>,
-}
-
-/// The stage of parking of the process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stage {
-    #[default]
-    Going,
-    Stopped,
-    Left,
-}
-
-/// How a supervisor has the process stand still.
-#[derive(Default)]
-pub(crate) struct Parked {
-    pub stage: Stage,
-    /// The program has stopped the process too, and has it go on itself.
-    pub by_program: bool,
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ impl Qp {
         for lane in &lanes {
             lane.cq.settle(&lane.ring);
         }
-        self.process.wait_serving();
+        self.process.lanes.wait_serving();
     }
 
     /// Gives up the connection and the lanes to the peer.
@@ -354,8 +354,8 @@ impl Qp {
         let lanes = std::mem::take(&mut *self.lanes.lock());
         lanes.iter().for_each(|lane| lane.close());
         self.table.remove(self.number);
-        self.process.remove_send_work(self.number);
-        self.process.drop_pending(&**self);
+        self.process.send_work.remove(self.number);
+        self.process.progress.remove(&**self);
         self.leave_cqs();
         if let Some(cq) = &self.send_cq {
             cq.drop_if_idle(&**self);
@@ -364,7 +364,7 @@ impl Qp {
         self.context.forget_events(Element::Qp(self.cookie.load(Ordering::Relaxed)));
         self.events.wait();
         self.count_users(u32::MAX);
-        self.process.free_number(Kind::Qp, self.number);
+        self.process.numbers.free(Kind::Qp, self.number);
         Ok(())
     }
 }

@@ -164,13 +164,13 @@ impl Qp {
         cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { inline };
         let number = match number {
             None => process.new_number(Kind::Qp)?,
-            Some(number) => process.take_number(Kind::Qp, number).map(|()| number)?,
+            Some(number) => process.numbers.take_again(Kind::Qp, number).map(|()| number)?,
         };
         let built = Self::build(context, table, pd, init, cap, number, receives_itself);
         match built {
             Ok(qp) => Ok(qp),
             Err(e) => {
-                process.free_number(Kind::Qp, number);
+                process.numbers.free(Kind::Qp, number);
                 Err(e)
             }
         }
@@ -245,7 +245,7 @@ impl Qp {
         qp.make_own_lane(offset)?;
         qp.count_users(1);
         qp.report_to_cqs();
-        process.add_send_work(Mark::new(&qp, |qp| &qp.base.marks), number);
+        process.send_work.add(Mark::new(&qp, |qp| &qp.base.marks), number);
         table.add(&qp);
         process.publish_number(Kind::Qp, number, offset);
         Ok(qp)

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
 use crate::host::lock::OwnerGuard;
-use crate::process::standing::PATIENCE_NS;
+use crate::process::switches::PATIENCE_NS;
 use crate::qp::remote::Sends;
 use crate::qp::sq::saved::{Restored, SavedProgress, SavedSend};
 use crate::qp::{Qp, QpInit, SendSide};

@@ -4,7 +4,7 @@
 use crate::arena::layout::slot_of;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
-use crate::process::rendezvous::{LaneOwner, LaneRequest};
+use crate::process::lanes::{LaneOwner, LaneRequest};
 use crate::process::{Identity, Process, Ways};
 use crate::qp::Qp;
 use crate::qp::router::Router;
@@ -46,7 +46,7 @@ pub fn start(make: MakeWays) -> Result<&'static Process> {
     let process: &'static Process = Box::leak(Box::new(process));
     let router = router.ok_or_else(|| Error::invalid("the process has no ways to its peers"))?;
     let table: &'static QpTable = Box::leak(Box::new(QpTable { process, router, qps: OwnerLock::default() }));
-    process.set_lane_owner(table);
+    process.lanes.set_owner(table);
     CURRENT.store(std::ptr::from_ref(table).cast_mut(), Ordering::Release);
     process.serve()?;
     Ok(process)

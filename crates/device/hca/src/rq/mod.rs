@@ -522,7 +522,7 @@ impl RecvQueue {
     /// key does not allow that, or it is not there.
     #[inline]
     pub(crate) fn scatter(&self, memory: &Sge, message: &Inline, is_revoked: bool) -> bool {
-        self.process.scatter(memory, self.pd, message, is_revoked)
+        self.process.keys.scatter(memory, self.pd, message, is_revoked)
     }
 
     /// The receive of a message had no memory for it: the QP at `offset` goes to ERR (IBA 9.9.3).

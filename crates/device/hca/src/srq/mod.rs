@@ -73,7 +73,7 @@ impl Srq {
         let number = match (init.xrc, number) {
             (None, _) => 0,
             (Some(_), None) => process.new_number(Kind::Srq)?,
-            (Some(_), Some(number)) => process.take_number(Kind::Srq, number).map(|()| number)?,
+            (Some(_), Some(number)) => process.numbers.take_again(Kind::Srq, number).map(|()| number)?,
         };
         rq.view.shared.xrcd.store(init.xrc.map_or(0, |(x, _)| x.id), Ordering::Relaxed);
         let srq = Arc::new_cyclic(|me: &Weak<Srq>| {
@@ -190,7 +190,7 @@ impl Srq {
             self.rq.view.shared.open.store(0, Ordering::SeqCst);
             let targets = std::mem::take(&mut *self.targets.lock());
             targets.iter().filter_map(Weak::upgrade).for_each(|target| target.close_lanes_into(&self.rq));
-            self.process.free_number(Kind::Srq, self.number);
+            self.process.numbers.free(Kind::Srq, self.number);
             x.users.fetch_sub(1, Ordering::Relaxed);
             c.users.fetch_sub(1, Ordering::Relaxed);
             c.expect_no_more(u64::from(self.rq.max_wr()), None);

@@ -3,8 +3,9 @@
 use crate::arena::layout::{QpShared, RqShared, slot_of};
 use crate::host::cancel::Uncancelled;
 use crate::process::Process;
+use crate::process::lanes::{LaneReply, LaneRequest};
 use crate::process::peer::PeerProcess;
-use crate::process::rendezvous::{LaneReply, LaneRequest, Peer};
+use crate::process::rendezvous::Peer;
 use crate::qp::base::QpBase;
 use crate::qp::sq::path::Params;
 use crate::responder::{QpIncarnation, Responder};
@@ -119,7 +120,7 @@ fn find_srq(
 /// The lane into a UD QP or an XRC SRQ, which its owner makes on request.
 pub(crate) fn lane(process: &'static Process, space: &Arc<PeerProcess>, request: LaneRequest) -> LaneReply {
     if space.is_own() {
-        return process.make_lane(&request).map_or(LaneReply::Refused, LaneReply::Lane);
+        return process.lanes.make(&request).map_or(LaneReply::Refused, LaneReply::Lane);
     }
     process.rendezvous.lane(slot_of(request.qpn), request)
 }
