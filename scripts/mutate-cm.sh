@@ -63,7 +63,7 @@ rule "a connection is destroyed in silence" ../machine.rs \
 rule "a DREQ is sent once" ../machine.rs \
     'self.repeat(now, id, State::DreqSent, dreq.encode(tid));' \
     'self.repeat(now, id, State::DreqSent, dreq.encode(tid));
-        while self.conn(id).repetition.next(now).is_some() {}'
+        self.conn(id).repetition = Repetition::default();'
 rule "who is asked to end it does not answer when it is destroyed" ../machine.rs \
     'State::DreqRcvd => self.drep(now, id, [0; 224]),' 'State::DreqRcvd => self.idle(id),'
 rule "a refusal is not kept" ../machine.rs \
@@ -122,9 +122,10 @@ rule "REJs come from anywhere" receive.rs \
 rule "an MRA comes from anywhere" receive.rs \
     '.filter(|conn| conn.path.dgid == path.dgid) else' ' else'
 rule "an MRA prolongs again and again" conn.rs \
-    'if std::mem::replace(&mut self.prolonged, true) {' 'if false {'
+    'std::mem::replace(&mut self.prolonged, true)' 'false'
 rule "an MRA does not prolong" conn.rs \
-    'self.wait = wait;' ''
+    'self.wait = wait;
+        Some(now.saturating_add(wait))' 'Some(now.saturating_add(self.wait))'
 rule "an answered REQ is sent again" receive.rs \
     'self.arm(id, None);
         self.know(id, remote);' 'self.know(id, remote);'

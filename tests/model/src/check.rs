@@ -4,12 +4,12 @@
 use crate::arena::Arena;
 use crate::host::barrier;
 use crate::memory;
-use crate::process::Process;
+use crate::process::{Keys, Process};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Runs of each seed by either way to choose who goes on: any thread at each step, or one thread until it waits, interrupted
 /// a few times.

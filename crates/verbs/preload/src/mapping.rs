@@ -12,7 +12,7 @@ use libc::{off_t, size_t};
 use vervain_share::maps::{self, Answer};
 use vervain_share::remap::{self, Remap};
 use vervain_share::settings::THRESHOLD;
-use vervain_share::{heap, program, sys};
+use vervain_share::{program, sys};
 
 use crate::real::{real, reals, set_errno};
 

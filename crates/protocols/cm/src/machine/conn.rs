@@ -102,7 +102,7 @@ impl Repetition {
             return None;
         }
         self.wait = wait;
-        Some(now.saturating_add(self.wait))
+        Some(now.saturating_add(wait))
     }
 }
 
