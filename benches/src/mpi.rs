@@ -3,13 +3,14 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
+use crate::messages::AS_ROOT;
 use crate::peers::{Operation, Peer, Promise, Size, names, sizes};
 use crate::process::numbers;
 use crate::report::{Section, Unit};
 use crate::rounds::Measure;
-use crate::setup::{LIMIT, Setup, is_installed};
+use crate::setup::{Setup, installed};
 
 /// Options of the launchers.
 pub(crate) const OPEN_MPI: &[&str] = &["--bind-to", "none", "--oversubscribe"];
@@ -51,9 +52,8 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
 fn ours<'a>(setup: &'a Setup, mode: &'static str, sizes: &[Size]) -> Measure<'a> {
     let sizes = arguments(sizes);
     Box::new(move || {
-        let mut command = setup.under_vervain(&[], setup.program("onesided")?);
-        command.args([mode, &setup.cpus.server.to_string(), &setup.cpus.client.to_string()]).args(&sizes);
-        numbers(&mut command, None, LIMIT)
+        let (mut command, [client, server]) = (setup.ours("onesided")?, setup.cpus.words());
+        numbers(command.args([mode, &server, &client]).args(&sizes), None)
     })
 }
 
@@ -73,26 +73,22 @@ fn peer<'a>(
 /// What a one-sided operation takes by an MPI's own ways, for each of `sizes`, a size and a count with a colon between.
 pub(crate) fn run(setup: &Setup, library: &str, options: &[&str], mode: &str, sizes: &[String]) -> Result<Vec<f64>> {
     let mut command = launcher(library, options, 2)?;
-    command.arg(setup.program(&format!("mpi-{library}"))?);
-    command.args([mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string()]).args(sizes);
-    numbers(&mut command, None, LIMIT)
+    command.arg(setup.program(&format!("mpi-{library}"))?).arg(mode).args(setup.cpus.words());
+    numbers(command.args(sizes), None)
 }
 
 /// Millions of inserts a second of `keys` keys, by `ranks` ranks, into a hash table in an MPI's windows (`rma_map.c`).
 pub(crate) fn inserts(setup: &Setup, library: &str, options: &[&str], ranks: usize, keys: usize) -> Result<Vec<f64>> {
     let mut command = launcher(library, options, ranks)?;
     command.arg(setup.program(&format!("rma-{library}"))?).arg(keys.to_string());
-    command.args([setup.cpus.client, setup.cpus.server].map(|cpu| cpu.to_string()));
-    numbers(&mut command, None, LIMIT)
+    numbers(command.args(setup.cpus.words()), None)
 }
 
 fn launcher(library: &str, options: &[&str], ranks: usize) -> Result<Command> {
     let launcher = format!("mpirun.{library}");
-    ensure!(is_installed(&launcher), "{launcher} is not installed (Debian: apt install openmpi-bin mpich)");
+    installed(&launcher, "openmpi-bin mpich")?;
     let mut command = Command::new(launcher);
-    command.args(options).args(["-np", &ranks.to_string()]);
-    // Open MPI asks for these before it starts as root.
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.args(options).args(["-np", &ranks.to_string()]).envs(AS_ROOT);
     Ok(command)
 }
 

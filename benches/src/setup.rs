@@ -6,16 +6,13 @@ use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use tempfile::TempDir;
+use vervain_tests::tool;
 
-use crate::machine::{Cpus, two_cpus};
-use crate::process::Running;
-
-/// How long a program may take that normally takes about a second.
-pub const LIMIT: Duration = Duration::from_secs(30);
+use crate::machine::Cpus;
+use crate::process::{LIMIT, output};
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
 const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 23] = [
@@ -70,7 +67,7 @@ impl Setup {
             vervain.map_or_else(|| Ok(package_directory()?.join("../target/release/vervain")), Ok::<_, Error>)?;
         ensure!(vervain.is_file(), "there is no vervain command at {}: run `make build` first", vervain.display());
         let (directory, compiled) = (tempfile::tempdir()?, RefCell::default());
-        Ok(Setup { vervain, cpus: two_cpus()?, rounds, quick, directory, compiled })
+        Ok(Setup { vervain, cpus: Cpus::two()?, rounds, quick, directory, compiled })
     }
 
     /// Rounds of what takes long: about half as many, an odd number.
@@ -113,17 +110,21 @@ impl Setup {
         command.arg("run").args(options).arg("--").arg(program.as_ref());
         command
     }
+
+    /// `vervain run` of a program of `c/`.
+    pub fn ours(&self, program: &str) -> Result<Command> {
+        Ok(self.under_vervain(&[], self.program(program)?))
+    }
 }
 
 fn compile(source: &Path, to: &Path, compiler: Option<&str>, places: &[String], libraries: &[&str]) -> Result<()> {
-    if let Some(wrapper) = compiler.filter(|wrapper| !is_installed(wrapper)) {
-        bail!("{wrapper} is not installed (Debian: apt install libopenmpi-dev openmpi-bin libmpich-dev mpich)");
-    }
+    compiler.map_or(Ok(()), |wrapper| installed(wrapper, "libopenmpi-dev openmpi-bin libmpich-dev mpich"))?;
     let compiler = compiler.map(Into::into).or_else(|| env::var_os("CC")).unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
     command.args(["-O2", "-o"]).arg(to).args(places).arg(source).args(libraries);
-    let compiled = Running::start(&mut command, None, LIMIT).and_then(Running::finish);
-    compiled.map(drop).context("compiling a measuring program (Debian: apt install gcc libc6-dev libibverbs-dev)")
+    output(&mut command, None, LIMIT)
+        .map(drop)
+        .context("compiling a measuring program (Debian: apt install gcc libc6-dev libibverbs-dev)")
 }
 
 /// The directory of this package. Cargo tells it at run time, so that no path is built into the program.
@@ -134,7 +135,8 @@ pub fn package_directory() -> Result<PathBuf> {
     }
 }
 
-/// Whether `program` can be run from here.
-pub fn is_installed(program: &str) -> bool {
-    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|directory| directory.join(program).is_file()))
+/// An error if `program` is not there, which names the packages that have it.
+pub fn installed(program: &str, packages: &str) -> Result<()> {
+    ensure!(tool(program).is_some(), "{program} is not installed (Debian: apt install {packages})");
+    Ok(())
 }
