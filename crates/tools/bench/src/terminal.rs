@@ -21,7 +21,6 @@ pub enum Screen {
     /// The terminal at standard error; without limit if there is none.
     Error,
     /// This number of columns.
-    #[cfg(test)]
     Columns(u16),
 }
 
@@ -40,7 +39,6 @@ pub fn table(columns: &[(&str, Kind)], rows: &[Vec<String>], screen: Screen) -> 
         Screen::Error => {
             table.use_stderr();
         }
-        #[cfg(test)]
         Screen::Columns(width) => {
             table.set_width(width);
         }
