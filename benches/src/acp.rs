@@ -45,7 +45,7 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
         ),
         measured.section(
             "ACP beside one-sided MPI, 8 B",
-            "mpi.c: the operation and MPI_Win_flush on a window of MPI_Win_create, by the MPIs' own ways; medians.",
+            "ranks.c: the operation and MPI_Win_flush on a window of MPI_Win_create, by the MPIs' own ways; medians.",
             beside_mpi,
         ),
         measured.section(
@@ -201,8 +201,8 @@ fn in_verbs<'a>(setup: &'a Setup, mode: &'static [&'static str]) -> Measure<'a> 
 
 /// Put, get, fetch and add of 8 bytes.
 fn one_sided(setup: &Setup, library: &str, options: &[&str]) -> Result<Vec<f64>> {
-    let one = |mode| mpi::run(setup, library, options, mode, &[WORD.to_owned()]);
-    Ok(["put", "get", "fetch-add"].into_iter().map(one).collect::<Result<Vec<_>>>()?.concat())
+    let one = |mode| mpi::run(setup, library, options, mode, &[(8, 20_000)]);
+    Ok(["put-created", "get-created", "fetch-add-created"].into_iter().map(one).collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// What joining takes: two ranks of Open MPI's launcher, in the same environment for all programs.

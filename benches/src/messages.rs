@@ -1,5 +1,5 @@
 //! Open MPI over UCX over Vervain, beside Open MPI's own ways: shared memory inside a host, TCP between two. Messages and
-//! one-sided operations by `mpi.c`, on malloc'd memory, and the kernels of `tests/apps`.
+//! one-sided operations by `ranks.c`, on malloc'd memory, and the kernels of `tests/apps`.
 
 use std::process::Command;
 
@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use vervain_tests::app_program;
 use vervain_tests::netns::Network;
 
-use crate::process::{LIMIT, number, output};
-use crate::ranks;
+use crate::process::{LIMIT, numbers, output};
+use crate::ranks::{self, Operations, number_of, of_two};
 use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{Measure, all};
 use crate::setup::{Setup, installed, package_directory};
@@ -30,12 +30,12 @@ struct Pair {
     what: &'static str,
     unit: Unit,
     mode: &'static str,
-    size: &'static str,
+    size: Operations,
     target: Option<Target>,
     limit: Option<&'static str>,
 }
 
-const fn pair(what: &'static str, unit: Unit, mode: &'static str, size: &'static str, target: Option<Target>) -> Pair {
+const fn pair(what: &'static str, unit: Unit, mode: &'static str, size: Operations, target: Option<Target>) -> Pair {
     Pair { what, unit, mode, size, target, limit: None }
 }
 
@@ -53,35 +53,35 @@ fn inside(setup: &Setup) -> Section {
     let pairs = [
         Pair {
             limit: Some(LATENCY_LIMIT),
-            ..pair("message, 8 B", Unit::Ns, "lat", "8:20000", Some(Target::RatioAtMost(2.0)))
+            ..pair("message, 8 B", Unit::Ns, "lat", (8, 20_000), Some(Target::RatioAtMost(2.0)))
         },
-        pair("message, 64 KiB", Unit::Ns, "lat", "65536:2000", None),
-        pair("message, 1 MiB", Unit::Ns, "lat", "1048576:200", None),
-        pair("messages of 8 B", Unit::MibPerS, "bw", "8:100000", None),
-        pair("messages of 64 KiB", Unit::MibPerS, "bw", "65536:10000", None),
-        pair("messages of 1 MiB", Unit::MibPerS, "bw", "1048576:500", Some(Target::RatioAtLeast(1.5))),
-        pair("put, 8 B", Unit::Ns, "put", "8:20000", Some(Target::RatioAtMost(0.5))),
-        pair("get, 8 B", Unit::Ns, "get", "8:20000", Some(Target::RatioAtMost(0.5))),
-        pair("put, 1 MiB", Unit::Ns, "put", "1048576:200", Some(Target::RatioAtMost(0.5))),
-        pair("get, 1 MiB", Unit::Ns, "get", "1048576:200", Some(Target::RatioAtMost(0.5))),
-        pair("fetch and add, 8 B", Unit::Ns, "fetch-add", "8:20000", None),
+        pair("message, 64 KiB", Unit::Ns, "lat", (65_536, 2_000), None),
+        pair("message, 1 MiB", Unit::Ns, "lat", (1 << 20, 200), None),
+        pair("messages of 8 B", Unit::MibPerS, "bw", (8, 100_000), None),
+        pair("messages of 64 KiB", Unit::MibPerS, "bw", (65_536, 10_000), None),
+        pair("messages of 1 MiB", Unit::MibPerS, "bw", (1 << 20, 500), Some(Target::RatioAtLeast(1.5))),
+        pair("put, 8 B", Unit::Ns, "put-created", (8, 20_000), Some(Target::RatioAtMost(0.5))),
+        pair("get, 8 B", Unit::Ns, "get-created", (8, 20_000), Some(Target::RatioAtMost(0.5))),
+        pair("put, 1 MiB", Unit::Ns, "put-created", (1 << 20, 200), Some(Target::RatioAtMost(0.5))),
+        pair("get, 1 MiB", Unit::Ns, "get-created", (1 << 20, 200), Some(Target::RatioAtMost(0.5))),
+        pair("fetch and add, 8 B", Unit::Ns, "fetch-add-created", (8, 20_000), None),
     ];
     let rows = rows(setup, &pairs, "its shared memory", |way, pair| {
         let mut command = mpirun(setup, way, 2, true)?;
-        command.arg(setup.program("mpi-openmpi")?).arg(pair.mode).args(setup.cpus.words()).arg(pair.size);
+        of_two(&mut command, setup, "openmpi", pair.mode, &[pair.size])?;
         Ok(command)
     });
-    let how = "mpi.c, two ranks: half a round trip, windows of 64 messages, and one-sided operations on malloc'd windows\n\
+    let how = "ranks.c, two ranks: half a round trip, windows of 64 messages, and one-sided operations on malloc'd windows\n\
          with their flush. UCX over rc_verbs has no atomics of the kinds that MPI wants and sends messages for them.";
     Section::new("Open MPI over Vervain inside a host, beside its shared memory", how, rows)
 }
 
 fn between(setup: &Setup) -> Section {
     let pairs = [
-        pair("message, 8 B", Unit::Ns, "lat", "8:5000", Some(Target::RatioAtMost(1.0))),
-        pair("message, 64 KiB", Unit::Ns, "lat", "65536:500", Some(Target::RatioAtMost(1.0))),
-        pair("messages of 64 KiB", Unit::MibPerS, "bw", "65536:5000", Some(Target::RatioAtLeast(1.0))),
-        pair("messages of 1 MiB", Unit::MibPerS, "bw", "1048576:500", Some(Target::RatioAtLeast(1.0))),
+        pair("message, 8 B", Unit::Ns, "lat", (8, 5_000), Some(Target::RatioAtMost(1.0))),
+        pair("message, 64 KiB", Unit::Ns, "lat", (65_536, 500), Some(Target::RatioAtMost(1.0))),
+        pair("messages of 64 KiB", Unit::MibPerS, "bw", (65_536, 5_000), Some(Target::RatioAtLeast(1.0))),
+        pair("messages of 1 MiB", Unit::MibPerS, "bw", (1 << 20, 500), Some(Target::RatioAtLeast(1.0))),
     ];
     let rows = Network::of_two(9000).context("this user may not make network namespaces").and_then(|network| {
         let hosts = [network.first(), network.second()];
@@ -90,14 +90,17 @@ fn between(setup: &Setup) -> Section {
         let who = hosts.map(|host| format!("{}={}", host.v4, host.pid())).join(" ");
         rows(setup, &pairs, "its TCP", |way, pair| {
             let mut command = launch(Command::new(LAUNCHER), way, 2, true)?;
-            command.args(["--host", &list, "--mca", "plm_rsh_agent"]).arg(&agent).env("VT_HOSTS", &who);
+            command
+                .args(["--host", &list, "--mca", "plm_rsh_agent"])
+                .arg(&agent)
+                .env("VT_HOSTS", &who)
+                .args(["-x", "RANKS_CPUS"]);
             if way == Way::Vervain {
                 command.args(["-x", "UCX_TLS"]).arg(&setup.vervain).args(["run", "--"]);
             } else {
                 command.args(["--mca", "btl", "tcp,self"]);
             }
-            command.arg(setup.program("mpi-openmpi")?).arg(pair.mode).args(setup.cpus.words()).arg(pair.size);
-            Ok(network.first().enter(&command))
+            Ok(network.first().enter(of_two(&mut command, setup, "openmpi", pair.mode, &[pair.size])?))
         })
     });
     let how = "The same with a rank in each of two network namespaces, joined by a cable with an MTU of 9000 bytes.";
@@ -147,7 +150,10 @@ fn rows(
 ) -> Result<Rows> {
     let command = &command;
     let measure = |way| -> Measure {
-        Box::new(move || pairs.iter().map(|pair| number(&mut command(way, pair)?, None)).collect())
+        Box::new(move || {
+            let one = |pair: &Pair| number_of(pair.mode, pair.size, &numbers(&mut command(way, pair)?, None)?);
+            pairs.iter().map(one).collect()
+        })
     };
     let row = |(pair, (ours, theirs)): (&Pair, (Vec<f64>, Vec<f64>))| {
         let row = Row::beside(pair.what, pair.unit, &ours, (own, &theirs), pair.target)?;

@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::messages::AS_ROOT;
 use crate::peers::{Operation, Peer, Promise, Size, names, sizes};
 use crate::process::numbers;
+use crate::ranks::{Operations, number_of, of_two};
 use crate::report::{Section, Unit};
 use crate::rounds::Measure;
 use crate::setup::{Setup, installed};
@@ -26,10 +27,16 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
     let mut streamed = sizes.clone();
     streamed.iter_mut().for_each(|size| size.operations = size.streamed);
     let cases = [
-        ("RDMA Write against MPI_Put: latency of the operation, median", Unit::Ns, "write", "put", &sizes),
-        ("RDMA Read against MPI_Get: latency of the operation, median", Unit::Ns, "read", "get", &sizes),
-        ("Fetch and add against MPI_Fetch_and_op: median", Unit::Ns, "fetch-add", "fetch-add", &word),
-        ("RDMA Write against MPI_Put: bandwidth, windows of 64", Unit::MibPerS, "write-bw", "put-bw", &streamed),
+        ("RDMA Write against MPI_Put: latency of the operation, median", Unit::Ns, "write", "put-created", &sizes),
+        ("RDMA Read against MPI_Get: latency of the operation, median", Unit::Ns, "read", "get-created", &sizes),
+        ("Fetch and add against MPI_Fetch_and_op: median", Unit::Ns, "fetch-add", "fetch-add-created", &word),
+        (
+            "RDMA Write against MPI_Put: bandwidth, windows of 64",
+            Unit::MibPerS,
+            "write-bw",
+            "put-bw-created",
+            &streamed,
+        ),
     ];
     let section = |(title, unit, verbs, mpi, sizes): (_, _, &'static str, &'static str, &Vec<Size>)| {
         Operation {
@@ -50,7 +57,7 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
 }
 
 fn ours<'a>(setup: &'a Setup, mode: &'static str, sizes: &[Size]) -> Measure<'a> {
-    let sizes = arguments(sizes);
+    let sizes: Vec<String> = sizes.iter().map(|size| format!("{}:{}", size.bytes, size.operations)).collect();
     Box::new(move || {
         let (mut command, [client, server]) = (setup.ours("onesided")?, setup.cpus.words());
         numbers(command.args([mode, &server, &client]).args(&sizes), None)
@@ -65,16 +72,21 @@ fn peer<'a>(
     mode: &'static str,
     sizes: &[Size],
 ) -> Peer<'a> {
-    let sizes = arguments(sizes);
+    let sizes: Vec<Operations> = sizes.iter().map(|size| (size.bytes, size.operations)).collect();
     let measure: Measure = Box::new(move || run(setup, library, options, mode, &sizes));
     Peer { name, promise: Promise::Ahead, measure }
 }
 
-/// What a one-sided operation takes by an MPI's own ways, for each of `sizes`, a size and a count with a colon between.
-pub(crate) fn run(setup: &Setup, library: &str, options: &[&str], mode: &str, sizes: &[String]) -> Result<Vec<f64>> {
-    let mut command = launcher(library, options, 2)?;
-    command.arg(setup.program(&format!("mpi-{library}"))?).arg(mode).args(setup.cpus.words());
-    numbers(command.args(sizes), None)
+/// What a one-sided operation takes by an MPI's own ways, for each of `sizes`.
+pub(crate) fn run(
+    setup: &Setup,
+    library: &str,
+    options: &[&str],
+    mode: &str,
+    sizes: &[Operations],
+) -> Result<Vec<f64>> {
+    let printed = numbers(of_two(&mut launcher(library, options, 2)?, setup, library, mode, sizes)?, None)?;
+    sizes.iter().zip(printed.chunks(2)).map(|(size, printed)| number_of(mode, *size, printed)).collect()
 }
 
 /// Millions of inserts a second of `keys` keys, by `ranks` ranks, into a hash table in an MPI's windows (`rma_map.c`).
@@ -90,9 +102,4 @@ fn launcher(library: &str, options: &[&str], ranks: usize) -> Result<Command> {
     let mut command = Command::new(launcher);
     command.args(options).args(["-np", &ranks.to_string()]).envs(AS_ROOT);
     Ok(command)
-}
-
-/// Sizes and counts as the C programs take them.
-fn arguments(sizes: &[Size]) -> Vec<String> {
-    sizes.iter().map(|size| format!("{}:{}", size.bytes, size.operations)).collect()
 }

@@ -5,7 +5,8 @@ use anyhow::Result;
 
 use crate::messages::{Way, mpirun};
 use crate::perftest::Test;
-use crate::process::number;
+use crate::process::numbers;
+use crate::ranks::{number_of, of_two};
 use crate::report::{Row, Section, Target, Unit};
 use crate::rounds::{Measured, single, together};
 use crate::setup::Setup;
@@ -81,8 +82,8 @@ fn measure(setup: &Setup, how: &What, model: &str) -> Result<f64> {
         What::Paired(mode) => paired(setup, &window, mode, "10000"),
         What::OpenMpi => {
             let mut command = mpirun(setup, Way::Vervain, 2, true)?;
-            command.arg(setup.program("mpi-openmpi")?).envs(variables).arg("lat").args(setup.cpus.words());
-            number(command.arg("8:10000"), None)
+            let (mode, size) = ("lat", (8, 10_000));
+            number_of(mode, size, &numbers(of_two(command.envs(variables), setup, "openmpi", mode, &[size])?, None)?)
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use vervain_bench::case::bytes as size_name;
 
 use crate::messages::{Way, both, mpirun};
@@ -182,6 +182,56 @@ fn command(
     if way == Way::Own && ALLOCATED_MODES.contains(&mode) {
         command.args(["--mca", "osc", "sm"]);
     }
-    command.args(tool).arg(setup.program("ranks")?).arg(mode).args(sizes).env("RANKS_CPUS", cpus.join(","));
+    command.args(tool).arg(setup.program("ranks-openmpi")?).arg(mode).args(sizes).env("RANKS_CPUS", cpus.join(","));
     Ok(command)
+}
+
+/// A size, and how many operations of it two ranks with a processor each are to measure.
+pub(crate) type Operations = (usize, usize);
+
+/// Messages, or puts, in a window.
+const WINDOW: usize = 64;
+
+fn is_stream(mode: &str) -> bool {
+    mode.contains("bw")
+}
+
+/// Has a launcher of two ranks measure a mode of `ranks.c` for one number of each size: batches of enough operations to hide
+/// the clock, and windows one by one.
+pub(crate) fn of_two<'c>(
+    launcher: &'c mut Command,
+    setup: &Setup,
+    library: &str,
+    mode: &str,
+    sizes: &[Operations],
+) -> Result<&'c mut Command> {
+    let size = |&(bytes, operations): &Operations| match bytes {
+        _ if is_stream(mode) => format!("{bytes}:{}:1", operations.div_ceil(WINDOW)),
+        ..=4096 => format!("{bytes}:{operations}:100"),
+        4097..=65536 => format!("{bytes}:{operations}:10"),
+        _ => format!("{bytes}:{operations}:1"),
+    };
+    launcher.arg(setup.program(&format!("ranks-{library}"))?).arg(mode).args(sizes.iter().map(size));
+    Ok(launcher.env("RANKS_CPUS", setup.cpus.words().join(",")))
+}
+
+/// The number of a size, of the mean and the median that are printed: the median in ns, or MiB/s of all windows together.
+pub(crate) fn number_of(mode: &str, (bytes, _): Operations, printed: &[f64]) -> Result<f64> {
+    match *printed {
+        [mean, _] if is_stream(mode) => Ok(bytes as f64 / f64::from(1 << 20) * 1e9 / mean),
+        [_, median] => Ok(median),
+        _ => bail!("{mode}: not a mean and a median"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_has_a_rate_and_an_operation_a_median() {
+        assert_eq!(number_of("put-bw-created", (1 << 20, 1), &[2e6, 1e6]).unwrap(), 500.0);
+        assert_eq!(number_of("put-created", (8, 1), &[200.0, 100.0]).unwrap(), 100.0);
+        assert!(number_of("lat", (8, 1), &[1.0]).is_err());
+    }
 }

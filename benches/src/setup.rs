@@ -15,7 +15,7 @@ use crate::machine::Cpus;
 use crate::process::{LIMIT, output};
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 23] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 22] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -33,10 +33,9 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 23] = [
     ("containers", "containers", None, ACP),
     ("pmtest", "../../examples/pm/pmtest", None, PM),
     ("pmix", "pmix", None, &[]),
-    ("mpi-openmpi", "mpi", Some("mpicc.openmpi"), &[]),
-    ("ranks", "ranks", Some("mpicc.openmpi"), &[]),
+    ("ranks-openmpi", "ranks", Some("mpicc.openmpi"), &[]),
     ("wavefront", "../../tests/apps/wavefront", Some("mpicc.openmpi"), &["-lm"]),
-    ("mpi-mpich", "mpi", Some("mpicc.mpich"), &[]),
+    ("ranks-mpich", "ranks", Some("mpicc.mpich"), &[]),
     ("rma-openmpi", "rma_map", Some("mpicc.openmpi"), &[]),
     ("rma-mpich", "rma_map", Some("mpicc.mpich"), &[]),
 ];
