@@ -1,4 +1,4 @@
-//! ACP over Vervain, beside the same operations in verbs (`rdma.c`), beside one-sided MPI, and beside PMIx for its start:
+//! ACP over Vervain, beside the same operations in verbs (`onesided.c`), beside one-sided MPI, and beside PMIx for its start:
 //! `acp.c`, under `vervain launch`. All is measured in the same rounds, so that any two columns can be held against each other.
 
 use std::process::Command;
@@ -34,7 +34,7 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
         measured.section(
             "ACP: an access and its completion, beside verbs",
             "acp.c: acp_copy or an atomic operation, and acp_complete, by rank 0 on memory of rank 1, which sleeps; all of it from\n\
-             malloc's allocator. Beside it rdma.c: post and poll of the same operation. Batches of 20.",
+             malloc's allocator. Beside it onesided.c: post and poll of the same operation. Batches of 20.",
             accesses,
         ),
         measured.section(
@@ -62,16 +62,16 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
 
 fn measured(setup: &Setup) -> Measured {
     let acp = |name, ranks, mode: &'static [&'static str]| (name, launched(setup, "acp", ranks, mode));
-    let rdma = |name, mode: &'static [&'static str]| (name, in_verbs(setup, mode));
+    let verbs = |name, mode: &'static [&'static str]| (name, in_verbs(setup, mode));
     let named: Vec<(&'static str, Measure)> = vec![
         acp("put", 2, &["put", WORD, PAGE]),
-        rdma("write", &["write", WORD, PAGE, LARGE]),
+        verbs("write", &["write-tail", WORD, PAGE, LARGE]),
         acp("get", 2, &["get", WORD, PAGE]),
-        rdma("read", &["read", WORD, PAGE]),
+        verbs("read", &["read-tail", WORD, PAGE]),
         acp("add8", 2, &["add8", WORD]),
-        rdma("add", &["add", WORD]),
+        verbs("add", &["fetch-add-tail", WORD]),
         acp("cas8", 2, &["cas8", WORD]),
-        rdma("cas", &["cas", WORD]),
+        verbs("cas", &["compare-swap-tail", WORD]),
         acp("third", 3, &["third", WORD, PAGE, LARGE]),
         ("send", single(|| SLEEPING_SEND.typical_ns(setup))),
         acp("put-bw", 2, &["put-bw", STREAM]),
@@ -194,7 +194,7 @@ pub(crate) fn launched<'a>(
 
 fn in_verbs<'a>(setup: &'a Setup, mode: &'static [&'static str]) -> Measure<'a> {
     Box::new(move || {
-        let (mut command, [client, server]) = (setup.ours("rdma")?, setup.cpus.words());
+        let (mut command, [client, server]) = (setup.ours("onesided")?, setup.cpus.words());
         numbers(command.args([mode[0], &server, &client]).args(&mode[1..]), None)
     })
 }

@@ -15,7 +15,7 @@ use crate::machine::Cpus;
 use crate::process::{LIMIT, output};
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 22] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 21] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -28,7 +28,6 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 22] = [
     ("paired", "paired", None, VERBS),
     ("standing", "standing", None, VERBS),
     ("connected", "connected", None, VERBS),
-    ("rdma", "rdma", None, VERBS),
     ("acp", "acp", None, ACP),
     ("containers", "containers", None, ACP),
     ("pmtest", "../../examples/pm/pmtest", None, PM),
