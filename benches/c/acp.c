@@ -139,13 +139,6 @@ static void accesses(const struct mode *mode, size_t longest, char **sizes)
 	acp_unregister_memory(key);
 }
 
-static double cpu_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static void idle(unsigned seconds)
 {
 	synchronize(0);

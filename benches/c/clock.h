@@ -15,6 +15,14 @@ static inline uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* Processor time of this process. */
+static inline double cpu_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
 /* What reading the clock costs, to be taken off intervals that are not much longer. */
 static inline uint64_t clock_cost_ns(void)
 {

@@ -42,13 +42,6 @@ static long written_kib(void)
 	return field("/proc/self/smaps_rollup", "Private_Dirty:");
 }
 
-static double cpu_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 int main(int argc, char **argv)
 {
 	long seconds = argc > 1 ? atol(argv[1]) : 2;

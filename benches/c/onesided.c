@@ -2,7 +2,8 @@
  * Initiators against the memory of an owner who sleeps: what one-sided operations cost from posting to their
  * completion, and what two initiators get out of one word.
  *
- *   onesided write|read|fetch-add OWNER_CPU CPU SIZE:COUNT[:GAP]...  ns of an operation, for each size
+ *   onesided write|read|fetch-add|compare-swap OWNER_CPU CPU SIZE:COUNT[:GAP]...  ns of an operation, for each size
+ *   onesided write-tail|... OWNER_CPU CPU SIZE:COUNT...              median, mean and 99th percentile of batches of 20
  *   onesided write-bw|read-bw OWNER_CPU CPU SIZE:COUNT...            MiB/s, for each size
  *   onesided one-word|distinct-words OWNER_CPU CPU SECONDS CPU...    millions of fetch-and-adds a second
  *
@@ -12,7 +13,7 @@
  * hold the sum.
  */
 #define _GNU_SOURCE
-#include "clock.h"
+#include "samples.h"
 #include "verbs.h"
 
 #include <signal.h>
@@ -34,6 +35,7 @@ static struct ibv_cq *cq;
 static struct ibv_qp *qp;
 static struct ibv_mr *mr;
 static struct address remote;
+static enum ibv_wr_opcode opcode;
 
 static int finished;
 
@@ -66,17 +68,18 @@ static struct ibv_pd *open_all(size_t length)
 	return pd;
 }
 
-static void post(enum ibv_wr_opcode opcode, size_t size, size_t count, uint64_t at)
+static void post(size_t size, size_t count, uint64_t at)
 {
 	struct ibv_sge sge = { (uintptr_t)mr->addr, (uint32_t)size, mr->lkey };
 	struct ibv_send_wr list[LIST], *bad;
 	for (size_t i = 0; i < count; i++) {
 		list[i] = (struct ibv_send_wr){ .next = i + 1 < count ? &list[i + 1] : NULL, .opcode = opcode,
 						.sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED };
-		if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
 			list[i].wr.atomic.remote_addr = at;
 			list[i].wr.atomic.rkey = remote.rkey;
-			list[i].wr.atomic.compare_add = 1;
+			list[i].wr.atomic.compare_add = opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+			list[i].wr.atomic.swap = 1;
 		} else {
 			list[i].wr.rdma.remote_addr = at;
 			list[i].wr.rdma.rkey = remote.rkey;
@@ -85,16 +88,22 @@ static void post(enum ibv_wr_opcode opcode, size_t size, size_t count, uint64_t 
 	need("ibv_post_send", ibv_post_send(qp, list, &bad));
 }
 
-static double latency(enum ibv_wr_opcode opcode, size_t size, size_t count)
+static void once(size_t size)
+{
+	post(size, 1, remote.buffer);
+	await(cq, 1);
+}
+
+static double latency(size_t size, size_t count)
 {
 	size_t per_batch = batch_of(size), batches = (count + per_batch - 1) / per_batch;
 	double *samples = calloc(batches, sizeof *samples);
 	for (size_t i = 0; i < per_batch; i++) /* warm-up */
-		post(opcode, size, 1, remote.buffer), await(cq, 1);
+		once(size);
 	for (size_t i = 0; i < batches; i++) {
 		uint64_t begin = now_ns();
 		for (size_t j = 0; j < per_batch; j++)
-			post(opcode, size, 1, remote.buffer), await(cq, 1);
+			once(size);
 		samples[i] = (double)(now_ns() - begin) / (double)per_batch;
 	}
 	double result = median(samples, batches);
@@ -103,7 +112,7 @@ static double latency(enum ibv_wr_opcode opcode, size_t size, size_t count)
 }
 
 /* Each operation by itself, after a pause in which whoever serves it may fall asleep. */
-static double rare(enum ibv_wr_opcode opcode, size_t size, size_t count, size_t gap_us)
+static double rare(size_t size, size_t count, size_t gap_us)
 {
 	double *samples = calloc(count, sizeof *samples);
 	uint64_t cost = clock_cost_ns();
@@ -111,7 +120,7 @@ static double rare(enum ibv_wr_opcode opcode, size_t size, size_t count, size_t 
 		for (uint64_t rest = now_ns() + gap_us * 1000; now_ns() < rest;)
 			;
 		uint64_t begin = now_ns();
-		post(opcode, size, 1, remote.buffer), await(cq, 1);
+		once(size);
 		samples[i] = (double)(now_ns() - begin - cost);
 	}
 	double result = median(samples, count);
@@ -119,7 +128,7 @@ static double rare(enum ibv_wr_opcode opcode, size_t size, size_t count, size_t 
 	return result;
 }
 
-static double bandwidth(enum ibv_wr_opcode opcode, size_t size, size_t count)
+static double bandwidth(size_t size, size_t count)
 {
 	size_t windows = (count + WINDOW - 1) / WINDOW;
 	uint64_t begin = 0;
@@ -127,7 +136,7 @@ static double bandwidth(enum ibv_wr_opcode opcode, size_t size, size_t count)
 		if (i == 1) /* the first was the warm-up */
 			begin = now_ns();
 		for (size_t j = 0; j < WINDOW; j++)
-			post(opcode, size, 1, remote.buffer);
+			post(size, 1, remote.buffer);
 		await(cq, WINDOW);
 	}
 	return (double)(windows * WINDOW * size) / 1048576.0 / ((double)(now_ns() - begin) / 1e9);
@@ -142,7 +151,7 @@ static void add(int self, int distinct)
 		; /* the owner sets it below zero to start all at once */
 	uint64_t begin = now_ns();
 	while (!meeting->stop) {
-		post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, LIST, at);
+		post(8, LIST, at);
 		await(cq, LIST);
 		done += LIST;
 	}
@@ -160,19 +169,23 @@ static void initiate(int self, const char *mode, size_t longest, int sizes, char
 	until(&meeting->connected, 1);
 	remote = meeting->owner[self];
 	connect_qp(qp, remote);
+	opcode = *mode == 'w'	? IBV_WR_RDMA_WRITE
+		 : *mode == 'r' ? IBV_WR_RDMA_READ
+		 : *mode == 'c' ? IBV_WR_ATOMIC_CMP_AND_SWP
+				: IBV_WR_ATOMIC_FETCH_AND_ADD;
 	if (!strcmp(mode, "one-word") || !strcmp(mode, "distinct-words")) {
 		add(self, *mode == 'd');
 		return;
 	}
-	enum ibv_wr_opcode opcode = *mode == 'w'   ? IBV_WR_RDMA_WRITE
-				    : *mode == 'r' ? IBV_WR_RDMA_READ
-						   : IBV_WR_ATOMIC_FETCH_AND_ADD;
 	for (int i = 0; i < sizes; i++) {
 		size_t size, count, gap_us = 0;
 		sscanf(list[i], "%zu:%zu:%zu", &size, &count, &gap_us);
-		printf("%.3f ", strstr(mode, "-bw") ? bandwidth(opcode, size, count)
-				: gap_us	    ? rare(opcode, size, count, gap_us)
-						    : latency(opcode, size, count));
+		if (strstr(mode, "-tail"))
+			measure(once, size, count);
+		else
+			printf("%.3f ", strstr(mode, "-bw") ? bandwidth(size, count)
+					: gap_us	    ? rare(size, count, gap_us)
+							    : latency(size, count));
 	}
 	printf("\n");
 	fflush(stdout);

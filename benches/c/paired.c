@@ -88,13 +88,6 @@ static void pingpong(int role, struct address to, int imm, size_t count)
 		printf("%.3f\n", median(samples, count));
 }
 
-static double cpu_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static void idle(int role, unsigned seconds)
 {
 	usleep(200000); /* let what connecting has started come to rest */

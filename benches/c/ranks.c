@@ -2,16 +2,19 @@
  * What the OSU micro-benchmarks measure of MPI, among any number of ranks.
  *
  *   ranks lat SIZE:COUNT...                    ns of half a ping-pong, of ranks 0 and 1
- *   ranks bw SIZE:COUNT...                     ns of a message in windows of 64, all pairs together: from each rank of the
- *                                              first half to one of the second
+ *   ranks bw SIZE:COUNT...                     ns of a message in COUNT windows of 64, all pairs together: from each rank of
+ *                                              the first half to one of the second
  *   ranks put|get|fetch-add|swap SIZE:COUNT... ns of an operation and its flush; on a window of MPI_Win_allocate
+ *   ranks put-bw SIZE:COUNT...                 ns of a put in COUNT windows of 64, with their flush
  *   ranks put-created|... SIZE:COUNT...        the same on a window of MPI_Win_create over malloc'd memory
  *   ranks barrier|allreduce|alltoall SIZE:COUNT...
  *   ranks cost SIZE:COUNT                      of the ping-pongs: switches of context and page faults per 1,000 messages;
  *                                              then MPI_Init in ms, and the PSS and private memory of a rank in KiB
  *
- * For each size it prints the mean and the median of batches, of rank 0; collectives the mean over the ranks. A rank runs
- * where the environment's RANKS_CPUS, a list, says; without it anywhere.
+ * For each size it prints the mean and the median of batches, of rank 0; collectives the mean over the ranks. A batch is of
+ * 20, or of as many as SIZE:COUNT:BATCH says. One-sided operations are rank 0's, under MPI_Win_lock_all; the others wait in
+ * MPI_Barrier, so that their libraries make progress. A rank runs where the environment's RANKS_CPUS, a list, says; without
+ * it anywhere.
  */
 #define _GNU_SOURCE
 #include "clock.h"
@@ -56,6 +59,13 @@ static void window_of_messages(size_t size)
 static void put(size_t size)
 {
 	MPI_Put(local, (int)size, MPI_CHAR, 1, 0, (int)size, MPI_CHAR, win);
+	MPI_Win_flush(1, win);
+}
+
+static void window_of_puts(size_t size)
+{
+	for (int j = 0; j < WINDOW; j++)
+		MPI_Put(local, (int)size, MPI_CHAR, 1, 0, (int)size, MPI_CHAR, win);
 	MPI_Win_flush(1, win);
 }
 
@@ -111,34 +121,34 @@ static const struct mode modes[] = {
 	{ "get", get, 1, ONE_SIDED },		   { "fetch-add", fetch_add, 1, ONE_SIDED },
 	{ "swap", swap, 1, ONE_SIDED },		   { "barrier", barrier, 1, COLLECTIVE },
 	{ "allreduce", allreduce, 1, COLLECTIVE }, { "alltoall", alltoall, 1, COLLECTIVE },
+	{ "put-bw", window_of_puts, WINDOW, ONE_SIDED },
 };
 
 static const struct mode *mode_of(const char *name)
 {
-	size_t length = strcspn(name, "-");
-	if (!strncmp(name, "fetch-add", 9))
-		length = 9;
-	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-		if (strlen(modes[i].name) == length && !strncmp(modes[i].name, name, length))
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		size_t length = strlen(modes[i].name);
+		if (!strncmp(modes[i].name, name, length) && (!name[length] || !strcmp(name + length, "-created")))
 			return &modes[i];
+	}
 	fprintf(stderr, "ranks: see the head of ranks.c\n");
 	exit(2);
 }
 
 /* Runs `count` calls, prints what one part takes. */
-static void measure(const struct mode *mode, size_t size, size_t count)
+static void measure(const struct mode *mode, size_t size, size_t count, size_t per_batch)
 {
-	size_t batches = (count + PER_BATCH - 1) / PER_BATCH;
+	size_t batches = (count + per_batch - 1) / per_batch;
 	double parts = mode->parts * (mode->once == window_of_messages ? ranks / 2 : 1);
 	double *samples = calloc(batches, sizeof *samples), sum = 0, mean, middle;
 	for (size_t i = 0; i <= batches; i++) { /* the first is the warm-up */
 		if (i == 1 && mode->kind == COLLECTIVE)
 			MPI_Barrier(MPI_COMM_WORLD);
 		uint64_t begin = now_ns();
-		for (size_t j = 0; j < PER_BATCH; j++)
+		for (size_t j = 0; j < per_batch; j++)
 			mode->once(size);
 		if (i > 0)
-			sum += samples[i - 1] = (double)(now_ns() - begin) / PER_BATCH / parts;
+			sum += samples[i - 1] = (double)(now_ns() - begin) / (double)per_batch / parts;
 	}
 	mean = sum / (double)batches;
 	middle = median(samples, batches);
@@ -231,16 +241,17 @@ int main(int argc, char **argv)
 	if (win != MPI_WIN_NULL && rank == 0)
 		MPI_Win_lock_all(0, win);
 	for (int i = 2; i < argc; i++) {
-		if (sscanf(argv[i], "%zu:%zu", &size, &count) != 2)
+		size_t per_batch = PER_BATCH;
+		if (sscanf(argv[i], "%zu:%zu:%zu", &size, &count, &per_batch) < 2 || !per_batch)
 			MPI_Abort(MPI_COMM_WORLD, 2);
 		if (mode->kind == MESSAGES && rank > 1)
 			continue;
 		if (mode->kind == ONE_SIDED && rank > 0)
-			continue; /* its library makes progress in the barrier below */
+			continue;
 		if (!strcmp(mode->name, "cost"))
 			print_cost(mode, size, count, init);
 		else
-			measure(mode, size, count);
+			measure(mode, size, count, per_batch);
 	}
 	if (win != MPI_WIN_NULL && rank == 0)
 		MPI_Win_unlock_all(win);

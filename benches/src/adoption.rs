@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use crate::process::numbers;
-use crate::report::{Row, Section, Unit};
-use crate::rounds::{Measure, interleaved};
-use crate::setup::{LIMIT, Setup};
+use crate::report::{Row, Rows, Section, Unit};
+use crate::rounds::{Measure, all};
+use crate::setup::Setup;
 
 /// Arguments of `register.c`: bytes and count; what that is.
 const CASES: [(&str, &str, &str); 4] =
@@ -20,18 +20,18 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
+fn rows(setup: &Setup) -> Result<Rows> {
     let measures = CASES.map(|(bytes, count, _)| -> Measure {
         Box::new(move || {
-            let mut command = setup.under_vervain(&[], setup.program("register")?);
+            let mut command = setup.ours("register")?;
             command.env("VERVAIN_SHARE", "off").env("VERVAIN_ADOPT", "on");
-            numbers(command.args(["adopted", bytes, count]), Some(setup.cpus.client), LIMIT)
+            numbers(command.args(["adopted", bytes, count]), Some(setup.cpus.client))
         })
     });
     let mut rows = Vec::new();
-    for ((.., what), both) in CASES.iter().zip(interleaved(setup.fewer_rounds(), measures.into())) {
-        let calls = ["ibv_reg_mr", "ibv_dereg_mr"].iter().zip(both?);
-        rows.extend(calls.filter_map(|(call, ns)| Row::new(format!("{what}, {call}"), Unit::Ns, &ns)));
+    for ((.., what), both) in CASES.iter().zip(all(setup.fewer_rounds(), measures)?) {
+        let calls = ["ibv_reg_mr", "ibv_dereg_mr"].iter().zip(both);
+        rows.extend(calls.map(|(call, ns)| Row::new(format!("{what}, {call}"), Unit::Ns, &ns, None)));
     }
     Ok(rows)
 }

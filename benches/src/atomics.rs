@@ -1,14 +1,12 @@
 //! Fetch and add by two processes at once, in memory of a third that merely allocated it, beside the CPU's own.
 
-use std::process::Command;
-
 use anyhow::Result;
 
 use crate::between::raw;
-use crate::process::numbers;
-use crate::report::{Row, Section, Target, Unit};
+use crate::process::number;
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{single, together};
-use crate::setup::{LIMIT, Setup};
+use crate::setup::Setup;
 
 /// The bounds, in millions a second, both initiators together.
 const ONE_WORD_AT_LEAST: f64 = 8.0;
@@ -25,10 +23,10 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
+fn rows(setup: &Setup) -> Result<Rows> {
     let columns = together(
         setup.rounds,
-        vec![
+        [
             single(|| contended(setup, "one-word")),
             single(|| raw(setup, "memory", &["xadd", "one", SECONDS])),
             single(|| contended(setup, "distinct-words")),
@@ -37,18 +35,15 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
     )?;
     let [one, raw_one, distinct, raw_distinct] = &columns[..] else { return Ok(Vec::new()) };
     let row = |what: &str, ours: &[f64], raw: &[f64], least| {
-        Row::beside(what, Unit::MillionPerS, ours, "lock xadd", raw).map(|row| row.target(Target::AtLeast(least)))
+        Row::beside(what, Unit::MillionPerS, ours, ("lock xadd", raw), Target::AtLeast(least))
     };
-    let rows = [
+    Ok(vec![
         row("one word, both together", one, raw_one, ONE_WORD_AT_LEAST),
         row("a word for each, both together", distinct, raw_distinct, DISTINCT_AT_LEAST),
-    ];
-    Ok(rows.into_iter().flatten().collect())
+    ])
 }
 
 fn contended(setup: &Setup, mode: &str) -> Result<f64> {
-    let (client, server) = (setup.cpus.client.to_string(), setup.cpus.server.to_string());
-    let mut command: Command = setup.under_vervain(&[], setup.program("onesided")?);
-    command.args([mode, &server, &client, SECONDS, &server]);
-    Ok(numbers(&mut command, None, LIMIT)?[0])
+    let [client, server] = setup.cpus.words();
+    number(setup.ours("onesided")?.args([mode, &server, &client, SECONDS, &server]), None)
 }

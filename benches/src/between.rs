@@ -6,10 +6,10 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::perftest::Test;
-use crate::process::numbers;
-use crate::report::{Row, Section, Target, Unit};
+use crate::process::number;
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{single, together};
-use crate::setup::{LIMIT, Setup};
+use crate::setup::Setup;
 
 /// The bounds: ns over the ping-pong, parts of memcpy, millions of messages.
 const WRITE_OVER_BY: f64 = 80.0;
@@ -39,10 +39,10 @@ pub fn latency(setup: &Setup) -> Section {
     )
 }
 
-fn latency_rows(setup: &Setup) -> Result<Vec<Row>> {
+fn latency_rows(setup: &Setup) -> Result<Rows> {
     let columns = together(
         setup.rounds,
-        vec![
+        [
             single(|| raw(setup, "raw", &["shared", "20000"])),
             single(|| WRITE_LAT.typical_ns(setup)),
             single(|| SEND_LAT.typical_ns(setup)),
@@ -54,20 +54,17 @@ fn latency_rows(setup: &Setup) -> Result<Vec<Row>> {
     )?;
     let [stores, write, send, read, atomic, sleeping, wake] = &columns[..] else { return Ok(Vec::new()) };
     let row = |what: &str, ours: &[f64], over_by| {
-        Row::beside(what, Unit::Ns, ours, "ping-pong of stores", stores).map(|row| {
-            row.target(Target::OverByAtMost(over_by)).limit(
-                "a request is posted and completed besides; unshared memory takes a system call (part system-call)",
-            )
-        })
+        let limit = "a request is posted and completed besides; unshared memory takes a system call (part system-call)";
+        let row = Row::beside(what, Unit::Ns, ours, ("ping-pong of stores", stores), Target::OverByAtMost(over_by));
+        row.map(|row| row.limit(limit))
     };
-    let rows = [
+    Ok(vec![
         row("ib_write_lat 8 B", write, WRITE_OVER_BY),
         row("ib_send_lat 8 B", send, SEND_OVER_BY),
-        Row::new("ib_read_lat 8 B", Unit::Ns, read),
-        Row::new("ib_atomic_lat 8 B", Unit::Ns, atomic),
-        Row::beside("ib_send_lat 8 B -e (both sleep)", Unit::Ns, sleeping, "futex wake and answer", wake),
-    ];
-    Ok(rows.into_iter().flatten().collect())
+        Row::new("ib_read_lat 8 B", Unit::Ns, read, None),
+        Row::new("ib_atomic_lat 8 B", Unit::Ns, atomic, None),
+        Row::beside("ib_send_lat 8 B -e (both sleep)", Unit::Ns, sleeping, ("futex wake and answer", wake), None),
+    ])
 }
 
 /// Bandwidth of large messages.
@@ -81,7 +78,7 @@ pub fn copies(setup: &Setup) -> Section {
     )
 }
 
-fn copy_rows(setup: &Setup) -> Result<Vec<Row>> {
+fn copy_rows(setup: &Setup) -> Result<Rows> {
     let mut rows = Vec::new();
     let programs = [
         ("ib_write_bw", "copy-out", "memcpy to shared memory"),
@@ -91,14 +88,14 @@ fn copy_rows(setup: &Setup) -> Result<Vec<Row>> {
     for (program, mode, copy) in programs {
         for (bytes, name, count) in COPIES {
             let test = Test::new(program, bytes, count);
-            let measures = vec![
+            let measures = [
                 single(|| test.bandwidth(setup)),
                 single(|| raw(setup, "memory", &[mode, &bytes.to_string(), &count.to_string()])),
             ];
             let columns = together(setup.rounds, measures)?;
-            let row = Row::beside(format!("{program} {name}"), Unit::MibPerS, &columns[0], copy, &columns[1]);
-            let promised = program != "ib_send_bw";
-            rows.extend(row.map(|r| if promised { r.target(Target::RatioAtLeast(COPY_AT_LEAST)) } else { r }));
+            let target = (program != "ib_send_bw").then_some(Target::RatioAtLeast(COPY_AT_LEAST));
+            let what = format!("{program} {name}");
+            rows.push(Row::beside(what, Unit::MibPerS, &columns[0], (copy, &columns[1]), target));
         }
     }
     Ok(rows)
@@ -113,20 +110,17 @@ pub fn rate(setup: &Setup) -> Section {
     )
 }
 
-fn rate_rows(setup: &Setup) -> Result<Vec<Row>> {
-    let measures = vec![single(|| RATE_LISTS.message_rate(setup)), single(|| RATE.message_rate(setup))];
+fn rate_rows(setup: &Setup) -> Result<Rows> {
+    let measures = [single(|| RATE_LISTS.message_rate(setup)), single(|| RATE.message_rate(setup))];
     let columns = together(setup.rounds, measures)?;
-    let rows = [
-        Row::new("post lists of 32", Unit::MillionPerS, &columns[0])
-            .map(|row| row.target(Target::AtLeast(RATE_AT_LEAST))),
-        Row::new("one request in a call", Unit::MillionPerS, &columns[1]),
-    ];
-    Ok(rows.into_iter().flatten().collect())
+    Ok(vec![
+        Row::new("post lists of 32", Unit::MillionPerS, &columns[0], Target::AtLeast(RATE_AT_LEAST)),
+        Row::new("one request in a call", Unit::MillionPerS, &columns[1], None),
+    ])
 }
 
 /// A mode of `raw.c` or `memory.c` on the two processors.
 pub fn raw(setup: &Setup, program: &str, arguments: &[&str]) -> Result<f64> {
     let mut command = Command::new(setup.program(program)?);
-    command.args(arguments).args([setup.cpus.client.to_string(), setup.cpus.server.to_string()]);
-    Ok(numbers(&mut command, None, LIMIT)?[0])
+    number(command.args(arguments).args(setup.cpus.words()), None)
 }

@@ -5,11 +5,12 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use vervain_bench::stats::median;
 
-use crate::process::{Running, numbers};
-use crate::report::{Row, Section, Target, Unit};
+use crate::process::{LIMIT, number, output};
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{Measure, single, together};
-use crate::setup::{LIMIT, Setup, package_directory};
+use crate::setup::{Setup, package_directory};
 
 /// "Nothing measurable": what rounds on this kind of machine differ by anyway.
 const AT_MOST: f64 = 1.05;
@@ -27,34 +28,25 @@ const CASES: [(&str, &str, &str); 5] = [
 
 /// Start-up, allocation, numpy.
 pub fn section(setup: &Setup) -> Section {
-    let mut section = Section::new(
+    Section::new(
         "A program that never opens a device: under vervain run, and bare",
         "The same program in turns, on one processor. Processor time; wall time for what starts programs.",
-        rows(setup),
-    );
-    match numpy(setup) {
-        Ok(rows) => section.rows.extend(rows),
-        Err(e) => section.skipped.push(format!("{e:#}")),
-    }
-    section
+        Ok(rows(setup)),
+    )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for (mode, count, what) in CASES {
+fn rows(setup: &Setup) -> Rows {
+    let cases = CASES.map(|(mode, count, what)| {
         let measure = |vervain| bystander(setup, mode, count, vervain);
-        rows.extend(beside(setup, what, measure(true), measure(false), true)?);
-    }
+        beside(setup, what, measure(true), measure(false), true)
+    });
     let whole = |vervain: bool| single(move || start(setup, vervain));
-    rows.extend(beside(setup, "vervain run -- /bin/true, whole", whole(true), whole(false), false)?);
-    Ok(rows)
+    let whole = beside(setup, "vervain run -- /bin/true, whole", whole(true), whole(false), false);
+    cases.into_iter().chain([whole, numpy(setup)]).collect()
 }
 
-fn numpy(setup: &Setup) -> Result<Vec<Row>> {
-    let imports = |python: &&str| {
-        let mut import = Command::new(python);
-        Running::start(import.args(["-c", "import numpy"]), None, LIMIT).and_then(Running::finish).is_ok()
-    };
+fn numpy(setup: &Setup) -> Result<Row> {
+    let imports = |python: &&str| output(Command::new(python).args(["-c", "import numpy"]), None, LIMIT).is_ok();
     let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(imports) else {
         bail!("numpy stencil: python3 cannot import numpy (Debian: apt install python3-numpy)");
     };
@@ -63,39 +55,37 @@ fn numpy(setup: &Setup) -> Result<Vec<Row>> {
         let script = &script;
         single(move || {
             let mut command = program(setup, Path::new(python), vervain);
-            let milliseconds = numbers(command.arg(script).args(["1000", "30"]), Some(setup.cpus.client), LIMIT)?;
-            Ok(milliseconds[0] * 1e6)
+            let milliseconds = number(command.arg(script).args(["1000", "30"]), Some(setup.cpus.client))?;
+            Ok(milliseconds * 1e6)
         })
     };
-    let row = beside(setup, "numpy stencil, 1000 × 1000 doubles", stencil(true), stencil(false), true)?;
-    Ok(row.into_iter().collect())
+    beside(setup, "numpy stencil, 1000 × 1000 doubles", stencil(true), stencil(false), true)
 }
 
-fn beside(setup: &Setup, what: &str, under: Measure, bare: Measure, promised: bool) -> Result<Option<Row>> {
-    let columns = together(setup.rounds, vec![under, bare])?;
-    let row = Row::beside(what, Unit::Ns, &columns[0], "bare", &columns[1]);
-    let target = Target::RatioAtMost(AT_MOST);
-    Ok(row.map(|row| if promised { row.target(target).limit(LIMIT_TOLD) } else { row }))
+fn beside(setup: &Setup, what: &str, under: Measure, bare: Measure, promised: bool) -> Result<Row> {
+    let columns = together(setup.rounds, [under, bare])?;
+    let target = promised.then_some(Target::RatioAtMost(AT_MOST));
+    let row = Row::beside(what, Unit::Ns, &columns[0], ("bare", &columns[1]), target)?;
+    Ok(row.limit(promised.then_some(LIMIT_TOLD)))
 }
 
 fn bystander<'a>(setup: &'a Setup, mode: &'a str, count: &'a str, vervain: bool) -> Measure<'a> {
     single(move || {
         let mut command = program(setup, &setup.program("bystander")?, vervain);
-        Ok(numbers(command.args([mode, count]), Some(setup.cpus.client), LIMIT)?[0])
+        number(command.args([mode, count]), Some(setup.cpus.client))
     })
 }
 
 /// ns to start and end, with the work of the `vervain` command itself; the middle of several.
 fn start(setup: &Setup, vervain: bool) -> Result<f64> {
-    let mut times = Vec::new();
-    for _ in 0..50 {
+    let mut times = [0.0; 50];
+    for time in &mut times {
         let mut command = program(setup, Path::new("/bin/true"), vervain);
         let begin = Instant::now();
-        Running::start(&mut command, Some(setup.cpus.client), LIMIT)?.finish()?;
-        times.push(begin.elapsed().as_nanos() as f64);
+        output(&mut command, Some(setup.cpus.client), LIMIT)?;
+        *time = begin.elapsed().as_nanos() as f64;
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(median(&mut times))
 }
 
 fn program(setup: &Setup, path: &Path, vervain: bool) -> Command {

@@ -1,18 +1,18 @@
 //! Connections by rdma_cm: how long one takes to be set up, how many a second there are, and what a message of libfabric's costs beyond verbs.
 
 use std::net::UdpSocket;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use vervain_tests::free_port;
 
-use crate::acp::Measured;
 use crate::perftest::Test;
-use crate::process::{Running, free_port, wait_for_listener};
-use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::Measure;
-use crate::setup::{LIMIT, Setup};
+use crate::process::{LIMIT, Running, output};
+use crate::raw_udp::{Column, pingpong};
+use crate::report::{Row, Rows, Section, Target, Unit};
+use crate::rounds::{Measure, Measured, single};
+use crate::setup::Setup;
 
 const HOW: &str = "cmtime of rdmacm-utils makes 1,000 connections, each step for all of them at once; a step takes what one connection has of the\n\
      time of all. fi_pingpong of libfabric exchanges 8 bytes over reliable datagrams (verbs;ofi_rxm), beside ib_send_lat.";
@@ -51,46 +51,37 @@ pub fn section(setup: &Setup) -> Section {
     let named: Vec<(&'static str, Measure<'_>)> = vec![
         ("cmtime", cmtime(&[])),
         ("cmtime in packets", cmtime(PACKETS)),
-        ("send", Box::new(|| Ok(vec![SEND.typical_ns(setup)?]))),
-        ("send in packets", Box::new(|| Ok(vec![SEND_IN_PACKETS.typical_ns(setup)?]))),
-        ("libfabric", Box::new(|| Ok(vec![fi_pingpong(setup)?]))),
+        ("send", single(|| SEND.typical_ns(setup))),
+        ("send in packets", single(|| SEND_IN_PACKETS.typical_ns(setup))),
+        ("libfabric", single(|| libfabric(setup))),
     ];
-    Measured::of(setup, named).section("rdma_cm: connections", HOW, rows)
+    Measured::of(setup.fewer_rounds(), named).section("rdma_cm: connections", HOW, rows)
 }
 
-fn rows(measured: &Measured) -> Vec<Result<Option<Row>>> {
-    let column = |name, number: Number| measured.column(name, number as usize);
-    let less = |values: &[f64], others: &[f64], times: f64| -> Vec<f64> {
-        values.iter().zip(others).map(|(value, other)| value - other * times).collect()
+fn rows(measured: &Measured) -> Rows {
+    let row = |what, name, number: Number, most: Option<f64>| {
+        measured.row(what, Unit::Ns, (name, number as usize), most.map(Target::AtMost))
     };
-    let at_most =
-        |what, values: &[f64], most| Row::new(what, Unit::Ns, values).map(|row| row.target(Target::AtMost(most)));
-    let in_packets = || {
-        let (connect, send) = (column("cmtime in packets", Number::Connect)?, measured.column("send in packets", 0)?);
-        // ib_send_lat tells half a round trip.
-        Ok(at_most("set-up in packets, less 3 round trips", &less(connect, send, 2.0 * ROUND_TRIPS), IN_PACKETS_NS))
+    // ib_send_lat tells half a round trip.
+    let less = |what, ours, send, times, most| {
+        let values = measured.combined((ours, 0), (send, 0), |value, send| value - send * times)?;
+        Row::new(what, Unit::Ns, &values, Target::AtMost(most))
     };
-    let libfabric = || {
-        let (ours, send) = (measured.column("libfabric", 0)?, measured.column("send", 0)?);
-        Ok(at_most("8 B by libfabric, less 1.5 of ib_send_lat", &less(ours, send, TIMES_SEND), BEYOND_NS))
-    };
-    let whole = || {
-        let all = column("cmtime", Number::UntilConnected)?;
-        Ok(at_most("as above, with identifier, address, route and QP: 5,000 a second", all, 1e9 / A_SECOND))
-    };
+    let whole = "as above, with identifier, address, route and QP: 5,000 a second";
+    let trips = 2.0 * ROUND_TRIPS;
     vec![
-        column("cmtime", Number::Connect).map(|all| at_most("set-up on a host", all, SET_UP_NS)),
-        whole(),
-        in_packets(),
-        column("cmtime", Number::Disconnect).map(|all| Row::new("disconnection on a host", Unit::Ns, all)),
-        measured.column("libfabric", 0).map(|all| Row::new("8 B by libfabric", Unit::Ns, all)),
-        libfabric(),
+        row("set-up on a host", "cmtime", Number::Connect, Some(SET_UP_NS)),
+        row(whole, "cmtime", Number::UntilConnected, Some(1e9 / A_SECOND)),
+        less("set-up in packets, less 3 round trips", "cmtime in packets", "send in packets", trips, IN_PACKETS_NS),
+        row("disconnection on a host", "cmtime", Number::Disconnect, None),
+        measured.row("8 B by libfabric", Unit::Ns, ("libfabric", 0), None),
+        less("8 B by libfabric, less 1.5 of ib_send_lat", "libfabric", "send", TIMES_SEND, BEYOND_NS),
     ]
 }
 
 /// The numbers of [`Number`], in ns for a connection.
 fn cmtime(setup: &Setup, options: &[&str]) -> Result<Vec<f64>> {
-    let port = free_port()?.to_string();
+    let port = free_port().to_string();
     let command = || {
         let mut command = setup.under_vervain(options, "cmtime");
         command.args(["-p", &port]);
@@ -99,9 +90,8 @@ fn cmtime(setup: &Setup, options: &[&str]) -> Result<Vec<f64>> {
     // It serves until it is killed.
     let server = Running::start(&mut command(), Some(setup.cpus.server), LIMIT)?;
     thread::sleep(STARTS);
-    let mut client = command();
-    client.args(["-c", CONNECTIONS, "-s", "127.0.0.1"]);
-    let told = Running::start(&mut client, Some(setup.cpus.client), LIMIT)?.finish()?;
+    let client = &mut command();
+    let told = output(client.args(["-c", CONNECTIONS, "-s", "127.0.0.1"]), Some(setup.cpus.client), LIMIT)?;
     drop(server);
     let ns = |step: &str| -> Result<f64> {
         let us = us_of(&told, step).with_context(|| format!("cmtime says nothing of {step}: {told}"))?;
@@ -121,30 +111,14 @@ fn us_of(told: &str, step: &str) -> Option<f64> {
 }
 
 /// Half a round trip of 8 bytes, in ns.
-fn fi_pingpong(setup: &Setup) -> Result<f64> {
+fn libfabric(setup: &Setup) -> Result<f64> {
     // Its verbs provider passes loopback interfaces over.
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect("192.0.2.1:9").context("the host has no address but the loopback's")?;
     let address = socket.local_addr()?.ip().to_string();
-    let port = free_port()?;
-    let command = |way: &str| {
-        let mut command: Command = setup.under_vervain(&[], "fi_pingpong");
-        command.args(["-p", "verbs;ofi_rxm", "-e", "rdm", "-S", "8", "-I", MESSAGES, way, &port.to_string()]);
-        command
-    };
-    let mut server = Running::start(&mut command("-B"), Some(setup.cpus.server), LIMIT)?;
-    wait_for_listener(port, &mut server)?;
-    let mut client = command("-P");
-    let told = Running::start(client.arg(address), Some(setup.cpus.client), LIMIT)?.finish()?;
-    server.finish()?;
-    let us = us_of_message(&told).with_context(|| format!("fi_pingpong printed no line of numbers: {told}"))?;
-    Ok(us * 1e3)
-}
-
-/// Microseconds, of a line such as `8       20k     =20k     312k        0.03s      5.05       1.58       0.63`.
-fn us_of_message(told: &str) -> Option<f64> {
-    let line = told.lines().rfind(|line| line.contains('='))?;
-    line.split_whitespace().nth_back(1)?.parse().ok()
+    let options = ["-p", "verbs;ofi_rxm", "-e", "rdm", "-S", "8", "-I", MESSAGES];
+    let side = || setup.under_vervain(&[], "fi_pingpong");
+    Ok(pingpong(setup, side, &options, &address, Column::Transfer)? * 1e3)
 }
 
 #[cfg(test)]
@@ -158,7 +132,5 @@ mod tests {
         assert_eq!(us_of(told, "connect"), Some(97.69));
         assert_eq!(us_of(told, "resolve addr"), Some(20.54));
         assert_eq!(us_of(told, "disconnect"), None);
-        let told = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n8       10      =10      160         0.00s      2.88       2.78       0.36\n";
-        assert_eq!(us_of_message(told), Some(2.78));
     }
 }

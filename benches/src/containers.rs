@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::acp::{Measured, STATISTICS, launched};
+use crate::acp::{STATISTICS, launched};
 use crate::mpi;
 use crate::perftest::Test;
-use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::Measure;
+use crate::report::{Rows, Section, Target, Unit};
+use crate::rounds::{Measure, Measured, single};
 use crate::setup::Setup;
 
 const WORD_LAT: Test = Test::new("ib_send_lat", 8, 20_000);
@@ -31,19 +31,19 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
     let ours = |name, ranks, mode: &'static [&'static str]| (name, launched(setup, "containers", ranks, mode));
     let named: Vec<(&'static str, Measure)> = vec![
         ours("channel", 2, &["channel", "8:20000", "4096:10000", "1048576:500"]),
-        ("send 8", Box::new(|| Ok(vec![WORD_LAT.typical_ns(setup)?]))),
-        ("send 4096", Box::new(|| Ok(vec![PAGE_LAT.typical_ns(setup)?]))),
-        ("send 1 MiB", Box::new(|| Ok(vec![LONG_LAT.typical_ns(setup)?]))),
+        ("send 8", single(|| WORD_LAT.typical_ns(setup))),
+        ("send 4096", single(|| PAGE_LAT.typical_ns(setup))),
+        ("send 1 MiB", single(|| LONG_LAT.typical_ns(setup))),
         ours("malloc", 2, &["malloc", "64:20000", "4096:20000"]),
         ("get", launched(setup, "acp", 2, &["get", "8:20000"])),
         ours("map", 2, &["map", "8:20000"]),
         ours("push", 2, &["push", "8:20000"]),
         ours("keys", RANKS, &["keys", "8:1000000"]),
-        ("BTreeMap", Box::new(|| Ok(vec![behind_a_mutex()?]))),
+        ("BTreeMap", single(behind_a_mutex)),
         ("Open MPI", Box::new(|| mpi::inserts(setup, "openmpi", OPEN_MPI, RANKS, KEYS))),
         ("MPICH", Box::new(|| mpi::inserts(setup, "mpich", mpi::MPICH, RANKS, KEYS_OF_MPICH))),
     ];
-    let measured = Measured::of(setup, named);
+    let measured = Measured::of(setup.fewer_rounds(), named);
     vec![
         measured.section(
             "ACP: channels, beside Send",
@@ -64,7 +64,7 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
     ]
 }
 
-fn channels(measured: &Measured) -> Vec<Result<Option<Row>>> {
+fn channels(measured: &Measured) -> Rows {
     let sizes = [("8 B", "send 8", Some(1.5)), ("4 KiB", "send 4096", None), ("1 MiB", "send 1 MiB", None)];
     let mut rows = Vec::new();
     for (i, (what, raw, most)) in sizes.into_iter().enumerate() {
@@ -75,12 +75,11 @@ fn channels(measured: &Measured) -> Vec<Result<Option<Row>>> {
     rows
 }
 
-fn allocation_and_containers(measured: &Measured) -> Vec<Result<Option<Row>>> {
+fn allocation_and_containers(measured: &Measured) -> Rows {
     let mut rows = Vec::new();
     // malloc and free of the own memory, then of the other's, for each size.
     let single = |what: String, name, index, most: Option<f64>| {
-        let row = Row::new(what, Unit::Ns, measured.column(name, index)?);
-        Ok(row.map(|row| most.map(Target::AtMost).into_iter().fold(row, Row::target)))
+        measured.row(what, Unit::Ns, (name, index), most.map(Target::AtMost))
     };
     let at = |size: usize, what: usize| (4 * size + what) * STATISTICS.len();
     for (size, bytes) in ["64 B", "4 KiB"].into_iter().enumerate() {
@@ -107,7 +106,7 @@ fn allocation_and_containers(measured: &Measured) -> Vec<Result<Option<Row>>> {
     rows
 }
 
-fn keys(measured: &Measured) -> Vec<Result<Option<Row>>> {
+fn keys(measured: &Measured) -> Rows {
     let beside =
         |peer| measured.pair(format!("inserts, {peer}"), Unit::MillionPerS, ("keys", 0), (peer, peer, 0), None);
     ["BTreeMap", "Open MPI", "MPICH"].into_iter().map(beside).collect()

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::acp::Measured;
-use crate::process::Running;
-use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::Measure;
+use crate::messages::AS_ROOT;
+use crate::process;
+use crate::report::{Row, Rows, Section, Target, Unit};
+use crate::rounds::{Measure, Measured};
 use crate::setup::{Setup, package_directory};
 
 const HOW: &str = "A job in a network namespace of its own is checkpointed while it runs, killed, and restarted. It stands still from CRIU's\n\
@@ -57,36 +57,36 @@ pub fn section(setup: &Setup) -> Section {
         ("gang", gang(&[])),
         ("gang in packets", gang(PACKETS)),
     ];
-    Measured::of(setup, named).section("Jobs: checkpoint and restart", HOW, rows)
+    Measured::of(setup.fewer_rounds(), named).section("Jobs: checkpoint and restart", HOW, rows)
 }
 
-fn rows(measured: &Measured) -> Vec<Result<Option<Row>>> {
-    let column = |name, number: Number| measured.column(name, number as usize);
-    let at_most =
-        |what, values: &[f64], most| Row::new(what, Unit::Ms, values).map(|row| row.target(Target::AtMost(most)));
-    let still = || {
-        let (still, megabytes) = (column("ranks", Number::Still)?, column("ranks", Number::Megabytes)?);
-        let less: Vec<f64> = still.iter().zip(megabytes).map(|(still, megabytes)| still - megabytes).collect();
-        Ok(at_most("2 ranks of Open MPI stand still, less 1 ms for each MB of memory", &less, STILL_MS))
+fn rows(measured: &Measured) -> Rows {
+    let row =
+        |what, name, index, most: Option<f64>| measured.row(what, Unit::Ms, (name, index), most.map(Target::AtMost));
+    let number = |what, name, number: Number, most| row(what, name, number as usize, most);
+    let turns = |what, name, part: OfSwitch, most| row(what, name, part as usize, most);
+    let of_two = |what, name, one: Number, other: Number, combine: fn(f64, f64) -> f64, most| {
+        let values = measured.combined((name, one as usize), (name, other as usize), combine)?;
+        Row::new(what, Unit::Ms, &values, Target::AtMost(most))
     };
-    let both = |what, name| {
-        let (checkpoints, restarts) = (column(name, Number::Checkpoint)?, column(name, Number::Restart)?);
-        let sums: Vec<f64> = checkpoints.iter().zip(restarts).map(|(one, other)| one + other).collect();
-        Ok(at_most(what, &sums, 3000.0))
-    };
-    let turns = |name, part: OfSwitch| measured.column(name, part as usize);
-    let beyond = |what, name| turns(name, OfSwitch::BeyondSignals).map(|less| at_most(what, less, SWITCH_MS));
+    let less = |what, name, most| of_two(what, name, Number::Still, Number::Megabytes, |still, mb| still - mb, most);
+    let both = |what, name| of_two(what, name, Number::Checkpoint, Number::Restart, |one, other| one + other, 3000.0);
     vec![
-        column("ranks", Number::Still).map(|still| Row::new("2 ranks of Open MPI stand still", Unit::Ms, still)),
-        still(),
-        column("ranks", Number::Checkpoint).map(|all| Row::new("2 ranks: checkpoint on disk", Unit::Ms, all)),
-        column("ranks", Number::Restart).map(|restarts| at_most("2 ranks: restart", restarts, 1500.0)),
+        number("2 ranks of Open MPI stand still", "ranks", Number::Still, None),
+        less("2 ranks of Open MPI stand still, less 1 ms for each MB of memory", "ranks", STILL_MS),
+        number("2 ranks: checkpoint on disk", "ranks", Number::Checkpoint, None),
+        number("2 ranks: restart", "ranks", Number::Restart, Some(1500.0)),
         both("10,000 QPs: checkpoint and restart", "QPs"),
         both("10,000 QPs in packets: checkpoint and restart", "QPs in packets"),
-        turns("gang", OfSwitch::All).map(|all| Row::new("a switch of a gang", Unit::Ms, all)),
-        beyond("a switch of a gang, less the freezer", "gang"),
-        turns("gang in packets", OfSwitch::All).map(|all| Row::new("a switch of a gang in packets", Unit::Ms, all)),
-        beyond("a switch of a gang in packets, less the freezer", "gang in packets"),
+        turns("a switch of a gang", "gang", OfSwitch::All, None),
+        turns("a switch of a gang, less the freezer", "gang", OfSwitch::BeyondSignals, Some(SWITCH_MS)),
+        turns("a switch of a gang in packets", "gang in packets", OfSwitch::All, None),
+        turns(
+            "a switch of a gang in packets, less the freezer",
+            "gang in packets",
+            OfSwitch::BeyondSignals,
+            Some(SWITCH_MS),
+        ),
     ]
 }
 
@@ -141,8 +141,7 @@ fn vervain(setup: &Setup, words: &[&str]) -> Command {
 /// Runs a program as a job of this name, with options of `vervain job run`.
 fn run(setup: &Setup, name: &str, criu: &str, options: &[&str], program: &[String]) -> Command {
     let mut run = vervain(setup, &["job", "run", "--name", name, "--network", "private", "--criu", criu]);
-    run.args(options).arg("--").args(program).env("UCX_TLS", "rc_v,self");
-    run.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    run.args(options).arg("--").args(program).env("UCX_TLS", "rc_v,self").envs(AS_ROOT);
     run
 }
 
@@ -159,7 +158,7 @@ fn switches(setup: &Setup, options: &[&str]) -> Result<Vec<f64>> {
         jobs.push(job);
     }
     let mut gang = vervain(setup, &["gang", &names[0], &names[1], "--slice", "20ms", "--switches", "200"]);
-    let told = Running::start(&mut gang, None, LIMIT)?.finish()?;
+    let told = process::output(&mut gang, None, LIMIT)?;
     let median = |part: &str| median_ms(&told, part).with_context(|| format!("no {part:?}: {told}"));
     let all = median("a switch:")?;
     Ok(vec![all, all - median("signals:")?])
@@ -189,9 +188,9 @@ fn round_trip(setup: &Setup, options: &[&str], program: &[String]) -> Result<Vec
     job.await_more(&output, 0)?;
 
     let begin = Instant::now();
-    Running::start(vervain(&["checkpoint", &name]).arg(&checkpoints), None, LIMIT)?.finish()?;
+    process::output(vervain(&["checkpoint", &name]).arg(&checkpoints), None, LIMIT)?;
     let checkpoint = begin.elapsed();
-    Running::start(&mut vervain(&["job", "kill", &name]), None, LIMIT)?.finish()?;
+    process::output(&mut vervain(&["job", "kill", &name]), None, LIMIT)?;
     drop(job);
 
     let made = fs::read_dir(&checkpoints)?.next().context("no checkpoint was made")??.path();
@@ -219,7 +218,7 @@ fn round_trip(setup: &Setup, options: &[&str], program: &[String]) -> Result<Vec
 fn criu() -> Result<String> {
     let package = package_directory()?;
     let mut command = Command::new(package.join("../scripts/criu.sh"));
-    let found = Running::start(command.arg(package.join("../target/criu")), None, LIMIT)?.finish()?;
+    let found = process::output(command.arg(package.join("../target/criu")), None, LIMIT)?;
     Ok(found.trim().to_owned())
 }
 

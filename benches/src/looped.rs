@@ -1,13 +1,14 @@
 //! One process, one RC QP connected to itself: what posting and polling cost without a second processor.
 
+use std::iter;
 use std::process::Command;
 
 use anyhow::Result;
 
-use crate::process::numbers;
-use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::{Measure, single, together};
-use crate::setup::{LIMIT, Setup};
+use crate::process::number;
+use crate::report::{Row, Rows, Section, Target, Unit};
+use crate::rounds::{single, together};
+use crate::setup::Setup;
 
 /// The bounds, in ns.
 const WRITE_AT_MOST: f64 = 45.0;
@@ -36,25 +37,20 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
-    let xadd = || -> Result<f64> {
-        let mut xadd = Command::new(setup.program("raw")?);
-        Ok(numbers(xadd.args(["xadd", BATCHES]), Some(setup.cpus.client), LIMIT)?[0])
+fn rows(setup: &Setup) -> Result<Rows> {
+    let client = Some(setup.cpus.client);
+    let xadd = single(|| number(Command::new(setup.program("raw")?).args(["xadd", BATCHES]), client));
+    let operations = OPERATIONS
+        .map(|(name, ..)| single(move || number(setup.ours("looped")?.args([name, BATCHES, PER_BATCH]), client)));
+    let columns = together(setup.rounds, iter::once(xadd).chain(operations))?;
+    let row = |(&(name, what, at_most), ours): (&(_, _, Option<f64>), &Vec<f64>)| {
+        let target = at_most.map(Target::AtMost);
+        match name {
+            "fetch-add" | "compare-swap" => {
+                Row::beside(what, Unit::Ns, ours, ("locked add of the CPU", &columns[0]), target)
+            }
+            _ => Row::new(what, Unit::Ns, ours, target),
+        }
     };
-    let mut measures: Vec<Measure> = vec![single(xadd)];
-    measures.extend(OPERATIONS.map(|(name, ..)| single(move || operation(setup, name))));
-    let columns = together(setup.rounds, measures)?;
-    let rows = OPERATIONS.iter().zip(&columns[1..]).filter_map(|(&(name, what, at_most), ours)| {
-        let row = match name {
-            "fetch-add" | "compare-swap" => Row::beside(what, Unit::Ns, ours, "locked add of the CPU", &columns[0]),
-            _ => Row::new(what, Unit::Ns, ours),
-        };
-        row.map(|row| at_most.into_iter().fold(row, |row, most| row.target(Target::AtMost(most))))
-    });
-    Ok(rows.collect())
-}
-
-fn operation(setup: &Setup, name: &str) -> Result<f64> {
-    let mut command = setup.under_vervain(&[], setup.program("looped")?);
-    Ok(numbers(command.args([name, BATCHES, PER_BATCH]), Some(setup.cpus.client), LIMIT)?[0])
+    Ok(OPERATIONS.iter().zip(&columns[1..]).map(row).collect())
 }

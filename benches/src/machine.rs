@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use anyhow::{Context, Result, ensure};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
+use vervain_bench::machine::{cpu, memory};
+use vervain_bench::topology::Topology;
 
 /// Facts that go into the report.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,28 +53,22 @@ impl fmt::Display for Machine {
 }
 
 /// Asks the machine.
-pub fn describe() -> Machine {
+pub fn describe() -> Result<Machine> {
     let uname = rustix::system::uname();
-    Machine {
-        cpu: cpu_model(),
-        cpus: allowed_cpus().len(),
+    let mut date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    date.truncate("2025-01-02".len());
+    Ok(Machine {
+        cpu: cpu(),
+        cpus: Topology::read()?.cpus().len(),
         caches: caches(),
-        memory_mib: rustix::system::sysinfo().totalram as u64 / (1 << 20),
+        memory_mib: memory() / (1 << 20),
         huge_pages: ["enabled", "shmem_enabled"].map(huge_pages),
         kernel: uname.release().to_string_lossy().into_owned(),
         architecture: uname.machine().to_string_lossy().into_owned(),
         load: load(),
-        date: today(),
+        date,
         vervain: env!("CARGO_PKG_VERSION").to_owned(),
-    }
-}
-
-fn cpu_model() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    text.lines()
-        .find(|line| line.starts_with("model name"))
-        .and_then(|line| line.split_once(':'))
-        .map_or_else(|| "unknown".to_owned(), |(_, model)| model.trim().to_owned())
+    })
 }
 
 fn caches() -> Vec<String> {
@@ -99,66 +94,29 @@ fn load() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
 
-fn today() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
-    let (year, month, day) = civil(seconds / 86_400);
-    format!("{year}-{month:02}-{day:02}")
-}
-
-/// Year, month and day of a day counted from 1970-01-01 (Gregorian; the year is taken to begin in March, so that the leap
-/// day is its last).
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day)
-}
-
-fn allowed_cpus() -> Vec<usize> {
-    sched_getaffinity(None).map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default()
-}
-
 /// The processors of the two sides.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpus {
     /// The one that posts.
-    pub client: usize,
+    pub client: u32,
     /// The one that is written to.
-    pub server: usize,
+    pub server: u32,
 }
 
-/// The first two processors of this process.
-pub fn two_cpus() -> Result<Cpus> {
-    let cpus = allowed_cpus();
-    ensure!(cpus.len() >= 2, "two processors are needed: on one, two processes that poll take turns of milliseconds");
-    Ok(Cpus { client: cpus[0], server: cpus[1] })
-}
+impl Cpus {
+    /// The first two processors of this process.
+    pub fn two() -> Result<Cpus> {
+        let topology = Topology::read()?;
+        let cpus = topology.cpus();
+        ensure!(
+            cpus.len() >= 2,
+            "two processors are needed: on one, two processes that poll take turns of milliseconds"
+        );
+        Ok(Cpus { client: cpus[0], server: cpus[1] })
+    }
 
-/// Runs `f` with this thread on `cpu`, so that the children it starts are born there.
-pub fn on_cpu<T>(cpu: Option<usize>, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let Some(cpu) = cpu else { return f() };
-    let before = sched_getaffinity(None).context("reading the processor affinity")?;
-    let mut one = CpuSet::new();
-    one.set(cpu);
-    sched_setaffinity(None, &one).with_context(|| format!("moving to processor {cpu}"))?;
-    let result = f();
-    sched_setaffinity(None, &before).context("restoring the processor affinity")?;
-    result
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_become_dates() {
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(11_016), (2000, 2, 29));
-        assert_eq!(civil(11_017), (2000, 3, 1));
-        assert_eq!(civil(20_453), (2025, 12, 31));
+    /// Their numbers as programs take them, the client's first.
+    pub fn words(self) -> [String; 2] {
+        [self.client, self.server].map(|cpu| cpu.to_string())
     }
 }

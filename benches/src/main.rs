@@ -31,7 +31,6 @@ mod report;
 mod roce;
 mod rounds;
 mod setup;
-mod stats;
 mod switches;
 mod system_call;
 mod table;
@@ -177,7 +176,7 @@ fn main() -> Result<()> {
         return render::documents();
     }
     let rounds = options.rounds.map_or(if options.quick { 3 } else { 7 }, usize::from);
-    let machine = machine::describe();
+    let machine = machine::describe()?;
     let setup = Setup::new(options.vervain.clone(), rounds, options.quick)?;
     Report::print_head(&machine);
     let started = Instant::now();

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 
-use crate::process::numbers;
-use crate::report::{Row, Section, Unit};
+use crate::process::number;
+use crate::report::{Row, Rows, Section, Unit};
 use crate::rounds::{single, together};
-use crate::setup::{LIMIT, Setup};
+use crate::setup::Setup;
 
 /// Mode of `many.c`, processes or initiators, messages of each to each, what it is.
 const CASES: [(&str, &str, &str, &str); 6] = [
@@ -27,15 +27,13 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
-    let cpus = [setup.cpus.client.to_string(), setup.cpus.server.to_string()];
+fn rows(setup: &Setup) -> Result<Rows> {
     let measures = CASES.map(|(mode, processes, messages, _)| {
-        let cpus = &cpus;
         single(move || {
-            let mut command = setup.under_vervain(&[], setup.program("many")?);
-            Ok(numbers(command.args([mode, processes, messages]).args(cpus), None, LIMIT)?[0] / 1e3)
+            let mut command = setup.ours("many")?;
+            Ok(number(command.args([mode, processes, messages]).args(setup.cpus.words()), None)? / 1e3)
         })
     });
-    let columns = together(setup.fewer_rounds(), measures.into())?;
-    Ok(CASES.iter().zip(&columns).filter_map(|(case, ours)| Row::new(case.3, Unit::MillionPerS, ours)).collect())
+    let columns = together(setup.fewer_rounds(), measures)?;
+    Ok(CASES.iter().zip(&columns).map(|(case, ours)| Row::new(case.3, Unit::MillionPerS, ours, None)).collect())
 }

@@ -3,13 +3,15 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
+use crate::messages::AS_ROOT;
 use crate::peers::{Operation, Peer, Promise, Size, names, sizes};
 use crate::process::numbers;
+use crate::ranks::{Operations, number_of, of_two};
 use crate::report::{Section, Unit};
 use crate::rounds::Measure;
-use crate::setup::{LIMIT, Setup, is_installed};
+use crate::setup::{Setup, installed};
 
 /// Options of the launchers.
 pub(crate) const OPEN_MPI: &[&str] = &["--bind-to", "none", "--oversubscribe"];
@@ -25,10 +27,16 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
     let mut streamed = sizes.clone();
     streamed.iter_mut().for_each(|size| size.operations = size.streamed);
     let cases = [
-        ("RDMA Write against MPI_Put: latency of the operation, median", Unit::Ns, "write", "put", &sizes),
-        ("RDMA Read against MPI_Get: latency of the operation, median", Unit::Ns, "read", "get", &sizes),
-        ("Fetch and add against MPI_Fetch_and_op: median", Unit::Ns, "fetch-add", "fetch-add", &word),
-        ("RDMA Write against MPI_Put: bandwidth, windows of 64", Unit::MibPerS, "write-bw", "put-bw", &streamed),
+        ("RDMA Write against MPI_Put: latency of the operation, median", Unit::Ns, "write", "put-created", &sizes),
+        ("RDMA Read against MPI_Get: latency of the operation, median", Unit::Ns, "read", "get-created", &sizes),
+        ("Fetch and add against MPI_Fetch_and_op: median", Unit::Ns, "fetch-add", "fetch-add-created", &word),
+        (
+            "RDMA Write against MPI_Put: bandwidth, windows of 64",
+            Unit::MibPerS,
+            "write-bw",
+            "put-bw-created",
+            &streamed,
+        ),
     ];
     let section = |(title, unit, verbs, mpi, sizes): (_, _, &'static str, &'static str, &Vec<Size>)| {
         Operation {
@@ -49,11 +57,10 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
 }
 
 fn ours<'a>(setup: &'a Setup, mode: &'static str, sizes: &[Size]) -> Measure<'a> {
-    let sizes = arguments(sizes);
+    let sizes: Vec<String> = sizes.iter().map(|size| format!("{}:{}", size.bytes, size.operations)).collect();
     Box::new(move || {
-        let mut command = setup.under_vervain(&[], setup.program("onesided")?);
-        command.args([mode, &setup.cpus.server.to_string(), &setup.cpus.client.to_string()]).args(&sizes);
-        numbers(&mut command, None, LIMIT)
+        let (mut command, [client, server]) = (setup.ours("onesided")?, setup.cpus.words());
+        numbers(command.args([mode, &server, &client]).args(&sizes), None)
     })
 }
 
@@ -65,38 +72,34 @@ fn peer<'a>(
     mode: &'static str,
     sizes: &[Size],
 ) -> Peer<'a> {
-    let sizes = arguments(sizes);
+    let sizes: Vec<Operations> = sizes.iter().map(|size| (size.bytes, size.operations)).collect();
     let measure: Measure = Box::new(move || run(setup, library, options, mode, &sizes));
     Peer { name, promise: Promise::Ahead, measure }
 }
 
-/// What a one-sided operation takes by an MPI's own ways, for each of `sizes`, a size and a count with a colon between.
-pub(crate) fn run(setup: &Setup, library: &str, options: &[&str], mode: &str, sizes: &[String]) -> Result<Vec<f64>> {
-    let mut command = launcher(library, options, 2)?;
-    command.arg(setup.program(&format!("mpi-{library}"))?);
-    command.args([mode, &setup.cpus.client.to_string(), &setup.cpus.server.to_string()]).args(sizes);
-    numbers(&mut command, None, LIMIT)
+/// What a one-sided operation takes by an MPI's own ways, for each of `sizes`.
+pub(crate) fn run(
+    setup: &Setup,
+    library: &str,
+    options: &[&str],
+    mode: &str,
+    sizes: &[Operations],
+) -> Result<Vec<f64>> {
+    let printed = numbers(of_two(&mut launcher(library, options, 2)?, setup, library, mode, sizes)?, None)?;
+    sizes.iter().zip(printed.chunks(2)).map(|(size, printed)| number_of(mode, *size, printed)).collect()
 }
 
 /// Millions of inserts a second of `keys` keys, by `ranks` ranks, into a hash table in an MPI's windows (`rma_map.c`).
 pub(crate) fn inserts(setup: &Setup, library: &str, options: &[&str], ranks: usize, keys: usize) -> Result<Vec<f64>> {
     let mut command = launcher(library, options, ranks)?;
     command.arg(setup.program(&format!("rma-{library}"))?).arg(keys.to_string());
-    command.args([setup.cpus.client, setup.cpus.server].map(|cpu| cpu.to_string()));
-    numbers(&mut command, None, LIMIT)
+    numbers(command.args(setup.cpus.words()), None)
 }
 
 fn launcher(library: &str, options: &[&str], ranks: usize) -> Result<Command> {
     let launcher = format!("mpirun.{library}");
-    ensure!(is_installed(&launcher), "{launcher} is not installed (Debian: apt install openmpi-bin mpich)");
+    installed(&launcher, "openmpi-bin mpich")?;
     let mut command = Command::new(launcher);
-    command.args(options).args(["-np", &ranks.to_string()]);
-    // Open MPI asks for these before it starts as root.
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.args(options).args(["-np", &ranks.to_string()]).envs(AS_ROOT);
     Ok(command)
-}
-
-/// Sizes and counts as the C programs take them.
-fn arguments(sizes: &[Size]) -> Vec<String> {
-    sizes.iter().map(|size| format!("{}:{}", size.bytes, size.operations)).collect()
 }

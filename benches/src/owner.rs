@@ -1,14 +1,12 @@
 //! The owner's copy: the path for memory that no peer may touch, where a thread of its owner is woken to do the work.
 
-use std::process::Command;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::between::raw;
-use crate::process::numbers;
-use crate::report::{Row, Section, Target, Unit};
+use crate::process::number;
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{Measure, single, together};
-use crate::setup::{LIMIT, Setup};
+use crate::setup::Setup;
 
 /// The bounds.
 const WAKES_AT_MOST: f64 = 3.0;
@@ -28,10 +26,10 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
+fn rows(setup: &Setup) -> Result<Rows> {
     let columns = together(
         setup.rounds,
-        vec![
+        [
             owner(setup, "write", "8:2000:50"),
             owner(setup, "fetch-add", "8:2000:50"),
             single(|| raw(setup, "memory", &["wake", "2000", GAP])),
@@ -41,21 +39,18 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
     )?;
     let [write, add, wake, large, copy] = &columns[..] else { return Ok(Vec::new()) };
     let large: Vec<f64> = large.iter().map(|ns| 1e9 / ns).collect(); // each is one MiB
-    let rows = [
-        Row::beside("RDMA Write of 8 B", Unit::Ns, write, "futex wake and answer", wake)
-            .map(|row| row.target(Target::RatioAtMost(WAKES_AT_MOST))),
-        Row::beside("fetch and add", Unit::Ns, add, "futex wake and answer", wake),
-        Row::beside("RDMA Write of 1 MiB", Unit::MibPerS, &large, "memcpy of 1 MiB", copy)
-            .map(|row| row.target(Target::RatioAtLeast(COPY_AT_LEAST))),
-    ];
-    Ok(rows.into_iter().flatten().collect())
+    let (wake, copy) = (("futex wake and answer", &wake[..]), ("memcpy of 1 MiB", &copy[..]));
+    Ok(vec![
+        Row::beside("RDMA Write of 8 B", Unit::Ns, write, wake, Target::RatioAtMost(WAKES_AT_MOST)),
+        Row::beside("fetch and add", Unit::Ns, add, wake, None),
+        Row::beside("RDMA Write of 1 MiB", Unit::MibPerS, &large, copy, Target::RatioAtLeast(COPY_AT_LEAST)),
+    ])
 }
 
 fn owner<'a>(setup: &'a Setup, mode: &'a str, size: &'a str) -> Measure<'a> {
     single(move || {
-        let mut command: Command = setup.under_vervain(&[], setup.program("onesided")?);
+        let (mut command, [client, server]) = (setup.ours("onesided")?, setup.cpus.words());
         command.env("VERVAIN_SHARE", "off").env("VERVAIN_MEMORY", "owner");
-        command.args([mode, &setup.cpus.server.to_string(), &setup.cpus.client.to_string(), size]);
-        numbers(&mut command, None, LIMIT)?.first().copied().context("onesided printed no number")
+        number(command.args([mode, &server, &client, size]), None)
     })
 }

@@ -1,14 +1,15 @@
 //! Windows that nodes put to by the model of PEACH2 boards, in the time that boards take: unmodified perftest and Open MPI, beside
 //! what "TCA Verbs" (2015) measured on the boards.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::messages;
+use crate::messages::{Way, mpirun};
 use crate::perftest::Test;
 use crate::process::numbers;
+use crate::ranks::{number_of, of_two};
 use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::{Measure, interleaved, single};
-use crate::setup::{LIMIT, Setup};
+use crate::rounds::{Measured, single, together};
+use crate::setup::Setup;
 use crate::window::{new_window, paired};
 
 /// Memory of the processor, or of a GPU.
@@ -60,26 +61,16 @@ fn latency(setup: &Setup) -> Section {
         line("Read 8 B, memory of a GPU", What::Perftest(&READ), GPU, Some(7200.0), Some(5100.0)),
         line("Open MPI, message of 8 B, memory of a GPU", What::OpenMpi, GPU, Some(4600.0), Some(3300.0)),
     ];
-    let measures = lines.iter().map(|line| single(move || measure(setup, &line.how, line.model))).collect();
-    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
-    for (line, measured) in lines.iter().zip(interleaved(setup.rounds, measures)) {
-        match measured {
-            Ok(columns) => {
-                let ours = &columns[0];
-                let row = match line.paper {
-                    Some(paper) => {
-                        Row::beside(line.what, Unit::Ns, ours, "PEACH2, in the paper", &vec![paper; ours.len()])
-                    }
-                    None => Row::new(line.what, Unit::Ns, ours),
-                };
-                rows.extend(row.map(|row| line.target.into_iter().fold(row, |row, ns| row.target(Target::AtMost(ns)))));
-            }
-            Err(e) => skipped.push(format!("{}: {e:#}", line.what)),
-        }
-    }
+    let named = lines.iter().map(|line| (line.what, single(move || measure(setup, &line.how, line.model))));
+    let row = |measured: &Measured, line: &Line| {
+        let (ours, target) = (measured.column((line.what, 0))?, line.target.map(Target::AtMost));
+        let Some(paper) = line.paper else { return Row::new(line.what, Unit::Ns, ours, target) };
+        Row::beside(line.what, Unit::Ns, ours, ("PEACH2, in the paper", &vec![paper; ours.len()]), target)
+    };
     let how = "VERVAIN_WINDOW=peach2:FILE,timing=on: a model, whose transfers take 2.0 µs (descriptors in the board's memory) or 2.2 µs (in\n\
          the host's). Half a round trip of Writes, Sends and messages, the whole operation of Reads and atomics.";
-    Section { skipped, ..Section::new("A model of PEACH2: latency of 8 bytes", how, Ok(rows)) }
+    let rows = |measured: &Measured| lines.iter().map(|line| row(measured, line)).collect();
+    Measured::of(setup.rounds, named).section("A model of PEACH2: latency of 8 bytes", how, rows)
 }
 
 fn measure(setup: &Setup, how: &What, model: &str) -> Result<f64> {
@@ -90,15 +81,9 @@ fn measure(setup: &Setup, how: &What, model: &str) -> Result<f64> {
         What::Perftest(test) => Test { variables: &variables, ..(*test).clone() }.typical_ns(setup),
         What::Paired(mode) => paired(setup, &window, mode, "10000"),
         What::OpenMpi => {
-            messages::is_there()?;
-            let mut command = setup.under_vervain(&[], messages::LAUNCHER);
-            command.args(messages::options(messages::Way::Vervain, true)).args(["-np", "2"]);
-            command.arg(setup.program("mpi-openmpi")?).envs(variables);
-            command.args(["lat", &setup.cpus.client.to_string(), &setup.cpus.server.to_string(), "8:10000"]);
-            match numbers(messages::environment(&mut command, messages::Way::Vervain), None, LIMIT)?[..] {
-                [number] => Ok(number),
-                _ => bail!("not one number"),
-            }
+            let mut command = mpirun(setup, Way::Vervain, 2, true)?;
+            let (mode, size) = ("lat", (8, 10_000));
+            number_of(mode, size, &numbers(of_two(command.envs(variables), setup, "openmpi", mode, &[size])?, None)?)
         }
     }
 }
@@ -119,21 +104,15 @@ fn bandwidth(setup: &Setup) -> Section {
         let variables = [("VERVAIN_LINK", "window"), ("VERVAIN_WINDOW", &*window)];
         Test { variables: &variables, ..test.clone() }.bandwidth(setup)
     };
-    let measures: Vec<Measure> = lines.iter().map(|(_, test, model, _)| single(move || run(test, model))).collect();
-    let rows: Result<Vec<Row>> = lines
-        .iter()
-        .zip(interleaved(setup.rounds, measures))
-        .map(|((what, .., rate), measured)| {
-            let ours = measured?.remove(0);
-            let row = Row::beside(*what, Unit::MibPerS, &ours, "the board's own rate", &vec![*rate; ours.len()]);
-            Ok(row.map(|row| row.target(Target::RatioAtLeast(0.97))))
-        })
-        .filter_map(Result::transpose)
-        .collect();
+    let row = |((what, .., rate), ours): ((&str, _, _, f64), Vec<f64>)| {
+        let rates = vec![rate; ours.len()];
+        Row::beside(what, Unit::MibPerS, &ours, ("the board's own rate", &rates), Target::RatioAtLeast(0.97))
+    };
+    let columns = together(setup.rounds, lines.map(|(_, test, model, _)| single(move || run(test, model))));
     Section::new(
         "A model of PEACH2: bandwidth",
         "perftest's average; the model moves 3.5 GB/s, 2.8 to and from memory of a GPU.",
-        rows,
+        columns.map(|columns| lines.into_iter().zip(columns).map(row).collect()),
     )
 }
 
@@ -145,15 +124,11 @@ fn parts(setup: &Setup) -> Section {
         ("no descriptors in the board's memory", ",heap=on,timing=on,without=internal"),
         ("those made anew for each message", ",heap=on,timing=on,without=prepared"),
     ];
-    let measures =
-        lines.iter().map(|(_, model)| single(move || measure(setup, &What::Perftest(&SEND), model))).collect();
-    let columns: Result<Vec<Vec<f64>>> =
-        interleaved(setup.rounds, measures).into_iter().map(|measured| Ok(measured?.remove(0))).collect();
-    let rows = columns.map(|columns| {
-        let row = |((what, _), ours): (&(&'static str, _), &Vec<f64>)| {
-            Row::beside(*what, Unit::Ns, ours, "everything", &columns[0])
-        };
-        lines.iter().zip(&columns).filter_map(row).collect()
+    let measures = lines.map(|(_, model)| single(move || measure(setup, &What::Perftest(&SEND), model)));
+    let rows = together(setup.rounds, measures).map(|columns| {
+        let everything: (_, &[f64]) = ("everything", &columns[0]);
+        let lines = lines.iter().zip(&columns);
+        lines.map(|((what, _), ours)| Row::beside(*what, Unit::Ns, ours, everything, None)).collect()
     });
     Section::new(
         "A model of PEACH2: what each part is worth, ib_send_lat 8 B",

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::report::{Row, Section, Target, Unit};
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{Columns, Measure, interleaved};
 use crate::setup::Setup;
 
@@ -95,40 +95,29 @@ impl Operation<'_> {
         let (title, how) = (self.title, self.how);
         let described: Vec<_> = self.peers.iter().map(|peer| (peer.name, peer.promise)).collect();
         let measures = [self.ours].into_iter().chain(self.peers.into_iter().map(|peer| peer.measure));
-        let mut results = interleaved(setup.fewer_rounds(), measures.collect()).into_iter();
+        let mut results = interleaved(setup.fewer_rounds(), measures).into_iter();
         let ours = match results.next().unwrap_or_else(|| Ok(Columns::new())) {
             Ok(ours) => ours,
             Err(e) => return Section::new(title, how, Err(e)),
         };
-        let (mut rows, mut skipped) = (Vec::new(), Vec::new());
+        let mut rows = Rows::new();
         for ((name, promise), theirs) in described.into_iter().zip(results) {
+            let limit = self.limit.filter(|_| promise == Promise::Near);
             match theirs {
-                Ok(theirs) => rows.extend(rows_of(self.unit, &self.lines, &ours, name, promise, &theirs, self.limit)),
-                Err(e) => skipped.push(format!("{name}: {e:#}")),
+                Ok(theirs) => {
+                    rows.extend(self.lines.iter().zip(ours.iter().zip(&theirs)).map(|(line, (ours, theirs))| {
+                        let row = Row::beside(*line, self.unit, ours, (name, theirs), promise.target(self.unit))?;
+                        Ok(row.limit(limit))
+                    }))
+                }
+                Err(e) => rows.push(Err(e.context(name))),
             }
         }
-        if rows.is_empty() {
-            let alone = self.lines.iter().zip(&ours).filter_map(|(line, ours)| Row::new(*line, self.unit, ours));
-            rows.extend(alone);
+        if !rows.iter().any(Result::is_ok) {
+            rows.extend(self.lines.iter().zip(&ours).map(|(line, ours)| Row::new(*line, self.unit, ours, None)));
         }
-        Section::grid(title, how, rows, skipped)
+        Section::grid(title, how, rows)
     }
-}
-
-fn rows_of<'a>(
-    unit: Unit,
-    lines: &'a [&'static str],
-    ours: &'a [Vec<f64>],
-    name: &'static str,
-    promise: Promise,
-    theirs: &'a [Vec<f64>],
-    limit: Option<&'static str>,
-) -> impl Iterator<Item = Row> + 'a {
-    lines.iter().zip(ours.iter().zip(theirs)).filter_map(move |(line, (ours, theirs))| {
-        let row = Row::beside(*line, unit, ours, name, theirs)?;
-        let row = promise.target(unit).into_iter().fold(row, Row::target);
-        Some(limit.filter(|_| promise == Promise::Near).into_iter().fold(row, Row::limit))
-    })
 }
 
 /// The numbers of one run for each size.

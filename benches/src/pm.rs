@@ -4,12 +4,11 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::acp::Measured;
 use crate::perftest::Test;
 use crate::process::numbers;
-use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::{Measure, single};
-use crate::setup::{LIMIT, Setup};
+use crate::report::{Row, Rows, Section, Target, Unit};
+use crate::rounds::{Measure, Measured, single};
+use crate::setup::Setup;
 
 /// The longest message.
 const MTU: usize = 8 << 10;
@@ -45,7 +44,7 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
         ("read-bw", single(move || READS.bandwidth(setup))),
         ("standing", Box::new(move || standing(setup))),
     ];
-    let measured = Measured::of(setup, named);
+    let measured = Measured::of(setup.fewer_rounds(), named);
     vec![
         measured.section(
             "PM: messages and copies, beside verbs",
@@ -70,24 +69,18 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
     ]
 }
 
-fn costs_of_standing(measured: &Measured) -> Vec<Result<Option<Row>>> {
-    let row = |what: &str, index, most| {
-        let row = Row::new(what, Unit::Ms, measured.column("standing", index)?);
-        Ok(row.map(|row| row.target(Target::AtMost(most))))
-    };
-    let both = || {
-        let (saves, restores) = (measured.column("standing", 2)?, measured.column("standing", 3)?);
-        let sums: Vec<f64> = saves.iter().zip(restores).map(|(save, restore)| save + restore).collect();
-        Ok(Row::new("save and restore", Unit::Ms, &sums).map(|row| row.target(Target::AtMost(1000.0))))
-    };
-    vec![row("stop", 0, 1.0), row("going on", 1, 1.0), both()]
+fn costs_of_standing(measured: &Measured) -> Rows {
+    let both = measured.combined(("standing", 2), ("standing", 3), |save, restore| save + restore);
+    vec![
+        measured.row("stop", Unit::Ms, ("standing", 0), Target::AtMost(1.0)),
+        measured.row("going on", Unit::Ms, ("standing", 1), Target::AtMost(1.0)),
+        both.and_then(|both| Row::new("save and restore", Unit::Ms, &both, Target::AtMost(1000.0))),
+    ]
 }
 
 /// Milliseconds of a stop, of its end, of a save and of a restore.
 fn standing(setup: &Setup) -> Result<Vec<f64>> {
-    let mut command = setup.under_vervain(&[], setup.program("standing")?);
-    let found = numbers(command.arg("10000"), Some(setup.cpus.client), LIMIT)?;
-    match found[..] {
+    match numbers(setup.ours("standing")?.arg("10000"), Some(setup.cpus.client))?[..] {
         [stop, go, save, restore] => Ok(vec![stop / 1e3, go / 1e3, save, restore]),
         _ => bail!("standing printed something else than four numbers"),
     }
@@ -98,31 +91,20 @@ const OWN_RECEIVES: &[(&str, &str)] = &[("PM_SRQ", "off")];
 const PACKETS: &[(&str, &str)] = &[("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo")];
 const PACKETS_NO_INLINE: &[(&str, &str)] = &[("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo"), ("PM_INLINE", "0")];
 
-fn rows(measured: &Measured) -> Vec<Result<Option<Row>>> {
-    let at_least = |ratio| Some(Target::RatioAtLeast(ratio));
+fn rows(measured: &Measured) -> Rows {
+    let (at_least, twice) = (Target::RatioAtLeast, ("2 × ib_send_lat", "send", 0));
     vec![
-        measured.pair(
-            "round trip, 8 B",
-            Unit::Ns,
-            ("round trip", 0),
-            ("2 × ib_send_lat", "send", 0),
-            Some(Target::RatioAtMost(1.2)),
-        ),
+        measured.pair("round trip, 8 B", Unit::Ns, ("round trip", 0), twice, Target::RatioAtMost(1.2)),
         measured.pair("messages of 8 KiB", Unit::MibPerS, ("messages", 0), ("ib_send_bw", "send-bw", 0), at_least(0.9)),
         measured.pair("pmWrite, 1 MiB", Unit::MibPerS, ("writes", 0), ("ib_write_bw", "write-bw", 0), at_least(0.95)),
         measured.pair("pmRead, 1 MiB", Unit::MibPerS, ("reads", 0), ("ib_read_bw", "read-bw", 0), at_least(0.95)),
     ]
 }
 
-fn inline(measured: &Measured) -> Vec<Result<Option<Row>>> {
+fn inline(measured: &Measured) -> Rows {
     let row = |what, without, with| {
-        measured.pair(
-            what,
-            Unit::Ns,
-            (without, 0),
-            ("with data inside", with, 0),
-            Some(Target::RatioAtLeast(WITHOUT_INLINE)),
-        )
+        let target = Target::RatioAtLeast(WITHOUT_INLINE);
+        measured.pair(what, Unit::Ns, (without, 0), ("with data inside", with, 0), target)
     };
     vec![
         row("round trip without, 8 B, through memory", "no inline", "round trip"),
@@ -130,7 +112,7 @@ fn inline(measured: &Measured) -> Vec<Result<Option<Row>>> {
     ]
 }
 
-fn own_receives(measured: &Measured) -> Vec<Result<Option<Row>>> {
+fn own_receives(measured: &Measured) -> Rows {
     let row = |what, unit, own, shared| measured.pair(what, unit, (own, 0), ("shared", shared, 0), None);
     vec![
         row("round trip, 8 B", Unit::Ns, "own receives", "round trip"),
@@ -142,8 +124,8 @@ fn own_receives(measured: &Measured) -> Vec<Result<Option<Row>>> {
 fn run(setup: &Setup, arguments: &[&str], variables: &[(&str, &str)]) -> Result<f64> {
     let mut command = Command::new(&setup.vervain);
     command.args(["launch", "-n", "2", "--no-prefix", "--"]).arg(setup.program("pmtest")?).args(arguments);
-    command.args(["-c", &format!("{},{}", setup.cpus.client, setup.cpus.server)]).envs(variables.iter().copied());
-    match numbers(&mut command, None, LIMIT)?[..] {
+    command.args(["-c", &setup.cpus.words().join(",")]).envs(variables.iter().copied());
+    match numbers(&mut command, None)?[..] {
         [_, us] if arguments[0] == "-r" => Ok(us * 1e3),
         [_, mb] => Ok(mb * 1e6 / f64::from(1 << 20)),
         _ => bail!("pmtest printed another line than one of a length"),

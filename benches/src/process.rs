@@ -1,9 +1,8 @@
 //! Child processes: started on a given processor, watched without polling, killed by pid when they take too long or the
 //! measurement is given up. Their output goes to files, so that a full pipe never stops them.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read, Seek};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -11,8 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use vervain_bench::topology::on_cpus;
+use vervain_tests::listeners;
 
-use crate::machine::on_cpu;
+use crate::machine::Cpus;
+
+/// How long a program may take that normally takes about a second.
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// A process under measurement.
 pub struct Running {
@@ -25,11 +29,15 @@ pub struct Running {
 
 impl Running {
     /// Starts `command` on `cpu`, to end within `limit`.
-    pub fn start(command: &mut Command, cpu: Option<usize>, limit: Duration) -> Result<Running> {
+    pub fn start(command: &mut Command, cpu: Option<u32>, limit: Duration) -> Result<Running> {
         let name = name_of(command);
         let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
-        let child = on_cpu(cpu, || command.spawn().with_context(|| format!("starting {name}")))?;
+        let child = match cpu {
+            Some(cpu) => on_cpus(&[cpu], || command.spawn()).and_then(|child| child),
+            None => command.spawn(),
+        };
+        let child = child.with_context(|| format!("starting {name}"))?;
         Ok(Running { name, child, out, err, deadline: Instant::now() + limit })
     }
 
@@ -70,6 +78,20 @@ impl Running {
         }
     }
 
+    /// Waits until somebody listens on `port`. Read from /proc, because a server of perftest takes the first connection
+    /// for its client.
+    fn wait_until_listening(&mut self, port: u16) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| !listeners(table, port).is_empty()) {
+                return Ok(());
+            }
+            ensure!(self.is_alive(), "{} ended before it listened{}", self.name, self.told());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("{} does not listen{}", self.name, self.told())
+    }
+
     fn told(&self) -> String {
         let mut text = text_of(&self.err).unwrap_or_default();
         if text.trim().is_empty() {
@@ -89,6 +111,30 @@ impl Drop for Running {
     }
 }
 
+/// A server and its client, each on the processor of its side.
+pub struct Pair {
+    /// The passive side.
+    pub server: Running,
+    /// The side that reports.
+    pub client: Running,
+}
+
+impl Pair {
+    /// Starts the server, and the client once the server listens on `port`.
+    pub fn start(cpus: Cpus, port: u16, server: &mut Command, client: &mut Command) -> Result<Pair> {
+        let mut server = Running::start(server, Some(cpus.server), LIMIT)?;
+        server.wait_until_listening(port)?;
+        Ok(Pair { server, client: Running::start(client, Some(cpus.client), LIMIT)? })
+    }
+
+    /// Waits for both; what the client wrote.
+    pub fn finish(self) -> Result<String> {
+        let told = self.client.finish()?;
+        self.server.finish()?;
+        Ok(told)
+    }
+}
+
 fn text_of(mut file: &File) -> Result<String> {
     let mut text = String::new();
     file.rewind()?;
@@ -104,48 +150,25 @@ fn name_of(command: &Command) -> String {
     Path::new(program).file_name().map_or_else(|| program.clone(), |name| name.to_string_lossy().into_owned())
 }
 
+/// Runs `command` to its end, within `limit`; what it wrote.
+pub fn output(command: &mut Command, cpu: Option<u32>, limit: Duration) -> Result<String> {
+    Running::start(command, cpu, limit)?.finish()
+}
+
 /// Runs `command` on `cpu` to its end; the numbers on its last line.
-pub fn numbers(command: &mut Command, cpu: Option<usize>, limit: Duration) -> Result<Vec<f64>> {
-    let running = Running::start(command, cpu, limit)?;
-    let name = running.name.clone();
-    let text = running.finish()?;
+pub fn numbers(command: &mut Command, cpu: Option<u32>) -> Result<Vec<f64>> {
+    let text = output(command, cpu, LIMIT)?;
     let line = text.lines().last().unwrap_or_default();
     let numbers: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
     match numbers {
         Ok(numbers) if !numbers.is_empty() => Ok(numbers),
-        _ => bail!("{name} printed {line:?} in place of numbers"),
+        _ => bail!("{} printed {line:?} in place of numbers", name_of(command)),
     }
 }
 
-/// A TCP port that nobody uses now.
-pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?.local_addr()?.port())
-}
-
-/// Waits until somebody listens on `port`. Read from /proc, because a server of perftest takes the first connection for
-/// its client.
-pub fn wait_for_listener(port: u16, server: &mut Running) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline {
-        if is_listening(port) {
-            return Ok(());
-        }
-        ensure!(server.is_alive(), "{} ended before it listened{}", server.name, server.told());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    bail!("{} does not listen{}", server.name, server.told())
-}
-
-fn is_listening(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|path| fs::read_to_string(path).ok()).any(|table| {
-        table.lines().skip(1).any(|line| {
-            let mut fields = line.split_whitespace();
-            let local = fields.nth(1).and_then(|address| address.rsplit_once(':'));
-            let state = fields.nth(1);
-            state == Some(LISTEN) && local.is_some_and(|(_, p)| u16::from_str_radix(p, 16) == Ok(port))
-        })
-    })
+/// As [`numbers`]; the first of them.
+pub fn number(command: &mut Command, cpu: Option<u32>) -> Result<f64> {
+    Ok(numbers(command, cpu)?[0])
 }
 
 #[cfg(test)]
@@ -153,24 +176,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_seen() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        assert!(is_listening(listener.local_addr().unwrap().port()));
-    }
-
-    #[test]
     fn a_process_that_takes_too_long_is_killed_and_named() {
         let started = Instant::now();
-        let error = Running::start(Command::new("sleep").arg("60"), None, Duration::from_millis(50)).unwrap().finish();
+        let error = output(Command::new("sleep").arg("60"), None, Duration::from_millis(50));
         assert!(error.unwrap_err().to_string().contains("sleep did not end in time"));
         assert!(started.elapsed() < Duration::from_secs(10));
     }
 
     #[test]
     fn numbers_are_read_from_the_last_line() {
-        let mut command = Command::new("printf");
-        command.arg("hello\\n1.5 2\\n");
-        assert_eq!(numbers(&mut command, None, Duration::from_secs(10)).unwrap(), [1.5, 2.0]);
+        assert_eq!(numbers(Command::new("printf").arg("hello\\n1.5 2\\n"), None).unwrap(), [1.5, 2.0]);
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use vervain_bench::case::bytes as size_name;
 
-use crate::messages::{LAUNCHER, Way, environment, is_there, options};
+use crate::messages::{Way, both, mpirun};
 use crate::process::numbers;
 use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::{Measure, interleaved};
-use crate::setup::{LIMIT, Setup, is_installed};
+use crate::rounds::Measure;
+use crate::setup::{Setup, installed};
 
 /// A run of `ranks.c`.
 struct Case {
@@ -90,7 +91,7 @@ fn times(setup: &Setup) -> Section {
             let mut all = Vec::new();
             for case in &CASES {
                 let sizes = case.sizes.iter().map(|(bytes, calls, _)| format!("{bytes}:{calls}"));
-                let got = numbers(&mut command(setup, way, case.ranks, case.mode, sizes, [])?, None, LIMIT)?;
+                let got = numbers(&mut command(setup, way, case.ranks, case.mode, sizes, [])?, None)?;
                 ensure!(got.len() == 2 * case.sizes.len(), "{} of {} ranks: {got:?}", case.what, case.ranks);
                 all.extend(got);
             }
@@ -99,19 +100,17 @@ fn times(setup: &Setup) -> Section {
     };
     let names = CASES.iter().flat_map(|case| {
         case.sizes.iter().flat_map(|(bytes, _, target)| {
-            let size = if *bytes == 0 { String::new() } else { format!(" of {}", size_name(*bytes)) };
+            let size = if *bytes == 0 { String::new() } else { format!(" of {}", size_name(*bytes as u64)) };
             let name = |which| format!("{}{size}, {} ranks: {which}", case.what, case.ranks);
             [(name("mean"), *target, true), (name("median"), None, case.ranks == 2)]
         })
     });
-    let rows = is_there().and_then(|()| {
-        let [ours, own] = both(setup, measure)?;
-        let mut rows = Vec::new();
-        for ((what, target, is_shown), (ours, own)) in names.zip(ours.iter().zip(&own)) {
-            let row = is_shown.then(|| Row::beside(what, Unit::Ns, ours, "its shared memory", own)).flatten();
-            rows.extend(row.map(|row| Option::into_iter(target).fold(row, Row::target)));
-        }
-        Ok(rows)
+    let rows = both(setup, measure).map(|both| {
+        let shown = names.zip(both).filter(|((.., is_shown), _)| *is_shown);
+        let row = |((what, target, _), (ours, own)): ((String, _, _), (Vec<f64>, Vec<f64>))| {
+            Row::beside(what, Unit::Ns, &ours, ("its shared memory", &own), target)
+        };
+        shown.map(row).collect()
     });
     let how = "ranks.c: half a round trip, one of a window of 64 messages, an operation with its flush, a collective (mean over the\n\
          ranks), in batches of 20. Two ranks have a processor each; four and eight share the same two.";
@@ -121,29 +120,27 @@ fn times(setup: &Setup) -> Section {
 fn costs(setup: &Setup) -> Section {
     let measure = |way| -> Measure {
         Box::new(move || {
-            let got = numbers(&mut command(setup, way, 2, "cost", ["8:200000".to_owned()], [])?, None, LIMIT)?;
+            let got = numbers(&mut command(setup, way, 2, "cost", ["8:200000".to_owned()], [])?, None)?;
             let [voluntary, involuntary, _faults, init, pss, _private] = got[..] else {
                 anyhow::bail!("the cost of a rank: {got:?}")
             };
             Ok(vec![(voluntary + involuntary) / 1000.0, init, pss])
         })
     };
-    let rows = is_there().and_then(|()| {
-        let [ours, own] = both(setup, measure)?;
+    let rows = both(setup, measure).and_then(|both| {
         let kinds = [
             ("switches of context in a message of 8 B", Unit::PerOperation, None),
             ("MPI_Init", Unit::Ms, Some(Target::RatioAtMost(1.3))),
             ("memory of a rank (PSS)", Unit::Kib, Some(Target::AtMost(16.0 * 1024.0))),
         ];
-        let mut rows = Vec::new();
-        for ((what, unit, target), (ours, own)) in kinds.into_iter().zip(ours.iter().zip(&own)) {
-            let row = Row::beside(what, unit, ours, "its shared memory", own);
-            rows.extend(row.map(|row| Option::into_iter(target).fold(row, Row::target)));
-        }
+        let row = |((what, unit, target), (ours, own)): ((&str, _, _), (Vec<f64>, Vec<f64>))| {
+            Row::beside(what, unit, &ours, ("its shared memory", &own), target)
+        };
+        let mut rows: Vec<_> = kinds.into_iter().zip(both).map(row).collect();
         // What is left is threads that look up a few times a second.
         let calls = (0..setup.fewer_rounds()).map(|_| system_calls(setup)).collect::<Result<Vec<_>>>()?;
-        let row = Row::new("system calls in a message of 8 B", Unit::PerOperation, &calls);
-        rows.extend(row.map(|row| row.target(Target::AtMost(0.001))));
+        let what = "system calls in a message of 8 B";
+        rows.push(Row::new(what, Unit::PerOperation, &calls, Target::AtMost(0.001)));
         Ok(rows)
     });
     let how = "Of rank 0 of two, by getrusage(2) and /proc/self/smaps_rollup, over 200,000 ping-pongs of 8 bytes. System calls of\n\
@@ -155,27 +152,20 @@ fn costs(setup: &Setup) -> Section {
 fn system_calls(setup: &Setup) -> Result<f64> {
     const FEW: f64 = 20_000.0;
     const MANY: f64 = 220_000.0;
-    ensure!(is_installed("strace"), "strace is not installed (Debian: apt install strace)");
+    installed("strace", "strace")?;
     let directory = tempfile::tempdir()?;
     let calls = |pings: f64| -> Result<f64> {
         let count = directory.path().join("calls");
         let tool = "exec strace -f -c -U calls,name -o \"$0.$OMPI_COMM_WORLD_RANK\" \"$@\"";
         let tool = ["sh", "-c", tool].map(OsString::from).into_iter().chain([count.clone().into_os_string()]);
         let mut command = command(setup, Way::Vervain, 2, "cost", [format!("8:{pings}")], tool)?;
-        numbers(&mut command, None, LIMIT)?;
+        numbers(&mut command, None)?;
         let text = fs::read_to_string(count.with_extension("0"))?;
         let total =
             text.lines().find_map(|line| line.trim().strip_suffix(" total")?.split_whitespace().next()?.parse().ok());
         total.with_context(|| format!("no total in {text:?}"))
     };
     Ok((calls(MANY)? - calls(FEW)?).max(0.0) / (2.0 * (MANY - FEW)))
-}
-
-/// Vervain's way and Open MPI's own, in turns.
-fn both<'a>(setup: &Setup, measure: impl Fn(Way) -> Measure<'a>) -> Result<[Vec<Vec<f64>>; 2]> {
-    let measures = vec![measure(Way::Vervain), measure(Way::Own)];
-    let mut results = interleaved(setup.fewer_rounds(), measures).into_iter();
-    Ok([results.next().context("no result")??, results.next().context("no result")??])
 }
 
 fn command(
@@ -186,21 +176,62 @@ fn command(
     sizes: impl IntoIterator<Item = String>,
     tool: impl IntoIterator<Item = OsString>,
 ) -> Result<Command> {
-    let mut command = match way {
-        Way::Own => Command::new(LAUNCHER),
-        Way::Vervain => setup.under_vervain(&[], LAUNCHER),
-    };
+    let mut command = mpirun(setup, way, ranks, ranks > 2)?;
     let (first, second) = (setup.cpus.client, setup.cpus.server);
     let cpus: Vec<_> = (0..ranks).map(|rank| if rank % 2 == 0 { first } else { second }.to_string()).collect();
-    command.args(options(way, ranks > 2)).args(["-np", &ranks.to_string()]);
     if way == Way::Own && ALLOCATED_MODES.contains(&mode) {
         command.args(["--mca", "osc", "sm"]);
     }
-    command.args(tool).arg(setup.program("ranks")?).arg(mode).args(sizes).env("RANKS_CPUS", cpus.join(","));
-    environment(&mut command, way);
+    command.args(tool).arg(setup.program("ranks-openmpi")?).arg(mode).args(sizes).env("RANKS_CPUS", cpus.join(","));
     Ok(command)
 }
 
-fn size_name(bytes: usize) -> String {
-    if bytes < 1024 { format!("{bytes} B") } else { format!("{} KiB", bytes / 1024) }
+/// A size, and how many operations of it two ranks with a processor each are to measure.
+pub(crate) type Operations = (usize, usize);
+
+/// Messages, or puts, in a window.
+const WINDOW: usize = 64;
+
+fn is_stream(mode: &str) -> bool {
+    mode.contains("bw")
+}
+
+/// Has a launcher of two ranks measure a mode of `ranks.c` for one number of each size: batches of enough operations to hide
+/// the clock, and windows one by one.
+pub(crate) fn of_two<'c>(
+    launcher: &'c mut Command,
+    setup: &Setup,
+    library: &str,
+    mode: &str,
+    sizes: &[Operations],
+) -> Result<&'c mut Command> {
+    let size = |&(bytes, operations): &Operations| match bytes {
+        _ if is_stream(mode) => format!("{bytes}:{}:1", operations.div_ceil(WINDOW)),
+        ..=4096 => format!("{bytes}:{operations}:100"),
+        4097..=65536 => format!("{bytes}:{operations}:10"),
+        _ => format!("{bytes}:{operations}:1"),
+    };
+    launcher.arg(setup.program(&format!("ranks-{library}"))?).arg(mode).args(sizes.iter().map(size));
+    Ok(launcher.env("RANKS_CPUS", setup.cpus.words().join(",")))
+}
+
+/// The number of a size, of the mean and the median that are printed: the median in ns, or MiB/s of all windows together.
+pub(crate) fn number_of(mode: &str, (bytes, _): Operations, printed: &[f64]) -> Result<f64> {
+    match *printed {
+        [mean, _] if is_stream(mode) => Ok(bytes as f64 / f64::from(1 << 20) * 1e9 / mean),
+        [_, median] => Ok(median),
+        _ => bail!("{mode}: not a mean and a median"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_has_a_rate_and_an_operation_a_median() {
+        assert_eq!(number_of("put-bw-created", (1 << 20, 1), &[2e6, 1e6]).unwrap(), 500.0);
+        assert_eq!(number_of("put-created", (8, 1), &[200.0, 100.0]).unwrap(), 100.0);
+        assert!(number_of("lat", (8, 1), &[1.0]).is_err());
+    }
 }

@@ -3,11 +3,12 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use vervain_tests::free_port;
 
 use crate::between::raw;
-use crate::process::{Running, free_port, wait_for_listener};
-use crate::setup::{LIMIT, Setup, is_installed};
+use crate::process::Pair;
+use crate::setup::{Setup, installed};
 
 /// Bytes of a RoCE packet of 4,096 bytes of payload: BTH, payload, ICRC.
 const FULL_PACKET: &str = "4112";
@@ -29,16 +30,12 @@ pub fn stream(setup: &Setup) -> Result<f64> {
 
 /// MiB/s of a TCP stream.
 pub fn tcp_stream(setup: &Setup) -> Result<f64> {
-    ensure!(is_installed("iperf3"), "iperf3 is not installed (Debian: apt install iperf3)");
-    let port = free_port()?.to_string();
-    let mut server = Command::new("iperf3");
-    let mut server = Running::start(server.args(["-s", "-1", "-p", &port]), Some(setup.cpus.server), LIMIT)?;
-    wait_for_listener(port.parse()?, &mut server)?;
-    let mut client = Command::new("iperf3");
-    client.args(["-c", "127.0.0.1", "-p", &port, "-t", "2", "-O", "1", "-J"]);
-    let told = Running::start(&mut client, Some(setup.cpus.client), LIMIT)?.finish()?;
-    server.finish()?;
-    received_by_iperf3(&told)
+    installed("iperf3", "iperf3")?;
+    let port = free_port();
+    let [mut server, mut client] = [(); 2].map(|()| Command::new("iperf3"));
+    server.args(["-s", "-1", "-p", &port.to_string()]);
+    client.args(["-c", "127.0.0.1", "-p", &port.to_string(), "-t", "2", "-O", "1", "-J"]);
+    received_by_iperf3(&Pair::start(setup.cpus, port, &mut server, &mut client)?.finish()?)
 }
 
 fn received_by_iperf3(told: &str) -> Result<f64> {
@@ -49,35 +46,45 @@ fn received_by_iperf3(told: &str) -> Result<f64> {
 
 /// A number of fi_pingpong's line: MB/s (of 10^6 bytes) or µs for half a round trip.
 #[derive(Debug, Clone, Copy)]
-enum Column {
+pub enum Column {
+    /// Of messages there and back.
     Rate = 5,
+    /// Half a round trip.
     Transfer = 6,
 }
 
 /// Half a round trip of 8 bytes over libfabric's tcp provider, in nanoseconds, mean.
 pub fn libfabric_latency(setup: &Setup) -> Result<f64> {
-    Ok(libfabric(setup, 8, 20_000, Column::Transfer)? * 1e3)
+    Ok(over_tcp(setup, 8, 20_000, Column::Transfer)? * 1e3)
 }
 
 /// MiB/s of messages of 1 MiB there and back over libfabric's tcp provider.
 pub fn libfabric_rate(setup: &Setup) -> Result<f64> {
-    Ok(libfabric(setup, 1 << 20, 1_000, Column::Rate)? * 1e6 / f64::from(1 << 20))
+    Ok(over_tcp(setup, 1 << 20, 1_000, Column::Rate)? * 1e6 / f64::from(1 << 20))
 }
 
-fn libfabric(setup: &Setup, bytes: usize, count: usize, column: Column) -> Result<f64> {
-    ensure!(is_installed("fi_pingpong"), "fi_pingpong is not installed (Debian: apt install libfabric-bin)");
-    let port = free_port()?;
-    let side = |port_option: &str| {
-        let mut command = Command::new("fi_pingpong");
-        command.args(["-p", "tcp", "-e", "msg", "-d", "lo", port_option, &port.to_string()]);
-        command.args(["-S", &bytes.to_string(), "-I", &count.to_string()]);
+fn over_tcp(setup: &Setup, bytes: usize, count: usize, column: Column) -> Result<f64> {
+    let options = ["-p", "tcp", "-e", "msg", "-d", "lo", "-S", &bytes.to_string(), "-I", &count.to_string()];
+    let side = || Command::new("fi_pingpong");
+    pingpong(setup, side, &options, "127.0.0.1", column)
+}
+
+/// A number of fi_pingpong with these options, as `side` runs it.
+pub fn pingpong(
+    setup: &Setup,
+    side: impl Fn() -> Command,
+    options: &[&str],
+    address: &str,
+    column: Column,
+) -> Result<f64> {
+    installed("fi_pingpong", "libfabric-bin")?;
+    let port = free_port();
+    let [mut server, mut client] = ["-B", "-P"].map(|option| {
+        let mut command = side();
+        command.args(options).args([option, &port.to_string()]);
         command
-    };
-    let mut server = Running::start(&mut side("-B"), Some(setup.cpus.server), LIMIT)?;
-    wait_for_listener(port, &mut server)?;
-    let client = Running::start(side("-P").arg("127.0.0.1"), Some(setup.cpus.client), LIMIT)?;
-    let told = client.finish()?;
-    server.finish()?;
+    });
+    let told = Pair::start(setup.cpus, port, &mut server, client.arg(address))?.finish()?;
     of_pingpong(&told, column).with_context(|| format!("fi_pingpong told {told:?}"))
 }
 

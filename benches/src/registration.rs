@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 
-use crate::process::numbers;
-use crate::report::{Row, Section, Target, Unit};
+use crate::process::number;
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{single, together};
-use crate::setup::{LIMIT, Setup};
+use crate::setup::Setup;
 
 /// The bounds, in ns.
 const SMALL_AT_MOST: f64 = 10e3;
@@ -29,17 +29,11 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
+fn rows(setup: &Setup) -> Result<Rows> {
     let measures = CASES.map(|(mode, bytes, count, ..)| {
-        single(move || {
-            let mut command = setup.under_vervain(&[], setup.program("register")?);
-            Ok(numbers(command.args([mode, bytes, count]), Some(setup.cpus.client), LIMIT)?[0])
-        })
+        single(move || number(setup.ours("register")?.args([mode, bytes, count]), Some(setup.cpus.client)))
     });
-    let columns = together(setup.fewer_rounds(), measures.into())?;
-    let rows = CASES.iter().zip(&columns).filter_map(|((.., what, at_most), ours)| {
-        let row = Row::new(*what, Unit::Ns, ours)?;
-        Some(at_most.iter().fold(row, |row, most| row.target(Target::AtMost(*most))))
-    });
-    Ok(rows.collect())
+    let columns = together(setup.fewer_rounds(), measures)?;
+    let rows = CASES.into_iter().zip(&columns);
+    Ok(rows.map(|((.., what, most), ours)| Row::new(what, Unit::Ns, ours, most.map(Target::AtMost))).collect())
 }

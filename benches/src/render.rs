@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn a_table_has_each_figure_with_its_target() {
-        let row = Row::beside("x | y", Unit::Ns, &[110.0, 130.0, 120.0], "raw", &[100.0, 100.0, 100.0]).unwrap();
-        let section = |rows| Section::new("t", "h", Ok(rows));
-        let cells = table::cells_of(&section(vec![row.target(Target::RatioAtMost(1.1))]));
+        let raw: (_, &[f64]) = ("raw", &[100.0, 100.0, 100.0]);
+        let row = Row::beside("x | y", Unit::Ns, &[110.0, 130.0, 120.0], raw, Target::RatioAtMost(1.1));
+        let cells = table::cells_of(&Section::new("t", "h", Ok(vec![row])));
         let text = markdown(&cells.head, &cells.lines, ", ");
         let last = "| x \\| y | 120.0 ns (110.0–130.0) | 100.0 ns (100.0–100.0), raw | 1.20 (1.10–1.30) | ratio ≤ 1.1 | MISSED |\n";
         assert!(text.ends_with(last), "{text}");

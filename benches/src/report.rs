@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use vervain_bench::stats::median;
+
 use crate::machine::Machine;
-use crate::stats::{Summary, differences, ratios};
 use crate::table;
 
 /// The whole run.
@@ -120,49 +121,74 @@ pub enum Target {
     RatioAtLeast(f64),
 }
 
+/// What several rounds gave: the middle one, and the lowest and highest.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The middle value, or the mean of the two middle ones.
+    pub median: f64,
+    /// The lowest value.
+    pub min: f64,
+    /// The highest value.
+    pub max: f64,
+    /// How many values there were.
+    pub rounds: usize,
+}
+
+impl Summary {
+    /// An error for no values at all. A round without a value is NaN.
+    pub fn of(values: &[f64]) -> Result<Summary> {
+        let mut values: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
+        let median = median(&mut values);
+        let (Some(&min), Some(&max)) = (values.first(), values.last()) else { bail!("no round has a value") };
+        Ok(Summary { median, min, max, rounds: values.len() })
+    }
+}
+
+/// The rows of a section, each with the reason if there is none.
+pub type Rows = Vec<Result<Row>>;
+
 impl Row {
-    /// A row of `ours`, one value a round. None for no rounds.
-    pub fn new(what: impl Into<String>, unit: Unit, ours: &[f64]) -> Option<Row> {
-        let ours = Summary::of(ours)?;
-        Some(Row { what: what.into(), unit, ours, beside: None, target: None, met: None, limit: None, note: None })
+    /// A row of `ours`, one value a round, held against a promise if there is one.
+    pub fn new(what: impl Into<String>, unit: Unit, ours: &[f64], target: impl Into<Option<Target>>) -> Result<Row> {
+        Row::held(what.into(), unit, ours, None, target.into())
     }
 
-    /// A row with the raw values of the same rounds.
+    /// A row with the values of something else in the same rounds, `raw`, under its name. Ratio and difference are those
+    /// of each round, so that what disturbs a whole round leaves them alone.
     pub fn beside(
         what: impl Into<String>,
         unit: Unit,
         ours: &[f64],
-        raw_what: &'static str,
-        raw: &[f64],
-    ) -> Option<Row> {
-        let beside = Beside {
-            what: Cow::Borrowed(raw_what),
-            value: Summary::of(raw)?,
-            ratio: Summary::of(&ratios(ours, raw))?,
-            difference: Summary::of(&differences(ours, raw))?,
-        };
-        Some(Row { beside: Some(beside), ..Row::new(what, unit, ours)? })
+        raw: (&'static str, &[f64]),
+        target: impl Into<Option<Target>>,
+    ) -> Result<Row> {
+        Row::held(what.into(), unit, ours, Some(raw), target.into())
     }
 
-    /// Holds the row against a promise.
-    #[must_use]
-    pub fn target(mut self, target: Target) -> Row {
-        let ratio = self.beside.as_ref().map(|b| b.ratio.median);
-        self.met = match target {
-            Target::AtMost(most) => Some(self.ours.median <= most),
-            Target::AtLeast(least) => Some(self.ours.median >= least),
-            Target::OverByAtMost(most) => self.beside.as_ref().map(|b| b.difference.median <= most),
+    fn held(
+        what: String,
+        unit: Unit,
+        ours: &[f64],
+        raw: Option<(&'static str, &[f64])>,
+        target: Option<Target>,
+    ) -> Result<Row> {
+        let beside = raw.map(|(name, raw)| Beside::of(name, ours, raw)).transpose().with_context(|| what.clone())?;
+        let ours = Summary::of(ours).with_context(|| what.clone())?;
+        let (ratio, difference) = beside.as_ref().map(|b| (b.ratio.median, b.difference.median)).unzip();
+        let met = target.and_then(|target| match target {
+            Target::AtMost(most) => Some(ours.median <= most),
+            Target::AtLeast(least) => Some(ours.median >= least),
+            Target::OverByAtMost(most) => difference.map(|d| d <= most),
             Target::RatioAtMost(most) => ratio.map(|r| r <= most),
             Target::RatioAtLeast(least) => ratio.map(|r| r >= least),
-        };
-        self.target = Some(target);
-        self
+        });
+        Ok(Row { what, unit, ours, beside, target, met, limit: None, note: None })
     }
 
     /// Says what bounds the row, for a reader who finds the promise not kept.
     #[must_use]
-    pub fn limit(mut self, limit: impl Into<String>) -> Row {
-        self.limit = Some(limit.into());
+    pub fn limit(mut self, limit: impl Into<Option<&'static str>>) -> Row {
+        self.limit = limit.into().map(String::from);
         self
     }
 
@@ -182,19 +208,39 @@ impl Row {
     }
 }
 
+impl Beside {
+    fn of(what: &'static str, ours: &[f64], raw: &[f64]) -> Result<Beside> {
+        let rounds = || ours.iter().zip(raw);
+        let ratios: Vec<f64> = rounds().filter(|(_, raw)| **raw > 0.0).map(|(ours, raw)| ours / raw).collect();
+        let differences: Vec<f64> = rounds().map(|(ours, raw)| ours - raw).collect();
+        let (ratio, difference) = (Summary::of(&ratios)?, Summary::of(&differences)?);
+        Ok(Beside { what: what.into(), value: Summary::of(raw)?, ratio, difference })
+    }
+}
+
 impl Section {
-    /// Rows, or the reason why there are none.
-    pub fn new(title: &'static str, how: &'static str, rows: Result<Vec<Row>>) -> Section {
-        let (rows, skipped) = match rows {
-            Ok(rows) => (rows, Vec::new()),
-            Err(e) => (Vec::new(), vec![format!("{e:#}")]),
+    /// Rows, or the reasons why there are none.
+    pub fn new(title: &'static str, how: &'static str, rows: Result<Rows>) -> Section {
+        let mut section = Section {
+            title: title.into(),
+            how: how.into(),
+            rows: Vec::new(),
+            skipped: Vec::new(),
+            layout: Layout::List,
         };
-        Section { title: title.into(), how: how.into(), rows, skipped, layout: Layout::List }
+        for row in rows.unwrap_or_else(|e| vec![Err(e)]) {
+            match row {
+                Ok(row) => section.rows.push(row),
+                Err(e) => section.skipped.push(format!("{e:#}")),
+            }
+        }
+        section.skipped.dedup();
+        section
     }
 
-    /// A section with a column for each thing beside Vervain; `skipped` says which are not there.
-    pub fn grid(title: &'static str, how: &'static str, rows: Vec<Row>, skipped: Vec<String>) -> Section {
-        Section { title: title.into(), how: how.into(), rows, skipped, layout: Layout::Grid }
+    /// A section with a column for each thing beside Vervain.
+    pub fn grid(title: &'static str, how: &'static str, rows: Rows) -> Section {
+        Section { layout: Layout::Grid, ..Section::new(title, how, Ok(rows)) }
     }
 
     /// Prints the section.
@@ -276,16 +322,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_held_against_its_target() {
-        let row = || Row::beside("x", Unit::Ns, &[110.0, 130.0, 120.0], "y", &[100.0, 100.0, 100.0]).unwrap();
-        assert_eq!(row().target(Target::RatioAtMost(1.2)).met, Some(true));
-        assert_eq!(row().target(Target::RatioAtMost(1.1)).met, Some(false));
-        assert_eq!(row().target(Target::RatioAtLeast(1.3)).met, Some(false));
-        assert_eq!(row().target(Target::AtMost(100.0)).met, Some(false));
-        assert_eq!(row().target(Target::AtMost(120.0)).met, Some(true));
-        assert_eq!(row().target(Target::AtLeast(121.0)).met, Some(false));
-        assert_eq!(row().target(Target::OverByAtMost(20.0)).met, Some(true));
-        assert_eq!(row().target(Target::OverByAtMost(19.0)).met, Some(false));
-        assert_eq!(Row::new("x", Unit::Ns, &[1.0]).unwrap().target(Target::OverByAtMost(1.0)).met, None);
+    fn a_summary_holds_the_middle_and_both_ends() {
+        let odd = Summary::of(&[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((odd.median, odd.min, odd.max, odd.rounds), (2.0, 1.0, 3.0, 3));
+        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
+        assert_eq!(Summary::of(&[f64::NAN, 1.0]).unwrap().rounds, 1);
+        assert!(Summary::of(&[]).is_err());
+    }
+
+    #[test]
+    fn a_row_is_held_against_its_target_by_ratios_and_differences_of_each_round() {
+        let held = |target| {
+            let row = Row::beside("x", Unit::Ns, &[110.0, 130.0, 240.0], ("y", &[100.0, 100.0, 200.0]), target);
+            row.unwrap().met
+        };
+        assert_eq!(held(Target::RatioAtMost(1.2)), Some(true));
+        assert_eq!(held(Target::RatioAtMost(1.1)), Some(false));
+        assert_eq!(held(Target::RatioAtLeast(1.3)), Some(false));
+        assert_eq!(held(Target::AtMost(100.0)), Some(false));
+        assert_eq!(held(Target::AtMost(130.0)), Some(true));
+        assert_eq!(held(Target::AtLeast(131.0)), Some(false));
+        assert_eq!(held(Target::OverByAtMost(30.0)), Some(true));
+        assert_eq!(held(Target::OverByAtMost(29.0)), Some(false));
+        assert_eq!(Row::new("x", Unit::Ns, &[1.0], Target::OverByAtMost(1.0)).unwrap().met, None);
     }
 }

@@ -1,7 +1,11 @@
 //! Measuring in rounds: everything that is compared runs once in each, so that what disturbs the machine for a while
 //! disturbs all of it.
 
-use anyhow::{Error, Result};
+use std::collections::HashMap;
+
+use anyhow::{Context, Error, Result, anyhow};
+
+use crate::report::{Row, Rows, Section, Target, Unit};
 
 /// Something that is measured once a round and gives one number or several, always as many.
 pub type Measure<'a> = Box<dyn FnMut() -> Result<Vec<f64>> + 'a>;
@@ -17,9 +21,9 @@ pub fn single<'a>(mut measure: impl FnMut() -> Result<f64> + 'a) -> Measure<'a> 
 /// Runs all measurements in each round, beginning with another one each time. One that fails is left out of that
 /// round, which is said on standard error, and has NaN there; one that never succeeds, or that fails twice running,
 /// is given up and has its reason in place of numbers.
-pub fn interleaved(rounds: usize, measures: Vec<Measure>) -> Vec<Result<Columns>> {
-    let count = measures.len();
+pub fn interleaved<'a>(rounds: usize, measures: impl IntoIterator<Item = Measure<'a>>) -> Vec<Result<Columns>> {
     let mut series: Vec<Series> = measures.into_iter().map(Series::new).collect();
+    let count = series.len();
     for round in 0..rounds {
         for i in (0..count).map(|i| (i + round) % count) {
             series[i].measure();
@@ -73,9 +77,71 @@ impl<'a> Series<'a> {
     }
 }
 
-/// As `interleaved`, for measurements of one number all of which must succeed.
-pub fn together(rounds: usize, measures: Vec<Measure>) -> Result<Columns> {
-    interleaved(rounds, measures).into_iter().map(|result| result.map(|mut c| c.pop().unwrap_or_default())).collect()
+/// As `interleaved`, for measurements all of which must succeed.
+pub fn all<'a>(rounds: usize, measures: impl IntoIterator<Item = Measure<'a>>) -> Result<Vec<Columns>> {
+    interleaved(rounds, measures).into_iter().collect()
+}
+
+/// As `all`, for measurements of one number.
+pub fn together<'a>(rounds: usize, measures: impl IntoIterator<Item = Measure<'a>>) -> Result<Columns> {
+    Ok(all(rounds, measures)?.into_iter().map(|mut columns| columns.pop().unwrap_or_default()).collect())
+}
+
+/// What each measurement gave, by its name.
+pub struct Measured(HashMap<&'static str, Result<Columns, String>>);
+
+impl Measured {
+    /// All of these in the same rounds.
+    pub fn of<'a>(rounds: usize, named: impl IntoIterator<Item = (&'static str, Measure<'a>)>) -> Measured {
+        let (names, measures): (Vec<_>, Vec<_>) = named.into_iter().unzip();
+        let results = interleaved(rounds, measures).into_iter();
+        Measured(names.into_iter().zip(results.map(|result| result.map_err(|e| format!("{e:#}")))).collect())
+    }
+
+    /// One number of a measurement, in each round.
+    pub fn column(&self, (name, index): (&str, usize)) -> Result<&[f64]> {
+        let columns = self.0.get(name).with_context(|| format!("nothing is called {name}"))?;
+        let columns = columns.as_ref().map_err(|e| anyhow!("{name}: {e}"))?;
+        columns.get(index).map(Vec::as_slice).with_context(|| format!("{name} printed too few numbers"))
+    }
+
+    /// A row of a column.
+    pub fn row(
+        &self,
+        what: impl Into<String>,
+        unit: Unit,
+        ours: (&str, usize),
+        target: impl Into<Option<Target>>,
+    ) -> Result<Row> {
+        Row::new(what, unit, self.column(ours)?, target)
+    }
+
+    /// A row of two columns.
+    pub fn pair(
+        &self,
+        what: impl Into<String>,
+        unit: Unit,
+        ours: (&str, usize),
+        (raw_what, raw, index): (&'static str, &str, usize),
+        target: impl Into<Option<Target>>,
+    ) -> Result<Row> {
+        Row::beside(what, unit, self.column(ours)?, (raw_what, self.column((raw, index))?), target)
+    }
+
+    /// `combine` of the numbers of two columns in each round.
+    pub fn combined(
+        &self,
+        one: (&str, usize),
+        other: (&str, usize),
+        combine: impl Fn(f64, f64) -> f64,
+    ) -> Result<Vec<f64>> {
+        Ok(self.column(one)?.iter().zip(self.column(other)?).map(|(one, other)| combine(*one, *other)).collect())
+    }
+
+    /// A table of those rows that could be measured, and why the others could not.
+    pub fn section(&self, title: &'static str, how: &'static str, rows: impl Fn(&Measured) -> Rows) -> Section {
+        Section::new(title, how, Ok(rows(self)))
+    }
 }
 
 #[cfg(test)]

@@ -6,19 +6,16 @@ use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use tempfile::TempDir;
+use vervain_tests::tool;
 
-use crate::machine::{Cpus, two_cpus};
-use crate::process::Running;
-
-/// How long a program may take that normally takes about a second.
-pub const LIMIT: Duration = Duration::from_secs(30);
+use crate::machine::Cpus;
+use crate::process::{LIMIT, output};
 
 /// The programs of `c/`: name, source without `.c`, compiler (None: `$CC` or `cc`), what it is linked to.
-const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 23] = [
+const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 21] = [
     ("raw", "raw", None, &[]),
     ("memory", "memory", None, &[]),
     ("udp", "udp", None, &[]),
@@ -31,15 +28,13 @@ const PROGRAMS: [(&str, &str, Option<&str>, &[&str]); 23] = [
     ("paired", "paired", None, VERBS),
     ("standing", "standing", None, VERBS),
     ("connected", "connected", None, VERBS),
-    ("rdma", "rdma", None, VERBS),
     ("acp", "acp", None, ACP),
     ("containers", "containers", None, ACP),
     ("pmtest", "../../examples/pm/pmtest", None, PM),
     ("pmix", "pmix", None, &[]),
-    ("mpi-openmpi", "mpi", Some("mpicc.openmpi"), &[]),
-    ("ranks", "ranks", Some("mpicc.openmpi"), &[]),
+    ("ranks-openmpi", "ranks", Some("mpicc.openmpi"), &[]),
     ("wavefront", "../../tests/apps/wavefront", Some("mpicc.openmpi"), &["-lm"]),
-    ("mpi-mpich", "mpi", Some("mpicc.mpich"), &[]),
+    ("ranks-mpich", "ranks", Some("mpicc.mpich"), &[]),
     ("rma-openmpi", "rma_map", Some("mpicc.openmpi"), &[]),
     ("rma-mpich", "rma_map", Some("mpicc.mpich"), &[]),
 ];
@@ -70,7 +65,7 @@ impl Setup {
             vervain.map_or_else(|| Ok(package_directory()?.join("../target/release/vervain")), Ok::<_, Error>)?;
         ensure!(vervain.is_file(), "there is no vervain command at {}: run `make build` first", vervain.display());
         let (directory, compiled) = (tempfile::tempdir()?, RefCell::default());
-        Ok(Setup { vervain, cpus: two_cpus()?, rounds, quick, directory, compiled })
+        Ok(Setup { vervain, cpus: Cpus::two()?, rounds, quick, directory, compiled })
     }
 
     /// Rounds of what takes long: about half as many, an odd number.
@@ -113,17 +108,21 @@ impl Setup {
         command.arg("run").args(options).arg("--").arg(program.as_ref());
         command
     }
+
+    /// `vervain run` of a program of `c/`.
+    pub fn ours(&self, program: &str) -> Result<Command> {
+        Ok(self.under_vervain(&[], self.program(program)?))
+    }
 }
 
 fn compile(source: &Path, to: &Path, compiler: Option<&str>, places: &[String], libraries: &[&str]) -> Result<()> {
-    if let Some(wrapper) = compiler.filter(|wrapper| !is_installed(wrapper)) {
-        bail!("{wrapper} is not installed (Debian: apt install libopenmpi-dev openmpi-bin libmpich-dev mpich)");
-    }
+    compiler.map_or(Ok(()), |wrapper| installed(wrapper, "libopenmpi-dev openmpi-bin libmpich-dev mpich"))?;
     let compiler = compiler.map(Into::into).or_else(|| env::var_os("CC")).unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
     command.args(["-O2", "-o"]).arg(to).args(places).arg(source).args(libraries);
-    let compiled = Running::start(&mut command, None, LIMIT).and_then(Running::finish);
-    compiled.map(drop).context("compiling a measuring program (Debian: apt install gcc libc6-dev libibverbs-dev)")
+    output(&mut command, None, LIMIT)
+        .map(drop)
+        .context("compiling a measuring program (Debian: apt install gcc libc6-dev libibverbs-dev)")
 }
 
 /// The directory of this package. Cargo tells it at run time, so that no path is built into the program.
@@ -134,7 +133,8 @@ pub fn package_directory() -> Result<PathBuf> {
     }
 }
 
-/// Whether `program` can be run from here.
-pub fn is_installed(program: &str) -> bool {
-    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|directory| directory.join(program).is_file()))
+/// An error if `program` is not there, which names the packages that have it.
+pub fn installed(program: &str, packages: &str) -> Result<()> {
+    ensure!(tool(program).is_some(), "{program} is not installed (Debian: apt install {packages})");
+    Ok(())
 }

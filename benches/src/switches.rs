@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::perftest::{Length, Test};
-use crate::report::{Row, Section, Target, Unit};
+use crate::perftest::{Length, Test, numbers_of};
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::setup::Setup;
 
 /// "No thread wakes": fewer sleeps than one in a hundred operations. The progress thread looks up a few times a second.
@@ -31,7 +31,7 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
+fn rows(setup: &Setup) -> Result<Rows> {
     let mut rows = Vec::new();
     // A side of the latency test does one operation in a round trip, which is twice what perftest calls its latency.
     rows.extend(test(setup, "ib_write_lat 8 B", &LATENCY, |n| n.get(2).map(|t_avg| 1e6 / (2.0 * t_avg)))?);
@@ -40,7 +40,7 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
 }
 
 /// Runs `test` and watches both sides; `rate` finds the operations per second in the client's numbers.
-fn test(setup: &Setup, what: &str, test: &Test, rate: impl Fn(&[f64]) -> Option<f64>) -> Result<Vec<Row>> {
+fn test(setup: &Setup, what: &str, test: &Test, rate: impl Fn(&[f64]) -> Option<f64>) -> Result<Rows> {
     let mut pair = test.start(setup)?;
     let pids = [("client", pair.client.pid()), ("server", pair.server.pid())];
     sleep(BEFORE);
@@ -50,21 +50,22 @@ fn test(setup: &Setup, what: &str, test: &Test, rate: impl Fn(&[f64]) -> Option<
     let after = pids.map(|(_, pid)| Switches::of(pid));
     let window = started.elapsed().as_secs_f64();
     ensure!(pair.client.is_alive() && pair.server.is_alive(), "{what} ended before it was looked at");
-    let operations = window * rate(&pair.finish()?).context("the client's line of numbers is short")?;
+    let operations = window * rate(&numbers_of(&pair.finish()?)?).context("the client's line of numbers is short")?;
     let sides = pids.iter().zip(before.into_iter().zip(after));
     let rows = sides.map(|((side, _), (before, after))| {
         let (before, after) = (before?, after?);
         let voluntary = after.voluntary.saturating_sub(before.voluntary);
         let forced = after.forced.saturating_sub(before.forced);
         let per_operation = voluntary as f64 / operations;
-        let row = Row::new(format!("{what}, {side}"), Unit::PerOperation, &[per_operation]).context("no round")?;
+        let target = Target::AtMost(AT_MOST);
+        let row = Row::new(format!("{what}, {side}"), Unit::PerOperation, &[per_operation], target)?;
         let note = format!(
             "{voluntary} sleeps and {forced} preemptions of {} threads in {operations:.0} operations",
             after.threads
         );
-        Ok(row.target(Target::AtMost(AT_MOST)).note(note))
+        Ok(row.note(note))
     });
-    rows.collect()
+    Ok(rows.collect())
 }
 
 /// Context switches of all threads of a process.

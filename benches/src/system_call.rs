@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::between::raw;
 use crate::perftest::Test;
-use crate::report::{Row, Section, Target, Unit};
+use crate::report::{Row, Rows, Section, Target, Unit};
 use crate::rounds::{single, together};
 use crate::setup::Setup;
 
@@ -29,10 +29,10 @@ pub fn section(setup: &Setup) -> Section {
     )
 }
 
-fn rows(setup: &Setup) -> Result<Vec<Row>> {
+fn rows(setup: &Setup) -> Result<Rows> {
     let columns = together(
         setup.rounds,
-        vec![
+        [
             single(|| WRITE_LAT.typical_ns(setup)),
             single(|| raw(setup, "raw", &["call", "20000"])),
             single(|| raw(setup, "raw", &["pingpong", "20000"])),
@@ -41,20 +41,19 @@ fn rows(setup: &Setup) -> Result<Vec<Row>> {
     let [ours, call, pingpong] = &columns[..] else { return Ok(Vec::new()) };
     let copies = together(
         setup.rounds,
-        vec![
+        [
             single(|| best_of_three(|| WRITE_BW.bandwidth(setup))),
             single(|| best_of_three(|| raw(setup, "raw", &["bandwidth", &MIB.to_string(), "500"]))),
         ],
     )?;
-    let at_most = |row: Row| row.target(Target::RatioAtMost(LATENCY_AT_MOST));
-    let rows = [
-        Row::beside("ib_write_lat 8 B / one call", Unit::Ns, ours, "process_vm_writev", call).map(at_most),
-        Row::beside("ib_write_lat 8 B / ping-pong", Unit::Ns, ours, "process_vm_writev ping-pong", pingpong)
-            .map(at_most),
-        Row::beside("ib_write_bw 1 MiB", Unit::MibPerS, &copies[0], "process_vm_writev of 1 MiB", &copies[1])
-            .map(|row| row.target(Target::RatioAtLeast(BANDWIDTH_AT_LEAST))),
-    ];
-    Ok(rows.into_iter().flatten().collect())
+    let at_most = Target::RatioAtMost(LATENCY_AT_MOST);
+    let raw_copies: (_, &[f64]) = ("process_vm_writev of 1 MiB", &copies[1]);
+    let at_least = Target::RatioAtLeast(BANDWIDTH_AT_LEAST);
+    Ok(vec![
+        Row::beside("ib_write_lat 8 B / one call", Unit::Ns, ours, ("process_vm_writev", call), at_most),
+        Row::beside("ib_write_lat 8 B / ping-pong", Unit::Ns, ours, ("process_vm_writev ping-pong", pingpong), at_most),
+        Row::beside("ib_write_bw 1 MiB", Unit::MibPerS, &copies[0], raw_copies, at_least),
+    ])
 }
 
 fn best_of_three(measure: impl Fn() -> Result<f64>) -> Result<f64> {

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use vervain_bench::terminal::{Kind, Screen, table};
 
-use crate::report::{Layout, Row, Section, Target, Unit};
-use crate::stats::Summary;
+use crate::report::{Layout, Row, Section, Summary, Target, Unit};
 
 /// What stands in the table of a section, wherever it is shown.
 pub struct Cells {
@@ -18,16 +17,11 @@ pub struct Cells {
 }
 
 /// The table of a section, for a terminal.
-pub fn of(section: &Section) -> Table {
+pub fn of(section: &Section) -> String {
     let cells = cells_of(section);
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(cells.head);
-    table.add_rows(cells.lines);
-    for column in table.column_iter_mut().skip(cells.numbers.start).take(cells.numbers.len()) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    let kind = |i| if cells.numbers.contains(&i) { Kind::Number } else { Kind::Words };
+    let columns: Vec<(&str, Kind)> = cells.head.iter().enumerate().map(|(i, head)| (head.as_str(), kind(i))).collect();
+    table(&columns, &cells.lines, Screen::Out)
 }
 
 /// The cells of a section.
@@ -221,9 +215,11 @@ mod tests {
 
     #[test]
     fn a_difference_is_shown_where_it_was_promised() {
-        let row = || Row::beside("x", Unit::Ns, &[110.0, 130.0, 120.0], "y", &[100.0, 100.0, 100.0]).unwrap();
-        assert_eq!(against(&row().target(Target::OverByAtMost(80.0))), "+20.0 ns (10.0–30.0)");
-        assert_eq!(against(&row()), "1.20 (1.10–1.30)");
-        assert_eq!(against_target(&row().target(Target::RatioAtMost(1.1))), "1.20 (1.10–1.30), target ratio ≤ 1.1");
+        let row = |target: Option<Target>| {
+            Row::beside("x", Unit::Ns, &[110.0, 130.0, 120.0], ("y", &[100.0, 100.0, 100.0]), target).unwrap()
+        };
+        assert_eq!(against(&row(Some(Target::OverByAtMost(80.0)))), "+20.0 ns (10.0–30.0)");
+        assert_eq!(against(&row(None)), "1.20 (1.10–1.30)");
+        assert_eq!(against_target(&row(Some(Target::RatioAtMost(1.1)))), "1.20 (1.10–1.30), target ratio ≤ 1.1");
     }
 }

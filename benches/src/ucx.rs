@@ -5,15 +5,15 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use vervain_tests::free_port;
 
 use crate::peers::{Operation, Peer, Promise, Size, for_each, names, sizes};
 use crate::perftest::Test;
-use crate::process::{Running, free_port, wait_for_listener};
-use crate::report::{Section, Unit};
+use crate::process::Pair;
+use crate::report::{Section, Summary, Unit};
 use crate::rounds::Measure;
-use crate::setup::{LIMIT, Setup, is_installed};
-use crate::stats::Summary;
+use crate::setup::{Setup, installed};
 
 /// A way of UCX: below its protocols (UCT, the fastest it has) or with them (UCP, what its users see).
 #[derive(Debug, Clone, Copy)]
@@ -229,7 +229,7 @@ fn peer<'a>(
 
 /// All of `asks` by one pair of processes.
 fn run(setup: &Setup, way: Way, asks: &[Ask], field: Field) -> Result<Vec<f64>> {
-    ensure!(is_installed("ucx_perftest"), "ucx_perftest is not installed (Debian: apt install ucx-utils)");
+    installed("ucx_perftest", "ucx-utils")?;
     let batch = setup.directory.path().join("ucx.batch");
     let runs = if matches!(field, Field::Mean) { SHORT_RUNS } else { 1 };
     let line = |(i, ask): (usize, &Ask)| {
@@ -242,15 +242,13 @@ fn run(setup: &Setup, way: Way, asks: &[Ask], field: Field) -> Result<Vec<f64>> 
     fs::write(&batch, asks.iter().enumerate().map(line).collect::<String>()).context("writing the list of tests")?;
 
     // Both sides read the list.
-    let port = free_port()?;
+    let port = free_port();
     let side = || {
         let mut command = command(setup, way);
         command.args(["-p", &port.to_string(), "-v", "-f", "-b"]).arg(&batch);
         command
     };
-    let mut server = Running::start(&mut side(), Some(setup.cpus.server), LIMIT)?;
-    wait_for_listener(port, &mut server)?;
-    let client = Running::start(side().arg("127.0.0.1"), Some(setup.cpus.client), LIMIT)?;
+    let Pair { server, client } = Pair::start(setup.cpus, port, &mut side(), side().arg("127.0.0.1"))?;
     // The server's complaint is the better one; it ends by itself and takes its shared segments with it.
     let (of_client, of_server) = (client.finish(), server.finish());
     let told = match (of_client, of_server) {
@@ -262,28 +260,16 @@ fn run(setup: &Setup, way: Way, asks: &[Ask], field: Field) -> Result<Vec<f64>> 
 }
 
 fn command(setup: &Setup, way: Way) -> Command {
+    const PROGRAM: &str = "ucx_perftest";
+    let mut command =
+        if matches!(way, Way::Vervain) { setup.under_vervain(&[], PROGRAM) } else { Command::new(PROGRAM) };
     match way {
-        Way::Vervain => {
-            let mut command = setup.under_vervain(&[], "ucx_perftest");
-            command.args(["-x", "rc_verbs", "-d", "vervain0:1"]);
-            command
-        }
-        Way::Uct(transport) => {
-            let mut command = Command::new("ucx_perftest");
-            command.args(["-x", transport, "-d", "memory"]);
-            command
-        }
-        Way::Tcp => {
-            let mut command = Command::new("ucx_perftest");
-            command.args(["-x", "tcp", "-d", "lo"]);
-            command
-        }
-        Way::Ucp(transports) => {
-            let mut command = Command::new("ucx_perftest");
-            command.env("UCX_TLS", transports);
-            command
-        }
-    }
+        Way::Vervain => command.args(["-x", "rc_verbs", "-d", "vervain0:1"]),
+        Way::Uct(transport) => command.args(["-x", transport, "-d", "memory"]),
+        Way::Tcp => command.args(["-x", "tcp", "-d", "lo"]),
+        Way::Ucp(transports) => command.env("UCX_TLS", transports),
+    };
+    command
 }
 
 /// The middle one of the numbers of the test `ask<i>` in what the client printed.

@@ -1,15 +1,17 @@
 //! The window link between two processes of one machine, through a file that both map: unmodified perftest, and pairs of QPs where
 //! perftest has no test, beside stores and copies without any library.
 
+use std::iter;
+
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use crate::between::raw;
 use crate::perftest::Test;
-use crate::process::numbers;
-use crate::report::{Row, Section, Target, Unit};
-use crate::rounds::{Measure, interleaved, single, together};
-use crate::setup::{LIMIT, Setup};
+use crate::process::number;
+use crate::report::{Row, Rows, Section, Target, Unit};
+use crate::rounds::{Measure, Measured, single, together};
+use crate::setup::Setup;
 
 /// Promises: ns over the ping-pong of stores, parts of memcpy, ms of processor time.
 const WRITE_OVER_BY: f64 = 100.0;
@@ -51,37 +53,29 @@ fn latency(setup: &Setup) -> Section {
         ("ib_atomic_lat, compare and swap", &SWAP_LAT, "", 2.0, Some(ROUND_TRIP_OVER_BY)),
     ];
     let pairs = [("Send 8 B, inline", "send"), ("Write with immediate 8 B, inline", "write-imm")];
-    let mut measures: Vec<Measure> = vec![single(|| raw(setup, "raw", &["shared", "20000"]))];
-    measures.extend(
-        tests.map(|(_, test, heap, ..)| single(move || through_window(test, heap, |test| test.typical_ns(setup)))),
-    );
-    measures.extend(pairs.map(|(_, mode)| single(move || paired_through_file(setup, mode, "20000"))));
-    let mut measured = interleaved(setup.rounds, measures).into_iter().map(|result| result.map(|mut c| c.remove(0)));
-    let stores = measured.next().and_then(Result::ok).unwrap_or_default();
-    let twice: Vec<f64> = stores.iter().map(|ns| 2.0 * ns).collect();
+    let mut named: Vec<(&str, Measure)> = vec![("stores", single(|| raw(setup, "raw", &["shared", "20000"])))];
+    named.extend(tests.map(|(what, test, heap, ..)| {
+        (what, single(move || through_window(test, heap, |test| test.typical_ns(setup))))
+    }));
+    named.extend(pairs.map(|(what, mode)| (what, single(move || paired_through_file(setup, mode, "20000")))));
     let names = tests.map(|(what, _, _, trips, over)| (what, trips, over)).into_iter();
     let names = names.chain(pairs.map(|(what, _)| (what, 1.0, Some(MESSAGE_OVER_BY))));
-    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
-    for ((what, trips, over), ours) in names.zip(measured) {
-        let row = match ours {
-            Ok(ours) if trips == 1.0 => Row::beside(what, Unit::Ns, &ours, "ping-pong of stores", &stores),
-            Ok(ours) => Row::beside(what, Unit::Ns, &ours, "ping-pong of stores, there and back", &twice),
-            Err(e) => {
-                skipped.push(format!("{e:#}"));
-                None
-            }
-        };
-        rows.extend(row.map(|row| over.into_iter().fold(row, |row, over| row.target(Target::OverByAtMost(over)))));
-    }
-    let section = Section::new(
+    Measured::of(setup.rounds, named).section(
         "Through a window: latency of 8 bytes",
         "VERVAIN_LINK=window, a file in memory. perftest's typical time, and where it has no test the median of a ping-pong\n\
          of inline requests: half a round trip of Writes and Sends, the whole operation of Reads and atomics, for whose\n\
          target nobody polls. Beside it: half a round trip of plain stores into memory that both map, for Reads and\n\
          atomics a whole one.",
-        Ok(rows),
-    );
-    Section { skipped, ..section }
+        |measured| {
+            let row = |(what, trips, over): (&str, f64, Option<f64>)| {
+                let (ours, stores) = (measured.column((what, 0))?, measured.column(("stores", 0))?);
+                let beside = if trips == 1.0 { "ping-pong of stores" } else { "ping-pong of stores, there and back" };
+                let stores: Vec<f64> = stores.iter().map(|ns| trips * ns).collect();
+                Row::beside(what, Unit::Ns, ours, (beside, &stores), over.map(Target::OverByAtMost))
+            };
+            names.clone().map(row).collect()
+        },
+    )
 }
 
 fn bandwidth(setup: &Setup) -> Section {
@@ -93,7 +87,7 @@ fn bandwidth(setup: &Setup) -> Section {
     )
 }
 
-fn bandwidth_rows(setup: &Setup) -> Result<Vec<Row>> {
+fn bandwidth_rows(setup: &Setup) -> Result<Rows> {
     let [bytes, copies] = [BYTES, COPIES].map(|n| n.to_string());
     let programs = [
         ("ib_write_bw", HEAP, DIRECT_COPY_AT_LEAST),
@@ -103,30 +97,27 @@ fn bandwidth_rows(setup: &Setup) -> Result<Vec<Row>> {
         ("ib_send_bw", "", COPY_AT_LEAST),
         ("ib_read_bw", "", COPY_AT_LEAST),
     ];
-    let mut measures: Vec<Measure> = vec![single(|| raw(setup, "memory", &["copy-out", &bytes, &copies]))];
-    measures.extend(programs.map(|(program, heap, _)| {
+    let copy = single(|| raw(setup, "memory", &["copy-out", &bytes, &copies]));
+    let measures = programs.map(|(program, heap, _)| {
         let test = Test::new(program, BYTES, COPIES);
         single(move || through_window(&test, heap, |test| test.bandwidth(setup)))
-    }));
-    let columns = together(setup.rounds, measures)?;
-    let rows = programs.iter().zip(&columns[1..]).filter_map(|((program, heap, at_least), ours)| {
+    });
+    let columns = together(setup.rounds, iter::once(copy).chain(measures))?;
+    let copy: (_, &[f64]) = ("memcpy to shared memory", &columns[0]);
+    let rows = programs.iter().zip(&columns[1..]).map(|((program, heap, at_least), ours)| {
         let what = format!("{program} 1 MiB{}", heap.replace(',', ", "));
-        let row = Row::beside(what, Unit::MibPerS, ours, "memcpy to shared memory", &columns[0])?;
-        Some(row.target(Target::RatioAtLeast(*at_least)))
+        Row::beside(what, Unit::MibPerS, ours, copy, Target::RatioAtLeast(*at_least))
     });
     Ok(rows.collect())
 }
 
 fn idle(setup: &Setup) -> Section {
-    Section::new(
+    let time = single(|| paired_through_file(setup, "idle", IDLE_SECONDS));
+    let what = format!("processor time in {IDLE_SECONDS} s of sleep");
+    Measured::of(setup.fewer_rounds(), [("idle", time)]).section(
         "Through a window: a process with one connected QP that does nothing",
         "Its processor time while both sleep.",
-        (|| {
-            let columns =
-                together(setup.fewer_rounds(), vec![single(|| paired_through_file(setup, "idle", IDLE_SECONDS))])?;
-            let row = Row::new(format!("processor time in {IDLE_SECONDS} s of sleep"), Unit::Ms, &columns[0]);
-            Ok(row.into_iter().map(|row| row.target(Target::AtMost(IDLE_AT_MOST))).collect())
-        })(),
+        |measured| vec![measured.row(&what[..], Unit::Ms, ("idle", 0), Target::AtMost(IDLE_AT_MOST))],
     )
 }
 
@@ -153,6 +144,5 @@ fn paired_through_file(setup: &Setup, mode: &str, length: &str) -> Result<f64> {
 /// A mode of `paired.c`.
 pub(crate) fn paired(setup: &Setup, window: &str, mode: &str, length: &str) -> Result<f64> {
     let mut command = setup.under_vervain(&["--link", "window", "--window", window], setup.program("paired")?);
-    let cpus = [setup.cpus.client.to_string(), setup.cpus.server.to_string()];
-    Ok(numbers(command.args([mode, length]).args(cpus), None, LIMIT)?[0])
+    number(command.args([mode, length]).args(setup.cpus.words()), None)
 }

@@ -43,7 +43,7 @@ pub use compile::{
 pub use fetched::fetched;
 pub use leftovers::Leftovers;
 pub use mpi::{MPICH, Mpi, OPEN_MPI};
-pub use process::{Finished, Job, free_port};
+pub use process::{Finished, Job, free_port, listeners};
 pub use runs::Runs;
 pub use vervain_skip::skip;
 

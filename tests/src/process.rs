@@ -223,7 +223,7 @@ pub fn free_port() -> u16 {
 
 /// The sockets that listen on a port, as descriptors name them, in a table such as /proc/net/tcp, whose lines are: number, local
 /// address:port in hex, remote, state (0A is listening), five more, inode.
-fn listeners(table: &str, port: u16) -> Vec<PathBuf> {
+pub fn listeners(table: &str, port: u16) -> Vec<PathBuf> {
     let port = format!(":{port:04X}");
     let table = std::fs::read_to_string(table).unwrap_or_default();
     let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

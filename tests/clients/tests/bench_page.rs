@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vervain_bench::results::Flag;
-use vervain_bench::{compare, report};
+use vervain_bench::sample;
+use vervain_bench_report::{self as report, compare};
 use vervain_tests::{Failures, Finished, Job, alone, have, tool, unswayed};
 
 /// A hang is what it finds.
@@ -207,7 +208,7 @@ fn a_report_shows_every_figure_in_light_and_dark_wide_and_narrow() {
     }
     let _turn = alone();
     let dir = tempfile::tempdir().expect("a directory");
-    let files = report::write(&report::sample::everything(1.0), dir.path()).expect("a report");
+    let files = report::write(&sample::everything(1.0), dir.path()).expect("a report");
     let page = &files[0];
     let copy = probed(page);
     let mut expected: Vec<String> = ["fig2a", "fig2b", "table2", "table3"].map(str::to_owned).to_vec();
@@ -265,7 +266,7 @@ fn a_report_of_many_environments_has_room_for_its_tables_and_its_words() {
     }
     let _turn = alone();
     let mut failures = Failures::default();
-    for results in [report::sample::boards(), report::sample::everything(1.0)] {
+    for results in [sample::boards(), sample::everything(1.0)] {
         let dir = tempfile::tempdir().expect("a directory");
         let copy = probed(&report::write(&results, dir.path()).expect("a report")[0]);
         for width in [HAS_ROOM, 1920] {
@@ -295,7 +296,7 @@ fn a_comparison_and_a_report_of_nothing_open_without_a_word() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut failures = Failures::default();
     let file = dir.path().join("difference.html");
-    let comparison = compare::compare(&report::sample::everything(1.0), &report::sample::everything(1.2));
+    let comparison = compare::compare(&sample::everything(1.0), &sample::everything(1.2));
     comparison.write(&file).expect("a comparison");
     for (dark, width) in [(false, 1400), (true, 400)] {
         let view = View { fragment: "", dark, width };
@@ -303,12 +304,11 @@ fn a_comparison_and_a_report_of_nothing_open_without_a_word() {
         let expected = ["latency", "bandwidth"].map(|measure| format!("difference-{measure}"));
         judge_figures(&format!("{view:?}"), &told, &expected, &mut failures);
     }
-    let mut doubtful = report::sample::quick();
+    let mut doubtful = sample::quick();
     for case in &mut doubtful.cases {
         case.summary.as_mut().expect("a summary").flags = vec![Flag::TooFewRounds, Flag::Noisy];
     }
-    let pages =
-        [(report::sample::nothing(), 0), (report::sample::failures(), 0), (report::sample::quick(), 0), (doubtful, 1)];
+    let pages = [(sample::nothing(), 0), (sample::failures(), 0), (sample::quick(), 0), (doubtful, 1)];
     for (results, banners) in pages {
         let files = report::write(&results, dir.path()).expect("a report");
         let view = View { fragment: "", dark: false, width: 400 };
@@ -328,7 +328,7 @@ fn a_request_or_an_error_of_a_page_is_told_on_the_console() {
     }
     let _turn = alone();
     let dir = tempfile::tempdir().expect("a directory");
-    let page = report::write(&report::sample::nothing(), dir.path()).expect("a report").remove(0);
+    let page = report::write(&sample::nothing(), dir.path()).expect("a report").remove(0);
     let text = fs::read_to_string(&page).expect("the page");
     for fault in ["<img src=\"http://127.0.0.1:9/x.png\">", "<script>nothing.at.all()</script>"] {
         fs::write(&page, text.replace("</body>", &format!("{fault}</body>"))).expect("a page");

@@ -15,12 +15,12 @@ use crate::topology::Topology;
 const UNKNOWN: &str = "unknown";
 
 /// This host with that device and those workers. To be called after libibverbs was loaded, which it names.
-pub fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, Option<u32>>) -> Host {
+pub(crate) fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, Option<u32>>) -> Host {
     let root = Path::new("/");
     let names = uname();
     Host {
         name: names.nodename().to_string_lossy().into_owned(),
-        cpu: read(root, "proc/cpuinfo").and_then(|text| cpu_model(&text)).unwrap_or_else(|| UNKNOWN.into()),
+        cpu: cpu(),
         cpus: u32::try_from(topology.cpus().len()).unwrap_or(u32::MAX),
         nodes: u32::try_from(topology.nodes().len()).unwrap_or(u32::MAX),
         memory: memory(),
@@ -33,6 +33,11 @@ pub fn host(topology: &Topology, device: DeviceFacts, pinned: BTreeMap<String, O
     }
 }
 
+/// The name of this host's CPU.
+pub fn cpu() -> String {
+    read(Path::new("/"), "proc/cpuinfo").and_then(|text| cpu_model(&text)).unwrap_or_else(|| UNKNOWN.into())
+}
+
 /// Bytes of memory of this host.
 pub fn memory() -> u64 {
     let memory = sysinfo();
@@ -41,7 +46,7 @@ pub fn memory() -> u64 {
 }
 
 /// The kernel's boot id, which is that of the machine for namespaces and containers too; empty where there is none.
-pub fn boot() -> String {
+pub(crate) fn boot() -> String {
     read(Path::new("/"), "proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
@@ -49,7 +54,7 @@ pub fn boot() -> String {
 ///
 /// # Errors
 /// The device or the port cannot be queried.
-pub fn device(context: &Context, port: u8, mtu: Mtu) -> vervain_rdma::Result<DeviceFacts> {
+pub(crate) fn device(context: &Context, port: u8, mtu: Mtu) -> vervain_rdma::Result<DeviceFacts> {
     Ok(describe(context.name(), context.numa_node(), port, mtu, &context.attr()?, &context.port(port)?))
 }
 

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Ta
 
 /// How a column takes up room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Words, which go on in the next line if there are too many of them.
     Words,
     /// Never parted; on the left.
@@ -15,13 +15,12 @@ pub(crate) enum Kind {
 
 /// The screen whose width counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Screen {
+pub enum Screen {
     /// The terminal at standard output; without limit if there is none.
     Out,
     /// The terminal at standard error; without limit if there is none.
     Error,
     /// This number of columns.
-    #[cfg(test)]
     Columns(u16),
 }
 
@@ -29,7 +28,7 @@ pub(crate) enum Screen {
 const GAP: u16 = 2;
 
 /// The rows under these headings.
-pub(crate) fn table(columns: &[(&str, Kind)], rows: &[Vec<String>], screen: Screen) -> String {
+pub fn table(columns: &[(&str, Kind)], rows: &[Vec<String>], screen: Screen) -> String {
     let mut table = Table::new();
     table
         .load_preset(presets::NOTHING)
@@ -40,7 +39,6 @@ pub(crate) fn table(columns: &[(&str, Kind)], rows: &[Vec<String>], screen: Scre
         Screen::Error => {
             table.use_stderr();
         }
-        #[cfg(test)]
         Screen::Columns(width) => {
             table.set_width(width);
         }

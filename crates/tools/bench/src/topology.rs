@@ -119,15 +119,6 @@ impl Topology {
     /// # Errors
     /// There is no such node, or none of its CPUs may be used; the error lists the nodes that can be named.
     pub fn on_node<T>(&self, node: u32, f: impl FnOnce() -> T) -> io::Result<T> {
-        /// Moves the thread back when it goes, also when `f` panics.
-        struct Back(CpuSet);
-        impl Drop for Back {
-            fn drop(&mut self) {
-                // It ran there before. Where the kernel has taken those CPUs away since, it runs where it is.
-                let _ = sched_setaffinity(None, &self.0);
-            }
-        }
-
         let cpus = self.cpus_of(node);
         if cpus.is_empty() {
             let usable: Vec<_> =
@@ -136,19 +127,34 @@ impl Topology {
             let why = format!("NUMA node {node} has {what}; nodes with CPUs: {}", join(&usable, ", "));
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let back = Back(sched_getaffinity(None)?);
-        move_to(cpus)?;
-        let made = f();
-        drop(back);
-        Ok(made)
+        on_cpus(cpus, f)
     }
+}
+
+/// Runs `f` on these CPUs, then lets the calling thread run where it ran before. Processes that `f` starts stay there.
+///
+/// # Errors
+/// Where there are no such CPUs or this process may not use them.
+pub fn on_cpus<T>(cpus: &[u32], f: impl FnOnce() -> T) -> io::Result<T> {
+    /// Moves the thread back when it goes, also when `f` panics.
+    struct Back(CpuSet);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            // It ran there before. Where the kernel has taken those CPUs away since, it runs where it is.
+            let _ = sched_setaffinity(None, &self.0);
+        }
+    }
+
+    let _back = Back(sched_getaffinity(None)?);
+    move_to(cpus)?;
+    Ok(f())
 }
 
 /// Lets the calling thread, and threads that it makes from now on, run on this CPU only.
 ///
 /// # Errors
 /// Where there is no such CPU or this process may not use it.
-pub fn pin(cpu: u32) -> io::Result<()> {
+pub(crate) fn pin(cpu: u32) -> io::Result<()> {
     move_to(&[cpu]).map_err(|e| io::Error::new(e.kind(), format!("cannot run on CPU {cpu}: {e}")))
 }
 
@@ -164,7 +170,7 @@ fn move_to(cpus: &[u32]) -> io::Result<()> {
 
 /// The CPU of each process; None if there is no CPU to hand out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Assignment {
+pub(crate) struct Assignment {
     /// The measured requester.
     pub client: Option<u32>,
     /// Its responder.
@@ -184,7 +190,7 @@ pub struct Assignment {
 /// The measured requester never shares a CPU with the interfering one unless there is only one CPU: what is to be seen
 /// is how streams share a device (the method of P1), not how processes share a CPU. So with two CPUs it has one for
 /// itself.
-pub fn assign(order: &[u32], same_host: bool) -> Assignment {
+pub(crate) fn assign(order: &[u32], same_host: bool) -> Assignment {
     let four = |[client, server, background_client, background_server]: [u32; 4], note: Option<String>| Assignment {
         client: Some(client),
         server: Some(server),

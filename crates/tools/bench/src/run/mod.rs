@@ -35,7 +35,6 @@ pub use self::worker_handle::watch;
 use crate::case::{Case, EnvironmentName, Placement, Service, bytes};
 use crate::environment::Environment;
 use crate::plan::{Plan, Settings};
-use crate::report;
 use crate::results::{Failure, Results, Skipped};
 use crate::terminal::Screen;
 
@@ -93,7 +92,7 @@ pub struct Outcome {
     pub by_user: bool,
 }
 
-/// Carries out a plan, or what is left of it. After any end, results and report of all measurements are written.
+/// Carries out a plan, or what is left of it. After any end, the results of all measurements are written.
 ///
 /// # Errors
 /// Nothing could be measured: no device, no peer, no directory. After that an error ends up in the results.
@@ -114,11 +113,8 @@ pub fn run(options: Options, launcher: &Launcher) -> Result<Outcome> {
     let by_user = matches!(end, Err(End::Peer(WorkerError::Interrupted)));
     let why = end.err().map(|end| end.to_string());
     let shown = headlines(&run.cases);
-    let values = values::tables(&mut run.collected, &shown, false, Screen::Out);
+    let table = values::tables(&mut run.collected, &shown, false, Screen::Out);
     let results = run.collected.results(why);
-    let papers = [report::tca::text(&results, Screen::Out), report::pm::text(&results, Screen::Out)];
-    let tables = [values, report::jacobi::text(&results, Screen::Out)].into_iter().chain(papers);
-    let table = tables.filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n");
     write(&results, &options.dir)?;
     Ok(Outcome { results, table, by_user })
 }
@@ -139,7 +135,7 @@ fn without_a_trace(error: anyhow::Error, dir: &Path) -> anyhow::Error {
     }
 }
 
-/// Writes results and report of the run in `dir` again, from its journal.
+/// Writes the results of the run in `dir` again, from its journal.
 ///
 /// # Errors
 /// There is no run in it; it cannot be written.
@@ -151,9 +147,7 @@ pub fn again(dir: &Path) -> Result<Results> {
 }
 
 fn write(results: &Results, dir: &Path) -> Result<()> {
-    replace(&dir.join(RESULTS), &serde_json::to_vec(results)?)?;
-    report::write(results, dir).context("cannot write the report")?;
-    Ok(())
+    replace(&dir.join(RESULTS), &serde_json::to_vec(results)?)
 }
 
 /// Reads a results file, or that of the directory of a run.

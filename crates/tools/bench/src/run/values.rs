@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::collect::Collector;
 use crate::case::{Case, Interface, Measure, Memory, Operation, Placement, bytes};
-use crate::report::number::{in_unit, number};
+use crate::number::{in_unit, number};
 use crate::results::{Flag, Summary};
 use crate::terminal::{self, Kind, Screen};
 
@@ -216,7 +216,7 @@ fn si(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::case::{Interference, Operation, Service};
-    use crate::report::sample::{bandwidth, everything, latency, write_case};
+    use crate::sample::{bandwidth, everything, latency, write_case};
 
     #[test]
     fn values_have_three_digits_and_their_unit() {

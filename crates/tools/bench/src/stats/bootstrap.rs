@@ -217,8 +217,8 @@ fn quotient<'a>(parts: impl Iterator<Item = &'a (f64, f64)>) -> f64 {
     iterations / seconds
 }
 
-/// The median; that of an even number is the mean of the two in the middle. NaN without values.
-pub(super) fn median(values: &mut [f64]) -> f64 {
+/// Sorts the values; their median: of an even number the mean of the two in the middle, NaN without values.
+pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     quantile(values, 0.5)
 }

@@ -11,10 +11,10 @@ mod recorder;
 #[cfg(test)]
 pub(crate) mod synthetic;
 
-pub use bootstrap::Bootstrap;
+pub use bootstrap::{Bootstrap, median};
 pub use recorder::Recorder;
 
-use bootstrap::{median, quantile, segments, unit, usable, value};
+use bootstrap::{quantile, segments, unit, usable, value};
 
 /// Iterations from which a 99.9th percentile has at least ten beyond it.
 const ENOUGH_FOR_P999: f64 = 10_000.0;

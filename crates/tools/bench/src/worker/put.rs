@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::case::{Case, Interface, Measure, Operation};
-    use crate::report::sample::write_case;
+    use crate::sample::write_case;
 
     fn spec(side: Side, size: u64) -> Spec {
         let (operation, interface, measure) = (Operation::RawPut, Interface::Window, Measure::Latency);

@@ -1,5 +1,5 @@
 //! `vervain bench`: which libibverbs the workers get, where a run's files go, what is said at its end. The measuring is
-//! `vervain_bench`'s.
+//! `vervain_bench`'s, the report `vervain_bench_report`'s.
 
 pub mod cli;
 mod job;
@@ -17,7 +17,8 @@ use anyhow::{Context, Result, bail};
 use vervain_bench::plan::{self, Plan};
 use vervain_bench::results::Results;
 use vervain_bench::run::{Launcher, Options, Outcome, Route, Setup};
-use vervain_bench::{compare, doubt, run, serve, worker};
+use vervain_bench::{run, serve, worker};
+use vervain_bench_report::{self as report, compare, doubt};
 use vervain_config::{LINK, LinkChoice, PREFIX, TABLE, Variable};
 
 use self::cli::{BenchArgs, BenchCommand, CompareArgs, PlansArgs, ReportArgs, RunArgs, ServeArgs, Verbs, Which};
@@ -35,7 +36,7 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode> {
         BenchCommand::Run(args) => measure(args),
         BenchCommand::Serve(args) => be_far(args),
         BenchCommand::Compare(args) => compare(args),
-        BenchCommand::Report(args) => report(args),
+        BenchCommand::Report(args) => report_again(args),
         BenchCommand::Plans(args) => plans(args),
         BenchCommand::Worker(args) => {
             if let (Some(name), Some(interface)) = (&args.join, &args.interface) {
@@ -64,7 +65,12 @@ fn measure(args: &RunArgs) -> Result<ExitCode> {
         (None, dir) => (None, dir.clone().unwrap_or_default()),
     };
     let outcome = run::run(Options { new, dir: dir.clone() }, &launcher)?;
-    output::print(&format!("{}\n", outcome.table))?;
+    write_report(&outcome.results, &dir)?;
+    let mut tables = report::tables(&outcome.results);
+    if !outcome.table.is_empty() {
+        tables.insert(0, outcome.table.clone());
+    }
+    output::print(&format!("{}\n", tables.join("\n")))?;
     Ok(ending(&outcome, &dir))
 }
 
@@ -148,8 +154,13 @@ fn compare(args: &CompareArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(args: &ReportArgs) -> Result<ExitCode> {
-    run::again(&args.dir)?;
+fn write_report(results: &Results, dir: &Path) -> Result<()> {
+    report::write(results, dir).context("cannot write the report")?;
+    Ok(())
+}
+
+fn report_again(args: &ReportArgs) -> Result<ExitCode> {
+    write_report(&run::again(&args.dir)?, &args.dir)?;
     output::print(&format!("{0}/report.html\n{0}/results.json\n", args.dir.display()))
 }
 

@@ -2,6 +2,9 @@
 //! sizes only, as a multiple of the first.
 
 use anyhow::Result;
+use vervain_bench::case::{Case, EnvironmentName, Interface, Measure, bytes};
+use vervain_bench::number::{in_unit, unit};
+use vervain_bench::results::Results;
 
 use super::acp::as_bandwidth;
 use super::axis::Spacing;
@@ -10,12 +13,9 @@ use super::figures::{over_sizes, twice};
 use super::findings::times;
 use super::forest::{self, Tone};
 use super::ink::SERIES;
-use super::number::{in_unit, unit};
 use super::query::{Seen, flags, seen_where};
 use super::{Cell, Drawing, Figure, Picture, Table, interval};
-use crate::case::{Case, EnvironmentName, Interface, Measure, bytes};
 use crate::compare::ratio::{Ratio, ratio};
-use crate::results::Results;
 
 /// The most sizes that are rows; more make a line.
 const FEW: usize = 2;
@@ -203,7 +203,7 @@ fn held_against(
     Ok(Figure {
         name: format!("environments-{number}-{size}B"),
         title: format!("{}: each environment beside {first}", Case { size, ..group.what }),
-        caption: format!("In {first} it is {} {}.", super::number::number(base.value()), unit(measure)),
+        caption: format!("In {first} it is {} {}.", vervain_bench::number::number(base.value()), unit(measure)),
         findings: Vec::new(),
         drawing: Drawing::One(Picture::below_values(|width| forest::draw(&forest, &means, width))?),
         table: values((first, base), others),
@@ -255,8 +255,8 @@ fn values((first, base): (&str, Seen<'_>), others: &[(String, Seen<'_>, Ratio)])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
-    use crate::report::sample::{bandwidth, latency, nothing, write_case};
+    use vervain_bench::environment::Environment;
+    use vervain_bench::sample::{bandwidth, latency, nothing, write_case};
 
     fn case(size: u64, name: &str) -> Case {
         let environment = EnvironmentName::from(name).ok();
@@ -302,7 +302,8 @@ mod tests {
     #[test]
     fn without_environments_there_is_no_figure_and_pm_has_its_own() {
         let mut results = nothing();
-        let by_pm = Case { interface: Interface::Pm, operation: crate::case::Operation::PingPong, ..case(8, "board") };
+        let by_pm =
+            Case { interface: Interface::Pm, operation: vervain_bench::case::Operation::PingPong, ..case(8, "board") };
         results.cases.push(latency(by_pm, &[1e3; 3]));
         results.cases.push(bandwidth(write_case(8), &[1e9; 3]));
         assert!(figures(&results).expect("figures").is_empty());

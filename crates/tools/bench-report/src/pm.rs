@@ -4,6 +4,11 @@
 use std::cmp::Reverse;
 
 use anyhow::Result;
+use vervain_bench::case::{Case, EnvironmentName, Interface, Measure, Memory, Operation, Placement, Service, bytes};
+use vervain_bench::number::{number, percent, unit};
+use vervain_bench::results::{Flag, Results};
+use vervain_bench::stats::WIDEST;
+use vervain_bench::terminal::{self, Kind, Screen};
 
 use super::axis::Spacing;
 use super::bars::BarChart;
@@ -12,14 +17,9 @@ use super::chart::{Line, LineChart};
 use super::figures::twice;
 use super::findings::{highest, times};
 use super::ink::SERIES;
-use super::number::{number, percent, unit};
 use super::query::{Seen, flags, name, seen_where};
 use super::{Cell, Drawing, Figure, Picture, Table, interval};
-use crate::case::{Case, EnvironmentName, Interface, Measure, Memory, Operation, Placement, Service, bytes};
 use crate::compare::ratio::{Ratio, ratio};
-use crate::results::{Flag, Results};
-use crate::stats::WIDEST;
-use crate::terminal::{self, Kind, Screen};
 
 /// The paper that the figures follow.
 pub const PAPER: &str = "Sumimoto et al. 2004, on PM/InfiniBand-FJ";
@@ -474,8 +474,8 @@ pub fn text(results: &Results, screen: Screen) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment as Variables;
-    use crate::report::sample::{bandwidth, latency, nothing, write_case};
+    use vervain_bench::environment::Environment as Variables;
+    use vervain_bench::sample::{bandwidth, latency, nothing, write_case};
 
     /// Half a round trip in ns, usual and not inline; in packets both.
     fn run() -> Results {

@@ -1,8 +1,8 @@
 //! Axes: which range they cover, where their ticks are, and what stands there. A logarithmic axis is drawn in the space
 //! of the logarithm, so a chart sees straight lines only.
 
-use super::number::tick;
-use crate::case::bytes;
+use vervain_bench::case::bytes;
+use vervain_bench::number::tick;
 
 /// How values lie along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

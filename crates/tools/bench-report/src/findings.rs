@@ -1,18 +1,18 @@
 //! The findings of a figure, as sentences: those of the paper, checked on this device.
 
 use anyhow::Result;
+use vervain_bench::case::{Interference, Measure, Operation, Placement, bytes};
+use vervain_bench::number::{number, percent};
+use vervain_bench::results::Flag;
+use vervain_bench::stats::WIDEST;
 
 use super::axis::Spacing;
 use super::canvas::Point;
 use super::chart::{Line, LineChart};
-use super::number::{number, percent};
 use super::query::{Seen, Setting, name, place, single, stream};
 use super::reference::DEVICES;
 use super::{Cell, Drawing, Picture, Table};
-use crate::case::{Interference, Measure, Operation, Placement, bytes};
 use crate::compare::ratio::{Ratio, ratio};
-use crate::results::Flag;
-use crate::stats::WIDEST;
 
 /// "0.61 (0.58 to 0.64)", or without an interval if that would end above twice the value.
 pub fn times(ratio: Ratio) -> String {
@@ -238,9 +238,9 @@ pub fn shares(left: &[(String, Vec<Left>)]) -> Result<Option<(Drawing, Table)>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Case;
-    use crate::report::query::{over_size, seen};
-    use crate::report::sample::{bandwidth, nothing, write_case};
+    use crate::query::{over_size, seen};
+    use vervain_bench::case::Case;
+    use vervain_bench::sample::{bandwidth, nothing, write_case};
 
     const BESIDE: Option<Interference> = Some(Interference { operation: Operation::Write, size: 8 });
 

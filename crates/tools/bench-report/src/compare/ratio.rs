@@ -13,9 +13,8 @@
 //! each side are the least it takes.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
-
-use crate::results::CaseResult;
-use crate::stats::{Bootstrap, LEAST_RUNS};
+use vervain_bench::results::CaseResult;
+use vervain_bench::stats::{Bootstrap, LEAST_RUNS};
 
 /// The values of runs are known to three digits (the histogram's buckets), so three equal ones do not mean that there
 /// is no scatter: the least that is assumed, as a share.
@@ -80,7 +79,7 @@ pub fn holm(chances: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{bandwidth, write_case};
+    use vervain_bench::sample::{bandwidth, write_case};
 
     #[test]
     fn chance_agrees_with_the_textbook() {

@@ -406,8 +406,8 @@ mod tests {
     fn ticks_that_are_close_take_turns_to_have_words() {
         let labels = ["8 B", "128 B", "2 KiB", "32 KiB", "512 KiB", "8 MiB"].map(str::to_owned);
         assert_eq!([90, 56, 54, 20].map(|apart| every(&labels, apart)), [1, 1, 2, 3]);
-        let axis = Axis::over([8.0, 8_388_608.0], super::super::axis::Spacing::Bytes);
-        let y = Axis::over([1.0], super::super::axis::Spacing::Linear);
+        let axis = Axis::over([8.0, 8_388_608.0], crate::axis::Spacing::Bytes);
+        let y = Axis::over([1.0], crate::axis::Spacing::Linear);
         let words = |width| {
             let frame = Frame { width, x: &axis, names: &[], x_label: "", y: &y, y_unit: "", right: None, legend: &[] };
             let svg = draw(&frame, |_, _| Ok(())).expect("a drawing");
@@ -421,7 +421,7 @@ mod tests {
     fn words_are_escaped() {
         let legend = [Entry { sample: Sample::Bar(0), label: "<script>alert(1)</script>".to_owned() }];
         let axis = Axis::names(1);
-        let y = Axis::over([1.0], super::super::axis::Spacing::Linear);
+        let y = Axis::over([1.0], crate::axis::Spacing::Linear);
         let names = ["a & b".to_owned()];
         let width = WIDE;
         let frame =

@@ -1,6 +1,9 @@
 //! The figures and tables of the paper, drawn for this device: of whatever cases there are.
 
 use anyhow::Result;
+use vervain_bench::case::{Case, Interference, Measure, Operation, Placement, Service};
+use vervain_bench::number::{number, unit};
+use vervain_bench::results::Results;
 
 use super::axis::Spacing;
 use super::bars::BarChart;
@@ -9,14 +12,11 @@ use super::chart::{Line, LineChart};
 use super::findings;
 use super::ink::SERIES;
 use super::interference::{self, Target};
-use super::number::{number, unit};
 use super::orders;
 use super::query::{Seen, Setting, flags, name, over_size, place, seen, single, stream, streams};
 use super::reference::DEVICES;
 use super::{Cell, Drawing, Figure, Picture, Table};
-use crate::case::{Case, Interference, Measure, Operation, Placement, Service};
 use crate::compare::ratio::Ratio;
-use crate::results::Results;
 
 /// The operations of figure 2.
 const OPERATIONS: [Operation; 5] =
@@ -239,7 +239,7 @@ pub fn under_interference(
     seed: u64,
 ) -> Result<Vec<Figure>> {
     let alone = over_size(seen, setting, operation, None);
-    let of_this = |case: &crate::case::Case| setting.fits(case) && case.operation == operation && case.qps == 1;
+    let of_this = |case: &vervain_bench::case::Case| setting.fits(case) && case.operation == operation && case.qps == 1;
     let (small, long): (Vec<_>, Vec<_>) = streams(seen, of_this).into_iter().partition(|s| s.size == 8);
     let Setting { placement, service, measure } = setting;
     let mut figures = Vec::new();
@@ -318,7 +318,7 @@ fn beside_small(
     operation: Operation,
     seed: u64,
 ) -> Vec<(Interference, Vec<Ratio>)> {
-    let of_this = |case: &crate::case::Case| setting.fits(case) && case.operation == operation && case.qps == 1;
+    let of_this = |case: &vervain_bench::case::Case| setting.fits(case) && case.operation == operation && case.qps == 1;
     let small: Vec<Interference> = streams(seen, of_this).into_iter().filter(|s| s.size == 8).collect();
     let lines: Vec<_> =
         small.iter().map(|s| (stream(Some(*s)), over_size(seen, setting, operation, Some(*s)))).collect();
@@ -328,7 +328,7 @@ fn beside_small(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{latency, nothing, write_case};
+    use vervain_bench::sample::{latency, nothing, write_case};
 
     #[test]
     fn a_figure_comes_only_with_cases_for_it() {
@@ -347,7 +347,7 @@ mod tests {
     fn sizes_from_8_bytes_up_are_drawn_by_decades() {
         let mut results = nothing();
         results.cases = [(8, 5e6), (4096, 2e9), (1 << 20, 12e9)]
-            .map(|(size, value)| crate::report::sample::bandwidth(write_case(size), &[value; 3]))
+            .map(|(size, value)| vervain_bench::sample::bandwidth(write_case(size), &[value; 3]))
             .to_vec();
         let drawn = |results: &Results| {
             let seen = seen(results);

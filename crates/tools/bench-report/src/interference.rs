@@ -2,16 +2,16 @@
 //! else was measured at one size only.
 
 use anyhow::Result;
+use vervain_bench::case::{Case, Interference, Measure, Operation, Placement, Service, bytes};
+use vervain_bench::number::{number, unit};
 
 use super::bars::BarChart;
 use super::canvas::PaperValue;
 use super::findings::times;
-use super::number::{number, unit};
 use super::orders;
 use super::query::{Seen, most_common, name, place, stream, streams};
 use super::reference::{DEVICES, Device};
 use super::{Cell, Drawing, Figure, Picture, Row, Table};
-use crate::case::{Case, Interference, Measure, Operation, Placement, Service, bytes};
 use crate::compare::ratio::ratio;
 
 /// An operation that is measured beside streams, at one size, over one QP, in any placement of the responder.
@@ -192,8 +192,8 @@ fn paper_says(target: Target, beside: Option<Interference>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::query::seen;
-    use crate::report::sample::{bandwidth, everything, nothing, write_case};
+    use crate::query::seen;
+    use vervain_bench::sample::{bandwidth, everything, nothing, write_case};
 
     #[test]
     fn table_2_has_a_row_for_each_placement_and_device_of_the_paper() {

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use vervain_bench::case::{Case, Interface, Interference, Measure, Memory, Operation, Placement, Service};
+use vervain_bench::number::in_unit;
+use vervain_bench::results::{CaseResult, Flag, Results, Summary};
+
 use super::canvas::Point;
-use super::number::in_unit;
-use crate::case::{Case, Interface, Interference, Measure, Memory, Operation, Placement, Service};
-use crate::results::{CaseResult, Flag, Results, Summary};
 
 /// A case with a value that can be drawn.
 #[derive(Debug, Clone, Copy)]
@@ -191,7 +192,8 @@ pub fn name(operation: Operation) -> &'static str {
 
 /// "no interference", "8 B Write".
 pub fn stream(beside: Option<Interference>) -> String {
-    beside.map_or_else(|| "none".to_owned(), |s| format!("{} {}", crate::case::bytes(s.size), name(s.operation)))
+    beside
+        .map_or_else(|| "none".to_owned(), |s| format!("{} {}", vervain_bench::case::bytes(s.size), name(s.operation)))
 }
 
 /// The paper's names.
@@ -205,7 +207,7 @@ pub fn place(placement: Placement) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{bandwidth, nothing, write_case};
+    use vervain_bench::sample::{bandwidth, nothing, write_case};
 
     #[test]
     fn a_series_keeps_to_the_depth_of_most_sizes() {
@@ -230,7 +232,7 @@ mod tests {
         results.cases = [f64::NAN, 0.0, 1e9].map(|value| bandwidth(write_case(8), &[value])).to_vec();
         results.cases.push(bandwidth(write_case(8), &[]));
         results.cases.push(bandwidth(Case { memory: Memory::Gpu, ..write_case(8) }, &[1e9]));
-        let environment = crate::case::EnvironmentName::from("board").ok();
+        let environment = vervain_bench::case::EnvironmentName::from("board").ok();
         results.cases.push(bandwidth(Case { environment, ..write_case(8) }, &[1e9]));
         assert_eq!(seen(&results).len(), 1);
     }

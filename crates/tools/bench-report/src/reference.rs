@@ -1,7 +1,7 @@
 //! The paper's values: Akimoto et al. 2012, "Performance evaluation of InfiniBand atomic operation". Only values that
 //! its text and tables print are here; the points of its curves are not.
 
-use crate::case::{Interference, Operation};
+use vervain_bench::case::{Interference, Operation};
 
 /// A device of the paper.
 #[derive(Debug)]

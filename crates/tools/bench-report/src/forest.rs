@@ -3,10 +3,10 @@
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
+use vervain_bench::number::tick;
 
 use super::canvas::{Sheet, width, words};
 use super::ink::{Ink, classify};
-use super::number::tick;
 
 /// One row.
 #[derive(Debug, Clone, PartialEq)]
@@ -135,8 +135,8 @@ fn scale(most: f64) -> (Vec<f64>, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::canvas::{NARROW, WIDE};
     use super::*;
+    use crate::canvas::{NARROW, WIDE};
 
     #[test]
     fn rows_stand_under_each_other_and_say_what_they_are() {

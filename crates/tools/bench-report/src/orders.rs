@@ -7,10 +7,11 @@
 
 use std::cmp::Ordering;
 
-use super::number::percent;
+use vervain_bench::case::{Interference, Measure, Operation};
+use vervain_bench::number::percent;
+
 use super::query::{name, stream};
 use super::reference::{DEVICES, Device};
-use crate::case::{Interference, Measure, Operation};
 use crate::compare::ratio::Ratio;
 
 /// The finding if two costs may be the same.

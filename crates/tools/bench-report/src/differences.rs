@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use maud::{Markup, html};
+use vervain_bench::case::{Case, Measure};
+use vervain_bench::number::{in_unit, unit};
 
 use super::forest::{Row, Tone, draw};
 use super::html::{around, figure_block, table};
-use super::number::{in_unit, unit};
 use super::{Cell, Drawing, Figure, Picture, Table, html as page, save};
-use crate::case::{Case, Measure};
 use crate::compare::{Comparison, Pair, Verdict, chance_word, describe};
 
 /// Rows of one plot; a longer one cannot be taken in.
@@ -152,9 +152,9 @@ fn whole(comparison: &Comparison, figures: &[Figure]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::case::Measure;
     use crate::compare::compare;
-    use crate::report::sample::{bandwidth, everything, failures, write_case};
+    use vervain_bench::case::Measure;
+    use vervain_bench::sample::{bandwidth, everything, failures, write_case};
 
     #[test]
     fn the_page_its_drawings_and_the_list_are_written() {

@@ -2,6 +2,9 @@
 //! interference with whatever else was measured.
 
 use anyhow::Result;
+use vervain_bench::case::{Case, Measure, Operation, Service, bytes};
+use vervain_bench::number::{percent, unit};
+use vervain_bench::results::Results;
 
 use super::axis::Spacing;
 use super::canvas::RightScale;
@@ -10,11 +13,8 @@ use super::figures::{over_sizes, small_messages, twice, under_interference, valu
 use super::findings::highest;
 use super::ink::SERIES;
 use super::interference::{self, Target};
-use super::number::{percent, unit};
 use super::query::{Seen, Setting, most_common, name, over_size, place, seen, settings, streams};
 use super::{Drawing, Figure, Table};
-use crate::case::{Case, Measure, Operation, Service, bytes};
-use crate::results::Results;
 
 /// Series with at least so many sizes make a figure of their own.
 const LEAST_SIZES: usize = 2;
@@ -241,7 +241,7 @@ fn over_counts(lines: &[(String, Vec<Seen<'_>>)], over: &Over, size: u64) -> Res
 
 fn gain(label: &str, points: &[Seen<'_>], over: &Over) -> Option<String> {
     let (first, best) = (points.first()?, highest(points)?);
-    let times = super::number::number(best.value() / first.value());
+    let times = vervain_bench::number::number(best.value() / first.value());
     let at = |s: &Seen<'_>| (over.of)(s.case());
     Some(format!("{label} is highest at {}, {times} times what it is at {}.", at(best), at(first)))
 }
@@ -249,7 +249,7 @@ fn gain(label: &str, points: &[Seen<'_>], over: &Over) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{bandwidth, everything, nothing, write_case};
+    use vervain_bench::sample::{bandwidth, everything, nothing, write_case};
 
     #[test]
     fn everything_else_has_its_figures_too() {
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(figures[0].findings, ["Write is highest at 16, 4.00 times what it is at 1."]);
         assert_eq!(figures[0].caption, "Number of QPs: 1 for Write.");
         let flags = &mut results.cases[1].summary.as_mut().expect("a summary").flags;
-        flags.push(crate::results::Flag::Noisy);
+        flags.push(vervain_bench::results::Flag::Noisy);
         let figures = of_the_rest(&results, true).expect("figures");
         assert_eq!(figures[0].findings, ["Write is highest at 64, 3.00 times what it is at 1."]);
     }

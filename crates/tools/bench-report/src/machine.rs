@@ -1,12 +1,12 @@
 //! The machines and what they do without the device: what a reader needs to judge the numbers.
 
 use maud::{Markup, html};
+use vervain_bench::case::bytes;
+use vervain_bench::number::number;
+use vervain_bench::results::{Host, RawFigures, Results};
 
 use super::html::table;
-use super::number::number;
 use super::{Cell, Table};
-use crate::case::bytes;
-use crate::results::{Host, RawFigures, Results};
 
 /// Hosts, devices, versions, notes.
 pub fn hosts(results: &Results) -> Markup {
@@ -85,7 +85,7 @@ pub fn raw(results: &Results) -> Option<Markup> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::nothing;
+    use vervain_bench::sample::nothing;
 
     #[test]
     fn names_are_escaped_and_unknowns_are_words() {

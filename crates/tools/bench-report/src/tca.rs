@@ -2,17 +2,17 @@
 //! that a plan says to be models of them. Only values that its text prints are here; the points of its curves are not.
 
 use anyhow::Result;
+use vervain_bench::case::{Case, Interface, Measure, Operation};
+use vervain_bench::environment::{Environment, PaperDevice};
+use vervain_bench::number::number;
+use vervain_bench::results::Results;
+use vervain_bench::terminal::{self, Kind, Screen};
 
 use super::bars::BarChart;
 use super::canvas::Point;
 use super::findings::highest;
-use super::number::number;
 use super::query::{Seen, flags, name, seen_where};
 use super::{Cell, Drawing, Figure, Picture, Table, interval};
-use crate::case::{Case, Interface, Measure, Operation};
-use crate::environment::{Environment, PaperDevice};
-use crate::results::Results;
-use crate::terminal::{self, Kind, Screen};
 
 /// The paper that the figures follow.
 pub const PAPER: &str = "“TCA Verbs” (2015), Verbs on boards that can only put";
@@ -334,8 +334,8 @@ pub fn text(results: &Results, screen: Screen) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::EnvironmentName;
-    use crate::report::sample::{bandwidth, latency, nothing, write_case};
+    use vervain_bench::case::EnvironmentName;
+    use vervain_bench::sample::{bandwidth, latency, nothing, write_case};
 
     fn run() -> Results {
         let mut results = nothing();

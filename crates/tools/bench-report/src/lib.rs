@@ -1,5 +1,9 @@
-//! The report: what a run measured as one page that needs nothing else, and its figures as files. `figures` and
-//! `general` choose the cases of each figure, `chart`, `bars` and `forest` draw, `html` puts the page together.
+//! The report of `vervain bench`: what a run measured as one page that needs nothing else, and its figures as files.
+//! `figures` and `general` choose the cases of each figure, `chart`, `bars` and `forest` draw, `html` puts the page
+//! together. [`compare`] is what two files of results say of each other, [`doubt`] what makes values doubtful.
+//! Measuring is the business of `vervain_bench`, which knows nothing of this.
+
+#![forbid(unsafe_code)]
 
 mod acp;
 mod axis;
@@ -7,34 +11,34 @@ mod bars;
 mod canvas;
 mod cases;
 mod chart;
-pub(crate) mod differences;
+pub mod compare;
+mod differences;
+pub mod doubt;
 mod environments;
 mod figures;
 mod findings;
-pub(crate) mod forest;
+mod forest;
 mod general;
 mod html;
 mod ink;
 mod interference;
-pub(crate) mod jacobi;
+mod jacobi;
 mod machine;
-pub(crate) mod number;
 mod orders;
-pub(crate) mod pm;
-pub(crate) mod query;
+mod pm;
+mod query;
 mod reference;
-#[doc(hidden)]
-pub mod sample;
-pub(crate) mod tca;
+mod tca;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use vervain_bench::number::{number, thousands};
+use vervain_bench::results::Results;
+use vervain_bench::terminal::Screen;
 
-use crate::results::Results;
 use axis::Spacing;
-use number::{number, thousands};
 
 /// Writes `report.html`, and each figure as `figures/NAME.svg` (by decades where that is of use: `NAME-log.svg`) with
 /// its values in `figures/NAME.csv`, and all cases in `figures/cases.csv`, below `dir`, which must exist. Returns the
@@ -66,6 +70,14 @@ pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>> {
         files.push(file);
     }
     Ok(files)
+}
+
+/// What is shown on the terminal beside a run's values: kernels on ranks, and values beside those of papers, as tables.
+pub fn tables(results: &Results) -> Vec<String> {
+    let mut tables =
+        vec![jacobi::text(results, Screen::Out), tca::text(results, Screen::Out), pm::text(results, Screen::Out)];
+    tables.retain(|table| !table.is_empty());
+    tables
 }
 
 pub(crate) fn save(file: &Path, bytes: &[u8]) -> Result<()> {
@@ -273,6 +285,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use vervain_bench::sample;
+
     use super::*;
 
     fn written(results: &Results) -> (Vec<String>, String) {

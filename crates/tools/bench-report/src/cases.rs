@@ -2,13 +2,13 @@
 //! out.
 
 use maud::{Markup, html};
+use vervain_bench::case::Measure;
+use vervain_bench::number::{in_unit, number, percent, unit};
+use vervain_bench::results::{CaseResult, Flag, InterferenceProof, Results, Summary};
 
 use super::html::table;
-use super::number::{in_unit, number, percent, unit};
 use super::query::flags;
 use super::{Cell, Table, interval};
-use crate::case::Measure;
-use crate::results::{CaseResult, Flag, InterferenceProof, Results, Summary};
 
 /// All measured cases, whole.
 pub fn all(results: &Results) -> Table {
@@ -195,7 +195,7 @@ pub fn section(results: &Results) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{bandwidth, everything, failures as failed, nothing, write_case};
+    use vervain_bench::sample::{bandwidth, everything, failures as failed, nothing, write_case};
 
     #[test]
     fn every_case_with_a_value_is_in_the_table() {

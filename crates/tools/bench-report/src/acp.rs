@@ -4,18 +4,18 @@
 use std::ops::RangeInclusive;
 
 use anyhow::Result;
+use vervain_bench::case::{Interface, Measure, Operation, bytes};
+use vervain_bench::number::number;
+use vervain_bench::results::Results;
 
 use super::axis::Spacing;
 use super::canvas::Point;
 use super::chart::{Line, LineChart};
 use super::figures::twice;
 use super::findings::times;
-use super::number::number;
 use super::query::{Seen, flags, seen_through};
 use super::{Cell, Figure, Table, interval};
-use crate::case::{Interface, Measure, Operation, bytes};
 use crate::compare::ratio::{Ratio, ratio};
-use crate::results::Results;
 
 /// The paper that the figures follow.
 pub const PAPER: &str = "Ajima et al. 2015, on the basic layer of ACP over InfiniBand";
@@ -277,8 +277,8 @@ fn against_put(all: &[Series<'_>], seed: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Case;
-    use crate::report::sample::{latency, nothing, write_case};
+    use vervain_bench::case::Case;
+    use vervain_bench::sample::{latency, nothing, write_case};
 
     /// A run with these times in ns at each size, of ACP's put and of Open MPI over the device.
     fn run(sizes: &[u64], put: impl Fn(u64) -> f64, ping_pong: impl Fn(u64) -> f64) -> Results {

@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use vervain_bench::case::{Case, Measure};
+use vervain_bench::number::{in_unit, moment, number, unit};
+use vervain_bench::results::{CaseResult, Flag, Host, Results, Summary};
+use vervain_bench::stats;
+use vervain_bench::terminal::{self, Kind, Screen};
 
-use crate::case::{Case, Measure};
-use crate::report::differences;
-use crate::report::number::{in_unit, moment, number, unit};
-use crate::results::{CaseResult, Flag, Host, Results, Summary};
-use crate::stats;
-use crate::terminal::{self, Kind, Screen};
+use crate::differences;
 use ratio::Ratio;
 
 /// Against what the corrected chance is held.
@@ -339,7 +339,7 @@ pub(crate) fn describe(case: &Case) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{bandwidth, everything, latency, nothing, write_case};
+    use vervain_bench::sample::{bandwidth, everything, latency, nothing, write_case};
 
     fn of(cases: Vec<CaseResult>) -> Results {
         Results { cases, ..nothing() }

@@ -1,6 +1,6 @@
 //! The sentences about a run most of whose values are doubtful, and the remedies.
 
-use crate::results::{Flag, Results};
+use vervain_bench::results::{Flag, Results};
 
 /// Rounds that give good intervals.
 const GOOD_ROUNDS: u32 = 5;
@@ -88,7 +88,7 @@ fn remedies_for(flag: Flag, results: &Results) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sample::{bandwidth, nothing, write_case};
+    use vervain_bench::sample::{bandwidth, nothing, write_case};
 
     fn with(flags: &[&[Flag]]) -> Results {
         let mut results = nothing();

@@ -1,16 +1,16 @@
 //! The Jacobi kernel on grids of ranks: how long a step takes, and which part of it.
 
 use anyhow::Result;
+use vervain_bench::case::{Case, EnvironmentName, Grid, Interface, Operation, bytes};
+use vervain_bench::number::number;
+use vervain_bench::results::Results;
+use vervain_bench::terminal::{self, Kind, Screen};
+use vervain_bench::worker::Problem;
 
 use super::bars::BarChart;
 use super::canvas::Point;
-use super::number::number;
 use super::query::{Seen, flags, seen_where};
 use super::{Cell, Drawing, Figure, Picture, Table, interval};
-use crate::case::{Case, EnvironmentName, Grid, Interface, Operation, bytes};
-use crate::results::Results;
-use crate::terminal::{self, Kind, Screen};
-use crate::worker::Problem;
 
 /// The carrier of a kernel, beside others in its figure.
 type Who = (Interface, Option<EnvironmentName>);
@@ -161,8 +161,8 @@ fn table(results: &Results, size: u64, steps: &[&Seen<'_>], grids: &[Grid]) -> T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Measure;
-    use crate::report::sample::{latency, nothing, write_case};
+    use vervain_bench::case::Measure;
+    use vervain_bench::sample::{latency, nothing, write_case};
 
     #[test]
     fn a_step_stands_beside_its_parts_and_who_is_crowded_is_told() {

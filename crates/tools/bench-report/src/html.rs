@@ -3,15 +3,15 @@
 
 use anyhow::Result;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use vervain_bench::number::moment;
+use vervain_bench::results::Results;
 
 use super::axis::Spacing;
-use super::number::moment;
 use super::reference::{DEVICES, PAPER};
 use super::{
     Cell, Drawing, Figure, OF_ACP, OF_PM, OF_TCA, OF_THE_PAPER, Picture, Table, acp, cases, ink, machine, pm, tca,
 };
 use crate::doubt;
-use crate::results::Results;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

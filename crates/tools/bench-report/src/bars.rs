@@ -3,11 +3,11 @@
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
+use vervain_bench::number::number;
 
 use super::axis::{Axis, Spacing};
 use super::canvas::{self, Entry, Frame, PaperValue, Point, RightScale, Sample, paper_lines, whisker, words};
 use super::ink::Ink;
-use super::number::number;
 
 /// A chart of grouped bars. The `x` of a point is the place of its group.
 #[derive(Debug, Clone, PartialEq)]
