@@ -1,5 +1,5 @@
-//! The protocol's host: it supplies the requests and memory of a QP, and sends packets. `vervain-carrier` implements the
-//! two traits over the device model; tests and the simulation implement them over plain vectors.
+//! The protocol's host: it supplies the requests and memory of a QP, and sends packets. `vervain-carrier` implements
+//! the two traits over the device model; tests and the simulation implement them over plain vectors.
 
 use serde::{Deserialize, Serialize};
 use vervain_iba::{Nak, Request, Right, Status};
