@@ -92,7 +92,7 @@ impl Socket {
         rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map(Socket::keep)
     }
 
-    /// Passes waiting connections to `each`, at most [`VISIT`]: another user may keep connecting faster than its
+    /// Passes waiting connections to `each`, at most 64: another user may keep connecting faster than its
     /// connections are turned away. The listener stays readable for the rest.
     ///
     /// # Errors

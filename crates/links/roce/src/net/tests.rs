@@ -2,6 +2,7 @@
 
 use super::*;
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +14,16 @@ fn address() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let low = (std::process::id() << 10 | NEXT.fetch_add(1, Ordering::Relaxed)) & 0xff_ffff;
     Ipv4Addr::from(127 << 24 | low).into()
+}
+
+/// Gives this thread a network of its own, where it may make one: IPv6 has one loopback address, and a program of the
+/// same user that has its port would share it with the test.
+fn own_network() {
+    // SAFETY: no memory is involved.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
+        let status = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip (Debian: iproute2)");
+        assert!(status.success(), "the loopback interface is down");
+    }
 }
 
 fn port() -> Arc<Port> {
@@ -198,6 +209,7 @@ fn source_ports_are_spread_and_differ_between_processes() {
 
 #[test]
 fn flow_labels_are_sent_and_told() {
+    own_network();
     let open = || Arc::new(Port::open("::1".parse().unwrap(), 1).unwrap());
     let port = open();
     port.tell_hop_limits();
