@@ -185,12 +185,15 @@ pub(crate) fn why(qp: &QpShared, keys: &[KeyEntry], pd: u32, told: End) -> Optio
     if need == access::REMOTE_ATOMIC && !addr.is_multiple_of(8) {
         return Some(format!("an atomic's address is a multiple of 8, {addr:#x} is not"));
     }
-    let missing = need & !qp.access.load(Ordering::Relaxed);
-    if missing != 0 {
-        return Some(format!("{qp_is} lacks {} in its qp_access_flags", right(missing)));
-    }
     let used = KeyUse { name: "rkey", key, addr, len, need, pd, qp: qp_is, place: at_the_peer };
-    Some(used.fault(keys).unwrap_or_else(|| format!("the window or MR of rkey {key:#x} does not allow it")))
+    let missing = need & !qp.access.load(Ordering::Relaxed);
+    // A Flush is checked against its key first (IBA annex A19.4.2), all others against the QP.
+    let fault = if missing != 0 && need & FLUSH == 0 { None } else { used.fault(keys) };
+    Some(match fault {
+        Some(fault) => fault,
+        None if missing != 0 => format!("{qp_is} lacks {} in its qp_access_flags", right(missing)),
+        None => format!("the window or MR of rkey {key:#x} does not allow it"),
+    })
 }
 
 #[cfg(test)]
