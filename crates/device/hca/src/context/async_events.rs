@@ -7,7 +7,7 @@ use crate::host::lock::OwnerLock;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A pair of stream sockets, the second of which never blocks: like a pipe, and a byte can be taken back without
 /// waiting.
@@ -46,6 +46,8 @@ pub struct EventCount {
     acked: AtomicU32,
     pub(crate) completions: AtomicU32,
     completions_acked: AtomicU32,
+    /// The object is being destroyed: no event of it is queued any more. Changed under the lock of the queue.
+    retired: AtomicBool,
 }
 
 impl EventCount {
@@ -143,6 +145,10 @@ impl AsyncQueue {
 
     pub(crate) fn push(&self, event: AsyncEvent, count: &Arc<EventCount>) {
         let mut queue = self.queue.lock();
+        // A thread that found the event before the object was destroyed may get here after it.
+        if count.retired.load(Ordering::Relaxed) {
+            return;
+        }
         // The read end is open as long as the write end, so no SIGPIPE.
         if cancel::write(self.write.as_raw_fd(), 1u8) {
             queue.push_back(Queued { event, count: Arc::clone(count) });
@@ -161,16 +167,41 @@ impl AsyncQueue {
         }
     }
 
-    /// Drops the events about an object that is being destroyed, with their bytes.
-    pub(crate) fn forget(&self, element: Element) {
+    /// Drops the events about an object that is being destroyed, with their bytes, and lets no other be queued.
+    pub(crate) fn forget(&self, count: &Arc<EventCount>) {
         let mut queue = self.queue.lock();
+        count.retired.store(true, Ordering::Relaxed);
         let before = queue.len();
-        queue.retain(|q| q.event.element != element);
+        queue.retain(|q| !Arc::ptr_eq(&q.count, count));
         for _ in queue.len()..before {
             let mut byte = 0u8;
             // SAFETY: takes at most one byte of our own socket into a local variable. A reader in another thread may
             // have taken it: then that one finds the queue shorter and waits on.
             unsafe { libc::recv(self.read.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_is_destroyed_has_no_events() {
+        let queue = AsyncQueue::create().unwrap();
+        let [gone, other] = [1, 2].map(|cookie| (Element::Qp(cookie), Arc::<EventCount>::default()));
+        let push = |(element, count): &(Element, Arc<EventCount>), event_type| {
+            queue.push(AsyncEvent { event_type, element: *element }, count);
+        };
+        push(&gone, 1);
+        push(&other, 2);
+        queue.forget(&gone.1);
+        // Its thread found it before.
+        push(&gone, 3);
+        push(&other, 4);
+        let next = || queue.next().map(|event| (event.element, event.event_type)).unwrap();
+        assert_eq!([next(), next()], [(other.0, 2), (other.0, 4)]);
+        assert!(queue.queue.lock().is_empty());
+        gone.1.wait();
     }
 }

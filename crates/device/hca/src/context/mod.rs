@@ -188,8 +188,8 @@ impl Context {
         self.events.push(AsyncEvent { event_type, element }, count);
     }
 
-    pub(crate) fn forget_events(&self, element: Element) {
-        self.events.forget(element);
+    pub(crate) fn forget_events(&self, count: &Arc<EventCount>) {
+        self.events.forget(count);
     }
 
     /// The HCA's clock, in nanoseconds (`ibv_query_rt_values_ex`).

@@ -623,7 +623,7 @@ impl Cq {
         if users != 0 {
             return Err(Error::busy(format!("QPs and SRQs report to the completion queue: {users}")));
         }
-        self.context.forget_events(crate::context::async_events::Element::Cq(self.cookie()));
+        self.context.forget_events(&self.events);
         self.events.wait();
         if let Some(channel) = &self.channel {
             channel.unregister(self.channel_id);

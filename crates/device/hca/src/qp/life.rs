@@ -4,7 +4,6 @@
 use crate::arena::Block;
 use crate::arena::layout::ANY_PSN;
 use crate::arena::numbers::Kind;
-use crate::context::async_events::Element;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
 use crate::host::cancel::nap;
@@ -361,7 +360,7 @@ impl Qp {
             cq.drop_if_idle(&**self);
         }
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
-        self.context.forget_events(Element::Qp(self.cookie.load(Ordering::Relaxed)));
+        self.context.forget_events(&self.events);
         self.events.wait();
         self.count_users(u32::MAX);
         self.process.numbers.free(Kind::Qp, self.number);

@@ -196,7 +196,7 @@ impl Srq {
             c.expect_no_more(u64::from(self.rq.max_wr()), None);
         }
         self.process.attention.remove(self.rq.view.shared.attention.load(Ordering::Relaxed));
-        self.context.forget_events(Element::Srq(self.cookie.load(Ordering::Relaxed)));
+        self.context.forget_events(&self.events);
         self.events.wait();
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
