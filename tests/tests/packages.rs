@@ -418,7 +418,7 @@ fn a_place_that_is_read_only_will_do_and_one_that_is_noexec_is_named() {
     assert!(end.success() && end.output.starts_with("Vervain runs here"), "{}", end.describe());
     for (options, sentence) in [("ro", "cannot be written to by this user"), ("noexec", "mounted noexec?")] {
         let mount = format!(
-            r#"mount -t tmpfs -o {options} none "$2"; "$1/install.sh" "$2"; echo "status $?"; find "$2" -type f"#
+            r#"mount -t tmpfs -o {options} none "$2"; "$1/install.sh" "$2" 2>&1; echo "status $?"; find "$2" -type f"#
         );
         let prefix = dir.path().join("prefix");
         fs::create_dir_all(&prefix).expect("a directory");
