@@ -453,8 +453,8 @@ fn reset_while_they_wait(qp_type: QpType) {
             came += poll(&b.received).len();
             assert!(before.elapsed() < LIMIT, "{sent} sent, {came} came");
         }
-        // Probes and echoes are packets too: the last message may still be in the batch, which a poll that finds nothing
-        // sends. Nor is anything in the socket, once as many have come as have left.
+        // Probes and echoes are packets too: the last message may still be in the batch, which a poll that finds
+        // nothing sends. Nor is anything in the socket, once as many have come as have left.
         let counts = || [port.counters().sent_packets.get(), port.counters().received_packets.get()];
         let mut quiet = 0;
         while quiet < 3 {
