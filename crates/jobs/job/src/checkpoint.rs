@@ -24,8 +24,9 @@ use crate::image;
 use crate::manifest::{Image, Written};
 use crate::place::Place;
 use crate::scratch;
-use crate::space::{Space, Words, own_folders};
+use crate::space::{Space, own_folders};
 use crate::store::{IMAGES, SCRATCH};
+use crate::word::Word;
 
 /// Time that CRIU may take, apart from the time for memory: it may hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -252,7 +253,7 @@ fn image_of(images: &Path, what: &Dump<'_>) -> Result<Image> {
         if !(regular && access != OFlags::RDONLY && outside) {
             continue;
         }
-        let words = Words(path.as_os_str().as_bytes().to_vec());
+        let words = Word(path.as_os_str().as_bytes().to_vec());
         // CRIU says nothing of the size of a file that is only appended to, as by a shell's `>>`. It stands still too.
         let size = fs::metadata(&path).ok().filter(fs::Metadata::is_file).map(|meta| file.size.unwrap_or(meta.len()));
         if let Some(size) = size

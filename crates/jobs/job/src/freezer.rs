@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-use crate::hold::state;
+use crate::threads::state;
 
 /// How often processes that have come meanwhile are looked for.
 const ROUNDS: usize = 100;

@@ -31,6 +31,7 @@ use crate::control::Reach;
 use crate::freezer::{Freeze, Freezer};
 use crate::gang::ready;
 use crate::park::{Known, Processes, begin, why};
+use crate::threads::state;
 
 /// Time that a process may take for a step. A stop has a limit of its own below.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -216,11 +217,6 @@ fn is_stopped(pid: i32) -> bool {
     state(&stat) == Some('T')
 }
 
-/// Behind the name, which may have any characters.
-pub(crate) fn state(stat: &str) -> Option<char> {
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,9 +224,6 @@ mod tests {
 
     #[test]
     fn a_process_that_a_signal_has_stopped_is_told_from_others() {
-        assert_eq!(state("7 (a) b) T 1 7"), Some('T'));
-        assert_eq!(state("7 (T) R 1 7"), Some('R'));
-        assert_eq!(state(""), None);
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
         assert!(processes().contains(&pid) && !is_stopped(pid));

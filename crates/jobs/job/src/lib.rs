@@ -38,3 +38,4 @@ pub mod supervisor;
 mod threads;
 pub mod tree;
 pub mod trust;
+pub mod word;

@@ -12,11 +12,21 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::hosts::Host;
-use crate::space::{Network, Words};
 use crate::trust;
+use crate::word::Word;
 
 /// The format of checkpoints that this build writes and reads.
 pub const FORMAT: u32 = 2;
+
+/// The network of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// The network of the process that starts it.
+    Host,
+    /// One of its own, with `lo`.
+    Private,
+}
 
 /// A checkpoint's own words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,11 +99,11 @@ pub struct Image {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// The program and its arguments.
-    pub words: Vec<Words>,
+    pub words: Vec<Word>,
     /// Its working directory.
-    pub directory: Words,
+    pub directory: Word,
     /// The environment of its supervisor, and what options of the command line have set in it.
-    pub environment: Vec<(Words, Words)>,
+    pub environment: Vec<(Word, Word)>,
     /// True if it has the preload.
     pub preload: bool,
 }
@@ -111,7 +121,7 @@ pub struct Vervain {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
     /// Its path.
-    pub path: Words,
+    pub path: Word,
     /// Its size at the dump.
     pub size: u64,
 }
@@ -375,7 +385,7 @@ pub(crate) mod tests {
         let out = tmp.path().join("out");
         fs::write(&out, "ab").unwrap();
         let mut writing = Image::default();
-        writing.written.push(Written { path: Words(out.as_os_str().as_bytes().to_vec()), size: 2 });
+        writing.written.push(Written { path: Word(out.as_os_str().as_bytes().to_vec()), size: 2 });
         writing.check().unwrap();
         fs::write(&out, "a").unwrap();
         assert!(writing.check().unwrap_err().to_string().contains("has 1 bytes, and had 2"));

@@ -16,9 +16,11 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint::{self, Wait};
 use crate::criu::Criu;
 use crate::hosts::{Host, RemoteStart};
+use crate::manifest::Network;
 use crate::part::{Home, Order, Part, Report, Trouble};
 use crate::place::{Name, Places};
-use crate::space::{Network, Plan, Space, What, Words};
+use crate::space::{Plan, Space, What};
+use crate::word::Word;
 
 /// Time for an agent to end its part.
 const END: Duration = Duration::from_secs(10);
@@ -255,7 +257,7 @@ impl Agent {
     /// A part with a starter.
     fn begin(&self) -> Result<Part> {
         let exe = std::env::current_exe()?;
-        let words = [exe.as_os_str().as_encoded_bytes(), b"inside", b"starter"].map(|word| Words(word.to_vec()));
+        let words = [exe.as_os_str().as_encoded_bytes(), b"inside", b"starter"].map(|word| Word(word.to_vec()));
         let plan = Plan {
             network: Network::Host,
             private: self.home.private.clone(),

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{Reply, Request, ask_at};
 use crate::hosts::{Host, own_addresses};
-use crate::space::Words;
 use crate::starter::RemoteCommand;
+use crate::word::Word;
 
 /// Time for the other side to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,13 +58,13 @@ impl Role {
 struct Shell {
     addresses: Vec<SocketAddr>,
     secret: [u8; SECRET],
-    command: Words,
-    folder: Words,
+    command: Word,
+    folder: Word,
     /// The place of the view of devices on the first host, empty if there is none, and the variable that names it.
-    view: Words,
+    view: Word,
     variable: String,
     /// Vervain's command, which gives the program its devices.
-    vervain: Words,
+    vervain: Word,
 }
 
 /// Runs a command, the words of which are joined as ssh does, on another host of the job that this process is in; its
@@ -83,13 +83,13 @@ pub fn rsh(private: &Path, host: &Host, words: &[OsString], variable: &str) -> R
     let shell = Shell {
         addresses: reachable()?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect(),
         secret,
-        command: Words(command),
-        view: Words(env::var_os(variable).unwrap_or_default().into_vec()),
+        command: Word(command),
+        view: Word(env::var_os(variable).unwrap_or_default().into_vec()),
         variable: variable.to_owned(),
-        folder: Words(env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string().into_vec()),
-        vervain: Words(exe.clone().into_os_string().into_vec()),
+        folder: Word(env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string().into_vec()),
+        vervain: Word(exe.clone().into_os_string().into_vec()),
     };
-    let word = |text: &OsStr| Words(text.as_bytes().to_vec());
+    let word = |text: &OsStr| Word(text.as_bytes().to_vec());
     let of_devices = |(name, value): (OsString, OsString)| {
         name.as_bytes().starts_with(b"VERVAIN_").then(|| (word(&name), word(&value)))
     };
@@ -186,7 +186,7 @@ pub fn shell() -> Result<()> {
     }
     let [mut control, input, output, error]: [TcpStream; 4] =
         streams.try_into().map_err(|_| anyhow!("a stream is missing"))?;
-    let path = |words: &Words| PathBuf::from(OsStr::from_bytes(&words.0));
+    let path = |words: &Word| PathBuf::from(OsStr::from_bytes(&words.0));
     let mut command = Command::new(path(&shell.vervain));
     command
         .args(["run", "--", "sh", "-c", SHELL])

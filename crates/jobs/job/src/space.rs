@@ -30,6 +30,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::{Agent, Done, Task};
 use crate::checkpoint::Wait;
+use crate::manifest::Network;
+use crate::word::Word;
 use crate::{scratch, streams};
 
 /// Numbers below are left to the programs that bring a job back: the kernel gives none of them out again when it begins
@@ -40,16 +42,6 @@ const SETUP: Duration = Duration::from_secs(20);
 
 /// Time for the job's control group to become empty.
 const EMPTY: Duration = Duration::from_secs(1);
-
-/// The network of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Network {
-    /// The network of the process that starts it.
-    Host,
-    /// One of its own, with `lo`.
-    Private,
-}
 
 /// The plan that the init carries out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -70,7 +62,7 @@ pub struct Plan {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum What {
     /// A program: its file and its words.
-    Program(PathBuf, Vec<Words>),
+    Program(PathBuf, Vec<Word>),
     /// One that CRIU brings back.
     Restored {
         /// Its number.
@@ -80,34 +72,6 @@ pub enum What {
         /// The contents of the job's own folders.
         scratch: PathBuf,
     },
-}
-
-/// A word that need not be UTF-8.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Spelled", into = "Spelled")]
-pub struct Words(pub Vec<u8>);
-
-/// How it is written, for people too where that can be.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Spelled {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl From<Spelled> for Words {
-    fn from(spelled: Spelled) -> Words {
-        Words(match spelled {
-            Spelled::Text(text) => text.into_bytes(),
-            Spelled::Bytes(bytes) => bytes,
-        })
-    }
-}
-
-impl From<Words> for Spelled {
-    fn from(words: Words) -> Spelled {
-        String::from_utf8(words.0).map_or_else(|e| Spelled::Bytes(e.into_bytes()), Spelled::Text)
-    }
 }
 
 /// A message of the init.
@@ -624,18 +588,4 @@ pub fn enter(mnt: OwnedFd, net: OwnedFd, words: &[std::ffi::OsString]) -> Result
     SigSet::empty().thread_set_mask()?;
     let error = Command::new(file).args(words).exec();
     Err(anyhow::Error::from(error).context(format!("cannot execute {}", Path::new(file).display())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_written_as_text_where_they_are_some() {
-        for (bytes, json) in [(&b"a b"[..], r#""a b""#), (b"", r#""""#), (b"\xff/", "[255,47]")] {
-            let words = Words(bytes.to_vec());
-            assert_eq!(serde_json::to_string(&words).unwrap(), json);
-            assert_eq!(serde_json::from_str::<Words>(json).unwrap(), words);
-        }
-    }
 }

@@ -18,15 +18,15 @@ use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 use serde::{Deserialize, Serialize};
 
-use crate::space::Words;
+use crate::word::Word;
 
 /// A program that is to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteCommand {
     /// Its file and its words.
-    pub words: Vec<Words>,
+    pub words: Vec<Word>,
     /// Additions to its environment.
-    pub environment: Vec<(Words, Words)>,
+    pub environment: Vec<(Word, Word)>,
     /// Its standard input.
     pub input: Vec<u8>,
 }

@@ -26,14 +26,15 @@ use crate::hosts::{Host, Moves, RemoteStart};
 use crate::image;
 use crate::life::{Life, folder_of};
 use crate::lives::{Lives, Next};
-use crate::manifest::{FORMAT, Image, Images, Manifest, Saved, Vervain};
+use crate::manifest::{FORMAT, Image, Images, Manifest, Network, Saved, Vervain};
 use crate::part::{Home, Order, Part, Report, Restored, Trouble};
 use crate::place::{Name, Places};
 use crate::remote::Remote;
-use crate::space::{End, Network, Plan, RSH, Space, What, Words};
+use crate::space::{End, Plan, RSH, Space, What};
 use crate::starter::RemoteCommand;
 use crate::store::{IMAGES, SCRATCH, Store};
 use crate::streams::{self, Streams};
+use crate::word::Word;
 
 /// Time to wait for a port that its last connection has left behind.
 const TIME_WAIT: Duration = Duration::from_secs(60);
@@ -78,7 +79,7 @@ pub struct Start {
     /// Its name.
     pub name: Name,
     /// The program's file and its words.
-    pub program: (PathBuf, Vec<Words>),
+    pub program: (PathBuf, Vec<Word>),
     /// Additions to its environment.
     pub environment: Command,
     /// The view of devices, which is copied into the job's own folder.
@@ -204,8 +205,8 @@ pub(crate) fn kernel() -> String {
 const OTHER_WAY: &str = "; a program that saves itself is run with --cooperative, without root and CRIU";
 
 /// A command line, for people.
-pub(crate) fn shown(words: &[Words]) -> String {
-    let shown = |word: &Words| String::from_utf8_lossy(&word.0).replace(char::is_control, " ");
+pub(crate) fn shown(words: &[Word]) -> String {
+    let shown = |word: &Word| String::from_utf8_lossy(&word.0).replace(char::is_control, " ");
     words.iter().map(shown).collect::<Vec<_>>().join(" ")
 }
 

@@ -4,8 +4,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::hold::state;
-
 /// The prefix of their names.
 const OWN: &str = "vervain";
 
@@ -33,6 +31,11 @@ fn name(stat: &str) -> Option<&str> {
     name.starts_with(OWN).then_some(name)
 }
 
+/// The state of a process or thread, from its `stat`: behind the name, which may have any characters.
+pub(crate) fn state(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
 /// Returns true if one of them has a CPU, or waits for one or for a disk.
 pub(crate) fn are_busy(pid: i32) -> bool {
     own(pid).any(|thread| matches!(thread.state, 'R' | 'D'))
@@ -56,6 +59,13 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_state_stands_behind_any_name() {
+        assert_eq!(state("7 (a) b) T 1 7"), Some('T'));
+        assert_eq!(state("7 (T) R 1 7"), Some('R'));
+        assert_eq!(state(""), None);
+    }
 
     #[test]
     fn a_thread_of_vervains_is_told_from_others() {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use vervain_job::gang::{LONGEST_SLICE, SHORTEST_SLICE};
 use vervain_job::hosts::{Host, Moves, RemoteStart};
+use vervain_job::manifest::Network;
 use vervain_job::place::Name;
-use vervain_job::space::Network;
 
 use crate::cli::DeviceOptions;
 

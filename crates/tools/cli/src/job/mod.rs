@@ -22,9 +22,10 @@ use vervain_job::gang::{self, Ended, Rules};
 use vervain_job::hosts::Moves;
 use vervain_job::manifest::{Manifest, Program, Saved};
 use vervain_job::place::Places;
-use vervain_job::space::{self, Words};
+use vervain_job::space;
 use vervain_job::store::find;
 use vervain_job::supervisor::{self, Setting, Start, Upkeep};
+use vervain_job::word::Word;
 use vervain_job::{agent, cooperative, remote, rsh, starter, tree};
 
 use self::cli::{
@@ -92,7 +93,7 @@ fn run(args: &JobRunArgs) -> Result<u8, (u8, anyhow::Error)> {
         name: args.name.clone(),
         program: (
             std::path::absolute(ready.program()).map_err(|e| failed(e.into()))?,
-            args.command.iter().map(|word| Words(word.as_bytes().to_vec())).collect(),
+            args.command.iter().map(|word| Word(word.as_bytes().to_vec())).collect(),
         ),
         environment: ready.command(),
         tree,
@@ -110,7 +111,7 @@ fn on(setting: Setting, hosts: &HostOptions) -> Setting {
 /// A job that saves itself.
 fn cooperative(args: &JobRunArgs, ready: &Ready) -> Result<u8> {
     let private = sysfs::private_directory()?;
-    let words = |text: &OsStr| Words(text.as_bytes().to_vec());
+    let words = |text: &OsStr| Word(text.as_bytes().to_vec());
     // Variables set by options are set in the environment at a restart: the options need not be given again.
     let mut environment: BTreeMap<OsString, OsString> = env::vars_os().collect();
     for (name, value) in args.device.settings.in_force(Variable::value)? {
@@ -144,7 +145,7 @@ fn cooperative(args: &JobRunArgs, ready: &Ready) -> Result<u8> {
 fn again(found: (PathBuf, Manifest, PathBuf), args: &RestartArgs) -> Result<Infallible> {
     let (path, manifest, folder) = found;
     let program = cooperative::program(&path, &manifest)?;
-    let text = |words: &Words| OsString::from_vec(words.0.clone());
+    let text = |words: &Word| OsString::from_vec(words.0.clone());
     let name = args.name.as_ref().map_or_else(|| manifest.name.clone(), ToString::to_string);
     let mut command = Command::new(env::current_exe().context("cannot find this command")?);
     command.args(["job", "run", "--cooperative", "--name", &name, "--dir"]).arg(folder).arg("--from").arg(&path);
