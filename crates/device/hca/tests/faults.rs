@@ -76,6 +76,46 @@ fn one_that_was_cut_off_completes_no_receive_of_the_next_connection() {
     stopped.release();
 }
 
+#[test]
+fn an_error_that_is_attended_to_after_a_reset_ends_nothing_of_the_next_connection() {
+    let Owner { context, pd, cq, _turn } = owner();
+    let qp = receiver(&context, &pd, &cq, None, 1);
+    for round in 0..20 {
+        let target = bind(&qp, foreign(1));
+        // The progress thread is called, and finds a thread that posts.
+        qp.post_send(|_| {
+            target.fail(None);
+            let until = Instant::now() + Duration::from_secs(20);
+            while target.qp.fault.load(Ordering::SeqCst) != 0 {
+                assert!(Instant::now() < until, "the progress thread does not come");
+                std::thread::yield_now();
+            }
+            // Time to fall asleep, so that it mostly wakes after what follows.
+            std::thread::sleep(Duration::from_millis(5));
+        });
+        target.release();
+        qp.modify(&QpAttr { qp_state: QpState::Reset, ..QpAttr::default() }, attr::STATE).unwrap();
+        to_rtr(&context, &qp);
+        qp.post_recv(round, &[]).unwrap();
+        // The next call, which the progress thread answers after that one.
+        let target = bind(&qp, foreign(2));
+        target.qp.established.store(1, Ordering::SeqCst);
+        target.space.raise(target.qp.attention.load(Ordering::SeqCst));
+        let until = Instant::now() + Duration::from_secs(20);
+        while target.qp.established.load(Ordering::SeqCst) == 1 {
+            assert!(Instant::now() < until, "the progress thread does not come");
+            std::thread::yield_now();
+        }
+        let mark = enter(&target);
+        let wqe = target.claim().expect("the receive waits for the peer");
+        publish(&target, wqe, 9);
+        drop(mark);
+        target.release();
+        assert_eq!(poll(&cq, 4).iter().map(|c| (c.wr_id, c.imm_or_rkey)).collect::<Vec<_>>(), [(round, 9)]);
+        assert_eq!(qp.state(), QpState::Rtr);
+    }
+}
+
 fn register(pd: &Arc<Pd>, memory: &mut [u8]) -> Arc<Mr> {
     let (addr, len) = (memory.as_mut_ptr() as u64, memory.len() as u64);
     Mr::register(pd, addr, len, addr, access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ).unwrap()

@@ -121,11 +121,12 @@ impl Qp {
 
     /// Moves the QP to ERR by decision of this process, with an async event.
     pub(crate) fn fail(&self, event: u32) {
+        let mut sends = self.lock_sends();
+        // Looked at behind the lock, which a reset takes too.
         if matches!(self.state(), QpState::Reset | QpState::Err) {
             return;
         }
         self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
-        let mut sends = self.lock_sends();
         self.enter_error(&mut sends);
         drop(sends);
         self.raise(event);
@@ -395,9 +396,13 @@ impl Attend for Qp {
             self.raise(event::COMM_EST);
         }
         let fault = self.shared.fault.swap(0, Ordering::SeqCst);
-        if fault != 0 && self.state() == QpState::Err {
+        if fault == 0 {
+            return Looked::Done;
+        }
+        let mut sends = self.lock_sends();
+        // The program may have reset the QP meanwhile; what it has posted since belongs to another connection.
+        if self.state() == QpState::Err {
             self.tell_of_fault(fault);
-            let mut sends = self.lock_sends();
             self.enter_error(&mut sends);
             drop(sends);
             if fault != u32::MAX {

@@ -478,11 +478,21 @@ impl Qp {
         // A thread that moves the QP to ERR and flushes finds this receive, or its new state is seen here.
         barrier::light(!barrier::is_registered());
         if state == QpState::Err || self.state() == QpState::Err {
+            self.flush_posted_receive();
+        }
+        Ok(())
+    }
+
+    /// Flushes a receive that was posted in ERR. A thread that has begun a batch has the send queue already.
+    #[cold]
+    fn flush_posted_receive(&self) {
+        let _sends = (!self.sends.raw().held_by_me()).then(|| self.lock_sends());
+        // Another thread may have reset the QP meanwhile: its receives are those of another connection.
+        if self.state() == QpState::Err {
             // Messages that peers have delivered come first, and no peer may be filling a receive that is flushed.
             self.settle_lanes();
             self.flush_receives();
         }
-        Ok(())
     }
 
     // ---- carrying out ----------------------------------------------------------------------------------------------
