@@ -36,11 +36,13 @@ result() {
     sed -n 's/^test result: \([a-zA-Z]*\)\. \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2 \3/p' "$log" | tail -n 1
 }
 
-# What a failed test prints comes behind "failures:", and may look like results itself. Tests run beside each other, and what they
-# print themselves may stand before the outcome.
+# The last list of failures. What failed tests print stands before it, and may have lists of its own: those of tests that run in a
+# process of their own.
 failed_tests() {
-    awk '/^failures:$/ { exit }
-        /^test .* \.\.\. (.*)FAILED$/ { sub(/^test /, ""); sub(/( - should panic)? \.\.\. (.*)FAILED$/, ""); print }' "$log"
+    awk '/^failures:$/ { count = 0; listed = 1; next }
+        listed && /^    [^ ]/ { names[count++] = substr($0, 5); next }
+        count { listed = 0 }
+        END { for (i = 0; i < count; i++) print names[i] }' "$log"
 }
 
 begin=$(date +%s%N)

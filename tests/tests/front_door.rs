@@ -242,9 +242,17 @@ fn harness(tests: &str, passed: u32, failed: u32) -> String {
     )
 }
 
-/// One whose tests `luck1` to `luckN` fail together and pass alone.
+/// One whose tests `luck1` to `luckN` fail together and pass alone, each in a process of its own, which prints a list of
+/// failures too.
 fn lucky(n: u32) -> String {
-    let tests: String = (1..=n).map(|i| format!("test luck{i} ... FAILED\\n")).collect();
+    let each = |i| {
+        let list = format!("\\nfailures:\\n    luck{i}\\n\\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\\n\\n");
+        format!("test luck{i} ... FAILED\\n{list}test luck{i} ... FAILED\\n")
+    };
+    let names: String = (1..=n).map(|i| format!("    luck{i}\\n")).collect();
+    let tests = (1..=n).map(each).collect::<String>()
+        + "\\nfailures:\\n\\n---- luck1 stdout ----\\n    at x\\n\\nfailures:\\n"
+        + &names;
     format!("case \"$*\" in *--exact*) {};; *) {};; esac", harness("test luck ... ok\\n", 1, 0), harness(&tests, 0, n))
 }
 
