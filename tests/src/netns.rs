@@ -3,6 +3,7 @@
 //! however a test ends, the pipe closes and the namespace goes. Root has the right to make them; others where user
 //! namespaces are allowed.
 
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -148,11 +149,18 @@ impl Host {
 
     /// The command, in this namespace.
     pub fn enter(&self, command: &Command) -> Command {
+        self.enter_by(command, if self.user { &["-U", "--preserve-credentials"] } else { &[] })
+    }
+
+    /// The command, in this namespace, for a process that is in that of the other host. The two share a user namespace,
+    /// and no process may enter the one that it is in.
+    pub fn enter_from_other(&self, command: &Command) -> Command {
+        self.enter_by(command, &[])
+    }
+
+    fn enter_by(&self, command: &Command, rights: &[&str]) -> Command {
         let mut inside = Command::new("nsenter");
-        inside.args(["-t", &self.pid().to_string(), "-n", "-u"]);
-        if self.user {
-            inside.args(["-U", "--preserve-credentials"]);
-        }
+        inside.args(["-t", &self.pid().to_string(), "-n", "-u"]).args(rights);
         inside.arg("--").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
@@ -161,6 +169,29 @@ impl Host {
             };
         }
         inside
+    }
+
+    /// Returns true if [`act`](Self::act) is possible; else prints why not.
+    pub fn takes_threads(&self) -> bool {
+        if self.user {
+            crate::skip("only root can have a thread in another network");
+        }
+        !self.user
+    }
+
+    /// Does something in a thread in the network namespace.
+    ///
+    /// # Panics
+    /// When the thread may not enter it, or panics.
+    pub fn act<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let network = std::fs::File::open(self.path()).expect("the network namespace");
+        let act = || {
+            // SAFETY: changes this thread only, which ends then.
+            let entered = unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) };
+            assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+            act()
+        };
+        std::thread::scope(|scope| scope.spawn(act).join().expect("the thread in the namespace"))
     }
 
     /// Runs a tool here to its end.

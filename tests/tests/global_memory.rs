@@ -91,7 +91,7 @@ fn ranks_of_two_hosts_reach_each_other() {
         // Every other rank moves to the second host: by memory where both are on one, in packets between them.
         let mut rank = Command::new(RANK.0);
         rank.args(what);
-        let (stays, moves) = (words(&rank), words(&network.second().enter(&rank)));
+        let (stays, moves) = (words(&rank), words(&network.second().enter_from_other(&rank)));
         let script = format!("if [ $((VERVAIN_JOB_RANK % 2)) = 0 ]; then exec {stays}; else exec {moves}; fi");
         let mut command = unswayed(vervain());
         command.args(["launch", "-n", "4", "--interface", "eth0", "--", "sh", "-c", &script]);

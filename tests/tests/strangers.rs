@@ -1,11 +1,9 @@
 //! Another user of the host who takes the names of this user's programs, or UDP port 4791, before they come: they end soon
 //! with an error that says who it is, or go on another way; never wait for it, and never believe it.
 
-use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use vervain_tests::netns::{Host, Network};
@@ -42,16 +40,11 @@ fn named(kind: i32, name: &str) -> OwnedFd {
 
 /// Makes sockets as another user, on that host.
 fn as_nobody<T: Send>(host: &Host, make: impl FnOnce() -> T + Send) -> T {
-    let network = File::open(host.path()).expect("the network namespace");
-    let there = || {
-        // SAFETY: both system calls change this thread only, which ends when it has made the sockets.
-        unsafe {
-            assert_eq!(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET), 0);
-            assert_eq!(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY), 0);
-        }
+    host.act(|| {
+        // SAFETY: the system call changes this thread only, which ends when it has made the sockets.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
         make()
-    };
-    thread::scope(|scope| scope.spawn(there).join().expect("the sockets of another user"))
+    })
 }
 
 struct World {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vervain_hca::{
     Ah, AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
@@ -25,8 +25,8 @@ pub const RECEIVE: usize = 2 * MTU;
 const RECEIVES: u64 = 8;
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
-/// Runs a test in a process of its own, which reaches even itself in packets, and in a network namespace of its own if
-/// that may be had: the counters are exact only if nobody else uses the address.
+/// Runs a test in a process of its own, which reaches even itself in packets, and in a network namespace of its own, that
+/// of a user namespace unless this is root. Where neither may be had, tests take turns: each wants the same addresses.
 pub fn alone(test: &str, body: impl FnOnce()) {
     alone_with(test, &[], body);
 }
@@ -34,24 +34,47 @@ pub fn alone(test: &str, body: impl FnOnce()) {
 /// Runs a test as [`alone`] does, with more variables.
 pub fn alone_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     const MARK: &str = "VERVAIN_TEST_ALONE";
+    static TURN: Mutex<()> = Mutex::new(());
     if std::env::var_os(MARK).is_some() {
         return body();
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture", "--include-ignored"]);
-    command.env(MARK, "1").env("VERVAIN_LINK", "roce").env("VERVAIN_INTERFACE", "lo");
-    command.envs(variables.iter().copied());
-    // SAFETY: only system calls between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            if libc::unshare(libc::CLONE_NEWNET) == 0 {
-                return loopback_up();
-            }
-            Ok(())
-        })
+    let command = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture", "--include-ignored"]);
+        command.env(MARK, "1").env("VERVAIN_LINK", "roce").env("VERVAIN_INTERFACE", "lo");
+        command.envs(variables.iter().copied());
+        command
     };
-    let status = command.status().unwrap();
+    // SAFETY: no arguments.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let maps = [
+        ("uid_map", format!("{user} {user} 1")),
+        ("setgroups", "deny".into()),
+        ("gid_map", format!("{group} {group} 1")),
+    ];
+    let mut apart = command();
+    // SAFETY: only system calls between fork and exec.
+    unsafe { apart.pre_exec(move || own_network(&maps)) };
+    let status = apart.status().unwrap_or_else(|_| {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        command().status().unwrap()
+    });
     assert!(status.success(), "{test}: {status}");
+}
+
+/// Gives this process, of one thread, a network of its own.
+fn own_network(maps: &[(&str, String)]) -> std::io::Result<()> {
+    // SAFETY: no memory is involved.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        // SAFETY: as before.
+        if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        for (name, map) in maps {
+            std::fs::write(std::path::Path::new("/proc/self").join(name), map)?;
+        }
+    }
+    loopback_up()
 }
 
 fn loopback_up() -> std::io::Result<()> {
