@@ -61,7 +61,7 @@ const SPREAD_TYPES: &[(&str, usize)] = &[
 ];
 
 /// Crates with larger circles: files of each, the largest first.
-const LARGE_CIRCLES: &[(&str, &[usize])] = &[("job", &[13])];
+const LARGE_CIRCLES: &[(&str, &[usize])] = &[("job", &[10])];
 
 fn crate_name(folder: &Path) -> String {
     folder.file_name().expect("a name").to_string_lossy().into_owned()

@@ -26,6 +26,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vervain_names::parking::{Asked, Step};
+use vervain_names::process::state;
 
 use crate::control::Reach;
 use crate::freezer::{Freeze, Freezer};
@@ -212,13 +213,7 @@ pub(crate) fn processes() -> Vec<i32> {
 
 /// Returns true if a process is stopped by a signal.
 fn is_stopped(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    state(&stat) == Some('T')
-}
-
-/// Behind the name, which may have any characters.
-pub(crate) fn state(stat: &str) -> Option<char> {
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    state(pid) == Some('T')
 }
 
 #[cfg(test)]
@@ -228,9 +223,6 @@ mod tests {
 
     #[test]
     fn a_process_that_a_signal_has_stopped_is_told_from_others() {
-        assert_eq!(state("7 (a) b) T 1 7"), Some('T'));
-        assert_eq!(state("7 (T) R 1 7"), Some('R'));
-        assert_eq!(state(""), None);
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
         assert!(processes().contains(&pid) && !is_stopped(pid));

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::hold::state;
+use vervain_names::process::state_in;
 
 /// The prefix of their names.
 const OWN: &str = "vervain";
@@ -23,7 +23,7 @@ fn own(pid: i32) -> impl Iterator<Item = Thread> {
     let first = pid.to_string();
     tasks.filter(move |task| task.file_name() != *first).filter_map(|task| {
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
-        Some(Thread { name: name(&stat)?.to_owned(), state: state(&stat)?, folder: task.path() })
+        Some(Thread { name: name(&stat)?.to_owned(), state: state_in(&stat)?, folder: task.path() })
     })
 }
 
