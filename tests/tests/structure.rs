@@ -396,14 +396,13 @@ const CANCELLATION_POINTS: &[&str] = &[
 ];
 
 /// Where the device model and the links call them all the same, each with the reason.
-const MAY_BE_CANCELLATION_POINTS: [(&str, &str); 20] = [
+const MAY_BE_CANCELLATION_POINTS: [(&str, &str); 19] = [
     // The waits of ibv_get_cq_event and ibv_get_async_event, in which nothing is held.
     ("hca/src/context/async_events.rs", "libc::read"),
     ("roce/src/poll.rs", "libc::ppoll"),
     // In `Uncancelled` where they stand.
     ("hca/src/arena/mod.rs", "libc::fallocate"),
     ("hca/src/host/cancel.rs", "std::thread::sleep"),
-    ("rendezvous/src/outgoing.rs", "std::fs::read_to_string"),
     ("roce/src/net/capture.rs", "std::fs::File"),
     ("roce/src/net/sys.rs", "std::fs::File::open"),
     // Of verbs that run in `Uncancelled` as a whole: opening a device, registration, saving, destroying a QP.

@@ -8,6 +8,7 @@
 mod addresses;
 mod holders;
 pub mod parking;
+pub mod process;
 
 pub use addresses::{AddressMap, BadMap};
 pub use holders::{Holder, Other, holders, others, peer, process_with};

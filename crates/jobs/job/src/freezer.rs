@@ -8,8 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
-
-use crate::threads::state;
+use vervain_names::process::state;
 
 /// How often processes that have come meanwhile are looked for.
 const ROUNDS: usize = 100;
@@ -99,7 +98,7 @@ impl Freeze {
 }
 
 fn has_ended(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| matches!(state(&stat), None | Some('Z' | 'X')))
+    matches!(state(pid), None | Some('Z' | 'X'))
 }
 
 /// Removes groups of jobs that have ended with their supervisors. One that has processes stays.

@@ -26,12 +26,12 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vervain_names::parking::{Asked, Step};
+use vervain_names::process::state;
 
 use crate::control::Reach;
 use crate::freezer::{Freeze, Freezer};
 use crate::gang::ready;
 use crate::park::{Known, Processes, begin, why};
-use crate::threads::state;
 
 /// Time that a process may take for a step. A stop has a limit of its own below.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -213,8 +213,7 @@ pub(crate) fn processes() -> Vec<i32> {
 
 /// Returns true if a process is stopped by a signal.
 fn is_stopped(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    state(&stat) == Some('T')
+    state(pid) == Some('T')
 }
 
 #[cfg(test)]

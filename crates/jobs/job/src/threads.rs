@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use vervain_names::process::state_in;
+
 /// The prefix of their names.
 const OWN: &str = "vervain";
 
@@ -21,7 +23,7 @@ fn own(pid: i32) -> impl Iterator<Item = Thread> {
     let first = pid.to_string();
     tasks.filter(move |task| task.file_name() != *first).filter_map(|task| {
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
-        Some(Thread { name: name(&stat)?.to_owned(), state: state(&stat)?, folder: task.path() })
+        Some(Thread { name: name(&stat)?.to_owned(), state: state_in(&stat)?, folder: task.path() })
     })
 }
 
@@ -29,11 +31,6 @@ fn own(pid: i32) -> impl Iterator<Item = Thread> {
 fn name(stat: &str) -> Option<&str> {
     let (_, name) = stat.rsplit_once(')')?.0.split_once('(')?;
     name.starts_with(OWN).then_some(name)
-}
-
-/// The state of a process or thread, from its `stat`: behind the name, which may have any characters.
-pub(crate) fn state(stat: &str) -> Option<char> {
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Returns true if one of them has a CPU, or waits for one or for a disk.
@@ -59,13 +56,6 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
     use std::time::{Duration, Instant};
-
-    #[test]
-    fn the_state_stands_behind_any_name() {
-        assert_eq!(state("7 (a) b) T 1 7"), Some('T'));
-        assert_eq!(state("7 (T) R 1 7"), Some('R'));
-        assert_eq!(state(""), None);
-    }
 
     #[test]
     fn a_thread_of_vervains_is_told_from_others() {

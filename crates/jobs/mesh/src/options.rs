@@ -33,9 +33,9 @@ pub struct Options {
     /// True if the door's completions go into a CQ of its own, [`Port::door_cq`](crate::Port::door_cq), rather than
     /// into that of commands: for owners with a thread that waits for the door and another one for the commands.
     pub own_door_cq: bool,
-    /// The most devices that are used of those that are there, from 1 to [`MAX_DEVICES`](crate::MAX_DEVICES).
+    /// The most devices that are used of those that are there, from 1 to [`MAX_DEVICES`].
     pub most_devices: usize,
-    /// The devices by their names, at most [`MAX_DEVICES`](crate::MAX_DEVICES); none: the usable ones, in the library's
+    /// The devices by their names, at most [`MAX_DEVICES`]; none: the usable ones, in the library's
     /// order.
     pub devices: Vec<String>,
     /// Time for which a peer may leave a datagram of the mesh's unanswered: one that asks for an address, opens or

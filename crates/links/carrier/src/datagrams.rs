@@ -1,10 +1,10 @@
 //! Datagrams over any carrier (IBA 9.8.3, 10.5): their headers, the UD QPs that receive them, and multicast groups.
 
+use super::closed::Closed;
 use super::responder::Lanes;
 use super::terms::PKEY;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::grh;
@@ -78,13 +78,13 @@ pub struct Listener {
     qp: Weak<Qp>,
     lanes: OwnerLock<Lanes>,
     /// It receives no longer. Changed under the lock of `lanes`.
-    closed: Arc<AtomicBool>,
+    closed: Closed,
 }
 
 impl Listener {
     /// `qp` receives from now on.
     pub fn new(qp: &Arc<Qp>) -> Self {
-        Listener { qp: Arc::downgrade(qp), lanes: OwnerLock::default(), closed: Arc::default() }
+        Listener { qp: Arc::downgrade(qp), lanes: OwnerLock::default(), closed: Closed::default() }
     }
 
     /// The QP, while there is one.
@@ -93,15 +93,15 @@ impl Listener {
         self.qp.upgrade().filter(|qp| qp.qp_type() == QpType::Ud)
     }
 
-    /// True once it receives no longer.
-    pub fn closed(&self) -> &Arc<AtomicBool> {
+    /// Set once it receives no longer.
+    pub fn closed(&self) -> &Closed {
         &self.closed
     }
 
     /// Lets nothing more into the QP, and gives the lanes back.
     pub fn close(&self) {
         let mut lanes = self.lanes.lock();
-        self.closed.store(true, Ordering::Relaxed);
+        self.closed.set();
         lanes.release();
     }
 
@@ -126,7 +126,7 @@ impl Listener {
         if lanes.stolen() {
             lanes.leave();
         }
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closed.is_set() {
             return Fate::Closed;
         }
         let delivered = lanes.get(qp, 0).and_then(|lane| {

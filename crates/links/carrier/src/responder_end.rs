@@ -1,11 +1,10 @@
 //! The responder's end of a connection: the responder, its lanes into the QP, and the lock of both.
 
 use super::PacketOut;
+use super::closed::Closed;
 use super::counters;
 use super::responder::{Inbound, Lanes};
 use super::saved;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{Qp, Result};
 use vervain_transport::{Responder, ResponderConfig, ResponderCounters, SavedResponder};
@@ -14,7 +13,7 @@ use vervain_transport::{Responder, ResponderConfig, ResponderCounters, SavedResp
 pub struct ResponderEnd {
     state: OwnerLock<State>,
     /// The QP is reset or gone. Set under the lock.
-    closed: Arc<AtomicBool>,
+    closed: Closed,
 }
 
 struct State {
@@ -30,7 +29,7 @@ impl ResponderEnd {
     /// A responder to which nothing has come.
     pub fn new(config: ResponderConfig) -> Self {
         let (responder, lanes, counted) = (Responder::new(&config), Lanes::default(), ResponderCounters::default());
-        ResponderEnd { state: OwnerLock::new(State { responder, config, lanes, counted }), closed: Arc::default() }
+        ResponderEnd { state: OwnerLock::new(State { responder, config, lanes, counted }), closed: Closed::default() }
     }
 
     /// Makes the responder of `qp` do `f`; its packets go to `out`, which is made under the lock. None: the QP is reset
@@ -108,21 +107,21 @@ impl ResponderEnd {
         Ok(())
     }
 
-    /// True once the QP is reset or gone.
-    pub fn closed(&self) -> &Arc<AtomicBool> {
+    /// Set once the QP is reset or gone.
+    pub fn closed(&self) -> &Closed {
         &self.closed
     }
 
     /// Returns true if the QP is reset or gone.
     #[inline]
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+        self.closed.is_set()
     }
 
     /// Lets nothing more into the QP, and gives the lanes back.
     pub fn close(&self) {
         let mut state = self.state.lock();
-        self.closed.store(true, Ordering::Relaxed);
+        self.closed.set();
         state.lanes.release();
     }
 }

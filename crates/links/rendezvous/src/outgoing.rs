@@ -18,6 +18,7 @@ use vervain_hca::process::imports::Wanted;
 use vervain_hca::process::lanes::{LaneReply, LaneRequest};
 use vervain_hca::process::peer::PeerProcess;
 use vervain_hca::process::rendezvous::Peer;
+use vervain_names::process::can_run;
 use vervain_sockets::socket::{Message, Socket};
 
 /// Most requests for lanes under way to one peer: its socket buffer surely holds as many.
@@ -109,11 +110,10 @@ impl Outgoing {
 
     /// Returns true if the process behind `slot` has left its connection unanswered at `now` for lack of CPU time.
     pub(super) fn is_slow(&self, slot: u32, now: u64) -> bool {
-        let state = self.state.lock();
-        state
-            .peers
-            .get(&slot)
-            .is_some_and(|c| !c.refuses && SLOW_NS.contains(&now.saturating_sub(c.since)) && runs(c.pid))
+        let is_late = |c: &&Connection| !c.refuses && SLOW_NS.contains(&now.saturating_sub(c.since));
+        let pid = self.state.lock().peers.get(&slot).filter(is_late).map(|c| c.pid);
+        let _whole = Uncancelled::begin();
+        pid.is_some_and(can_run)
     }
 
     /// The connected processes: slots, incarnation, proof.
@@ -381,37 +381,9 @@ fn ask_for_object(peer: &PeerProcess, wanted: &Wanted) -> bool {
     Process::current().is_some_and(|process| process.rendezvous.ask_for_object(peer, wanted))
 }
 
-/// Returns true if process `pid` lives and is neither stopped nor traced (proc_pid_stat(5)); false if it is not visible
-/// from here.
-fn runs(pid: i32) -> bool {
-    let _whole = Uncancelled::begin();
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may contain anything.
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !"TtZX".contains(state))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-
-    #[test]
-    fn a_process_runs_unless_it_is_stopped_or_gone() {
-        assert!(runs(std::process::id() as i32) && !runs(0));
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = child.id() as i32;
-        assert!(runs(pid));
-        // SAFETY: a signal to a child that has not been waited for.
-        unsafe { libc::kill(pid, libc::SIGSTOP) };
-        let mut status = 0;
-        // SAFETY: waits until the child is stopped; the status is on this stack.
-        let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
-        assert!(waited == pid && libc::WIFSTOPPED(status) && !runs(pid));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!runs(pid));
-    }
 
     /// A socket that accepts nothing acts like a process without CPU time.
     #[test]

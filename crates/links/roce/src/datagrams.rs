@@ -7,8 +7,9 @@ use super::ports::LocalPort;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use vervain_carrier::PacketOut;
+use vervain_carrier::closed::Closed;
 use vervain_carrier::datagrams::{Arrival, Fate, Groups, Listener, headers};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::gids::is_of_this_host;
@@ -60,8 +61,8 @@ impl Datagrams {
     }
 
     /// The flag of UD QP `qpn` that is set once it receives no longer; None: it does not receive now.
-    pub(super) fn ended(&self, qpn: u32) -> Option<Arc<AtomicBool>> {
-        self.get(qpn).map(|ud| Arc::clone(ud.listener.closed()))
+    pub(super) fn closed(&self, qpn: u32) -> Option<Closed> {
+        self.get(qpn).map(|ud| ud.listener.closed().clone())
     }
 
     fn get(&self, qpn: u32) -> Option<Arc<UdQp>> {

@@ -21,6 +21,7 @@ mod poll_state;
 mod ports;
 mod rx;
 mod timers;
+mod waiters;
 
 pub mod net;
 pub mod port_sharing;

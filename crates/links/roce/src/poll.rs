@@ -13,7 +13,7 @@ use super::poll_state::{FIRST_TICK_NS, LAST_TICK_NS, PollState};
 use super::ports::LocalPort;
 use super::rx::{ACK_DELAY_NS, Receiver};
 use super::timers::NEVER;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,6 +72,18 @@ impl Sleep {
         if !visit.polled || self.until.is_none() {
             self.not_before = visit.now + FIRST_TICK_NS;
             self.no_longer_than(self.not_before);
+        }
+    }
+}
+
+impl PollState {
+    /// The calling thread waits for packets no longer.
+    fn end_wait(&self) {
+        if self.waiters.leave(tid())
+            && let Some(process) = Process::current()
+        {
+            // From now on nobody waits for packets, unless the program polls or the progress thread waits.
+            self.ensure(process, now_ns() + RECENT_NS);
         }
     }
 }
@@ -224,7 +236,7 @@ impl Roce {
             state.active_at.store(now, Ordering::Relaxed);
         }
         let recent = now.saturating_sub(state.active_at.load(Ordering::Relaxed)) < RECENT_NS;
-        Visit { now, polled, recent, waited_for: state.waiters.load(Ordering::SeqCst) != 0 }
+        Visit { now, polled, recent, waited_for: state.waiters.any() }
     }
 
     /// The next sleep if there is nothing to do; `early` if the thread was woken before its time.
@@ -362,7 +374,7 @@ impl Roce {
         if !blocks {
             return Ok(());
         }
-        let _wait = EventWait::begin(&self.poll_state, process);
+        let _wait = EventWait::begin(&self.poll_state);
         loop {
             // Only the sleep is a cancellation point.
             let whole = Uncancelled::begin();
@@ -411,48 +423,42 @@ impl Roce {
 
 thread_local! {
     /// The wait of this thread, stored so that the thread's end finds it.
-    static CURRENT_WAIT: CurrentWait = const { CurrentWait(RefCell::new(None)) };
+    static CURRENT_WAIT: CurrentWait = const { CurrentWait(Cell::new(None)) };
     /// True once the C library knows the destructor of `CURRENT_WAIT`.
     static HAS_WAITED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The wait of a thread, which ends with the thread even in the middle: waiting is a cancellation point.
-struct CurrentWait(RefCell<Option<(Arc<PollState>, &'static Process)>>);
+struct CurrentWait(Cell<Option<Arc<PollState>>>);
 
 impl Drop for CurrentWait {
     fn drop(&mut self) {
-        if let Some((poll_state, process)) = self.0.take() {
-            EventWait::end(&poll_state, process);
-        }
+        self.0.take().iter().for_each(|poll_state| poll_state.end_wait());
     }
 }
 
 /// A thread waits for packets itself, as long as this lives.
-struct EventWait;
+struct EventWait<'a>(&'a PollState);
 
-impl EventWait {
-    fn begin(poll_state: &Arc<PollState>, process: &'static Process) -> EventWait {
-        poll_state.waiters.fetch_add(1, Ordering::SeqCst);
-        // The first time, the C library takes the dynamic linker's lock to register the destructor.
-        let _held = (!HAS_WAITED.get()).then(SignalsHeld::begin);
-        CURRENT_WAIT.with(|w| w.0.replace(Some((Arc::clone(poll_state), process))));
-        HAS_WAITED.set(true);
-        EventWait
-    }
-
-    fn end(poll_state: &PollState, process: &'static Process) {
-        if poll_state.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // From now on nobody waits for packets, unless the program polls or the progress thread waits.
-            poll_state.ensure(process, now_ns() + RECENT_NS);
+impl EventWait<'_> {
+    fn begin(poll_state: &Arc<PollState>) -> EventWait<'_> {
+        {
+            // The first time, the C library takes the dynamic linker's lock to register the destructor.
+            let _held = (!HAS_WAITED.get()).then(SignalsHeld::begin);
+            // Before the thread is among those that wait, so that its end finds it there. None finds it any more if
+            // this is called by a destructor of the thread's own that runs after this one.
+            let _ = CURRENT_WAIT.try_with(|w| w.0.set(Some(Arc::clone(poll_state))));
+            HAS_WAITED.set(true);
         }
+        poll_state.waiters.enter(tid());
+        EventWait(poll_state)
     }
 }
 
-impl Drop for EventWait {
+impl Drop for EventWait<'_> {
     fn drop(&mut self) {
-        if let Some((poll_state, process)) = CURRENT_WAIT.with(|w| w.0.take()) {
-            EventWait::end(&poll_state, process);
-        }
+        self.0.end_wait();
+        let _ = CURRENT_WAIT.try_with(|w| w.0.take());
     }
 }
 
@@ -494,6 +500,61 @@ fn some_handler_interrupts() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicPtr};
+
+    /// The state that a thread waits with when it ends, after the destructors of `thread_local!`.
+    static AT_THE_END: AtomicPtr<Arc<PollState>> = AtomicPtr::new(std::ptr::null_mut());
+    /// True once it has.
+    static HAS_WAITED_AT_THE_END: AtomicBool = AtomicBool::new(false);
+
+    unsafe extern "C" fn wait_at_the_end(_: *mut libc::c_void) {
+        // SAFETY: the test's own, which it has set before the thread began and which lives until that has ended.
+        let state = unsafe { &*AT_THE_END.load(Ordering::Acquire) };
+        assert!(CURRENT_WAIT.try_with(|_| ()).is_err(), "the destructor has run");
+        let wait = EventWait::begin(state);
+        assert!(state.waiters.any());
+        drop(wait);
+        HAS_WAITED_AT_THE_END.store(true, Ordering::Release);
+    }
+
+    #[test]
+    fn a_thread_that_ends_in_the_midst_of_a_wait_leaves_nobody_waiting() {
+        let state = Arc::new(PollState::default());
+        let thread = std::thread::spawn({
+            let state = Arc::clone(&state);
+            move || {
+                drop(EventWait::begin(&state));
+                assert!(!state.waiters.any());
+                std::mem::forget(EventWait::begin(&state));
+                assert!(state.waiters.any());
+            }
+        });
+        thread.join().unwrap();
+        assert!(!state.waiters.any());
+    }
+
+    #[test]
+    fn a_thread_that_waits_once_more_while_it_ends_leaves_nobody_waiting() {
+        let state = Arc::new(PollState::default());
+        AT_THE_END.store((&raw const state).cast_mut(), Ordering::Release);
+        let mut key = 0;
+        // SAFETY: the key is on this stack, and the function takes what a destructor does.
+        assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, Some(wait_at_the_end)) }, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: the value is not null, so that the destructor is called, which does not use it.
+                assert_eq!(unsafe { libc::pthread_setspecific(key, (&raw const key).cast()) }, 0);
+                // The C library gets to know the destructor of `CURRENT_WAIT`.
+                drop(EventWait::begin(&state));
+            });
+        });
+        while !HAS_WAITED_AT_THE_END.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        assert!(!state.waiters.any());
+        // SAFETY: nobody uses the key any more.
+        unsafe { libc::pthread_key_delete(key) };
+    }
 
     #[test]
     fn who_leaves_packets_to_another_thread_comes_by_again() {

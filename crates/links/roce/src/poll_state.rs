@@ -4,6 +4,7 @@
 use super::idle_probe::IdleProbe;
 use super::poll_rate::PollRate;
 use super::timers::{NEVER, Timer, Timers};
+use super::waiters::Waiters;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::host::tid::tid;
@@ -24,7 +25,7 @@ pub(super) struct PollState {
     /// Rate at which polls ask for packets.
     pub rate: PollRate,
     /// Threads of the program that sleep for events, and how often one of them has received.
-    pub waiters: AtomicU32,
+    pub waiters: Waiters,
     pub waits: AtomicU32,
     /// Time at which the progress thread wakes by itself; 0: it is awake.
     pub sleeps_until: AtomicU64,

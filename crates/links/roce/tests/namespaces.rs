@@ -1,18 +1,19 @@
 //! Ports in two network namespaces with a veth pair between them: packets on the wire, seen by a packet socket, where
 //! the kernel cuts trains itself. Needs root and `ip`; without them the tests print that and pass.
 
+mod veth;
+
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_roce::net::{Outgoing, Port, ReceiveBatch, SendBatch, TooLarge};
 use vervain_skip::skip;
 use vervain_wire::icrc::{Flow, Untold};
-
-const LIMIT: Duration = Duration::from_secs(20);
+use veth::{LIMIT, ip, wait_for_carrier};
 
 /// Actions of a side.
 type Side = fn(&Wire);
@@ -36,11 +37,6 @@ impl Wire {
         self.tell.send(()).unwrap();
         self.hear.recv_timeout(LIMIT).expect("the other side has not come so far");
     }
-}
-
-fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
-    assert!(status.success(), "ip {arguments}");
 }
 
 /// Runs both sides, each in a namespace of its own, over a veth pair of this MTU. False if that cannot be had here.
@@ -92,21 +88,6 @@ fn leave_for_own_namespace() -> bool {
         skip(format_args!("no network namespace: {}", std::io::Error::last_os_error()));
     }
     left
-}
-
-/// Waits until the kernel has noticed that both ends are up; under load it looks once a second. Earlier packets are
-/// silently dropped.
-fn wait_for_carrier(name: &str) {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let output = Command::new("ip").args(["-o", "link", "show", name]).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        if text.contains(" state UP ") {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{text}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn wire(side: usize, mtu: u32, tell: Sender<()>, hear: Receiver<()>) -> Wire {

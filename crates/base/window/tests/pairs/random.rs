@@ -1,22 +1,21 @@
 //! Decisions drawn from a seed.
 
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use crate::simulated::faults::Chance;
 
-pub struct Random(Xoshiro256PlusPlus);
+pub struct Random(Chance);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        Random(Xoshiro256PlusPlus::seed_from_u64(seed))
+        Random(Chance::new(seed))
     }
 
     pub fn word(&mut self) -> u64 {
-        self.0.next_u64()
+        self.up_to(u64::MAX)
     }
 
     /// From 0 to `most`.
     pub fn up_to(&mut self, most: u64) -> u64 {
-        ((u128::from(self.word()) * (u128::from(most) + 1)) >> 64) as u64
+        self.0.up_to(most)
     }
 
     pub fn one_in(&mut self, n: u64) -> bool {

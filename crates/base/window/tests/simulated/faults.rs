@@ -37,7 +37,7 @@ impl Chance {
     }
 
     /// A number from 0 to `most`.
-    fn up_to(&mut self, most: u64) -> u64 {
+    pub fn up_to(&mut self, most: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * (u128::from(most) + 1)) >> 64) as u64
     }
 }

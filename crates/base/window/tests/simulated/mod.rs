@@ -1,7 +1,7 @@
 //! A window of plain memory for simulations: several nodes in one process and one thread, with a clock that the
 //! simulation advances and faults ([`Plan`]) that a seed decides.
 
-mod faults;
+pub mod faults;
 pub mod kernel;
 mod world;
 

@@ -2,6 +2,8 @@
 
 mod member;
 mod packets;
+#[path = "../../../roce/tests/veth/mod.rs"]
+mod veth;
 
 use member::{Member, REP, REQ};
 use std::sync::atomic::{AtomicU64, Ordering};

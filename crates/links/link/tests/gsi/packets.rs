@@ -2,13 +2,13 @@
 //! window. Needs root and `ip`; without them the tests print that and pass.
 
 use crate::member::{FIRST, Member, REP, REQ, mad};
+use crate::veth::{ip, wait_for_carrier};
 use crate::{park, service};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use vervain_hca::mr::transfer::Pieces;
 use vervain_names::parking::Step;
 use vervain_roce::net::{Outgoing, Port, SendBatch};
@@ -16,7 +16,6 @@ use vervain_skip::skip;
 use vervain_wire::icrc::{Flow, Untold};
 use vervain_wire::{Bth, Deth, Headers, MAX_HEADERS, opcode};
 
-const LIMIT: Duration = Duration::from_secs(20);
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 /// Hops of a MAD that has come in a packet, where the socket does not tell.
@@ -24,11 +23,6 @@ const HOPS: u8 = 64;
 
 /// A network namespace, with its end of the pair.
 struct Host(OwnedFd);
-
-fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
-    assert!(status.success(), "ip {arguments}");
-}
 
 /// Moves this thread into a network namespace.
 fn enter(namespace: &OwnedFd) {
@@ -104,19 +98,6 @@ fn hosts() -> Option<[Host; 2]> {
         host.run(|| wait_for_carrier(&format!("v{n}")));
     }
     Some(hosts)
-}
-
-fn wait_for_carrier(name: &str) {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let output = Command::new("ip").args(["-o", "link", "show", name]).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        if text.contains(" state UP ") {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{text}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -5,9 +5,13 @@
 //!
 //! docs/port-sharing.md has the details.
 
+mod deadline;
 mod group;
 mod group_lock;
 mod join;
+#[cfg(test)]
+#[path = "tests/listener_process.rs"]
+mod listener_process;
 mod mailbox;
 mod misrouted;
 mod program;
@@ -171,9 +175,9 @@ impl Sharing {
     /// the socket may be somebody else's.
     ///
     /// Waits for the progress thread of some other member, so the progress thread must not call this: some
-    /// milliseconds, or up to 13 s when processes of this user are stopped in the wrong places. EADDRINUSE when another
-    /// user, another user namespace, another version or another program has the port or its names, EBUSY when nobody
-    /// answers, EPERM in a user namespace that does not tell users apart.
+    /// milliseconds, or up to 13 s when processes of this user are stopped in the wrong places; two minutes at most
+    /// when they get no CPU. EADDRINUSE when another user, another user namespace, another version or another program
+    /// has the port or its names, EBUSY when nobody answers, EPERM in a user namespace that does not tell users apart.
     pub fn join(
         at: SocketAddr,
         slots: &[u32],

@@ -105,10 +105,11 @@ impl Addressees {
     fn demux_credit(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         if rx.bth().opcode == opcode::ECHO {
             self.paces.echo(rx.counters(), rx.datagram, rx.packet);
-        } else if let Some((qpn, ended)) = state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry)
+        } else if let Some((qpn, closed)) =
+            state.awaiting_receive.holds_from(rx.named_sender()).filter(|_| !rx.is_retry)
         {
             // Its echo would claim that everything before it has been received.
-            state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), false);
+            state.awaiting_receive.keep(rx, qpn, &closed, rx.named_sender(), false);
         } else {
             self.answer_probe(state, rx);
         }
@@ -117,9 +118,9 @@ impl Addressees {
     fn demux_datagram(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         let qpn = rx.bth().dest_qpn;
         let keep = |state: &mut RxState| {
-            let ended = self.datagrams.ended(qpn);
+            let closed = self.datagrams.closed(qpn);
             let stands = self.datagrams.qp(qpn).is_some_and(|qp| qp.is_stopped());
-            ended.is_some_and(|ended| state.awaiting_receive.keep(rx, qpn, &ended, rx.named_sender(), stands))
+            closed.is_some_and(|closed| state.awaiting_receive.keep(rx, qpn, &closed, rx.named_sender(), stands))
         };
         let lacks_receive = !rx.is_retry && state.awaiting_receive.holds(qpn)
             || !self.datagrams.receive(rx.counters(), rx.datagram, rx.packet);
@@ -190,8 +191,8 @@ impl Addressees {
         }
         let stands = qp.is_stopped();
         let is_early = !rx.is_retry && (lacks || stands || awaiting.holds(bth.dest_qpn));
-        let (ended, sender) = (connection.responder.closed(), rx.sender(connection.terms.peer_qpn));
-        if is_early && awaiting.keep(rx, bth.dest_qpn, ended, sender, stands) {
+        let (closed, sender) = (connection.responder.closed(), rx.sender(connection.terms.peer_qpn));
+        if is_early && awaiting.keep(rx, bth.dest_qpn, closed, sender, stands) {
             return false;
         }
         if bth.vervain {

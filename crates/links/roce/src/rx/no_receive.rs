@@ -10,7 +10,7 @@ use crate::pacing::PeerKey;
 use crate::ports::LocalPort;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use vervain_carrier::closed::Closed;
 use vervain_hca::Qp;
 use vervain_transport::Nanos;
 use vervain_wire::{Packet, opcode, parse};
@@ -40,18 +40,14 @@ pub(super) struct AwaitingReceive {
 struct QpQueue {
     qpn: u32,
     /// Set when the QP is reset or destroyed: they are not for a later QP with its number.
-    ended: Arc<AtomicBool>,
+    closed: Closed,
     until: Nanos,
     packets: VecDeque<EarlyPacket>,
 }
 
 impl QpQueue {
-    fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
-    }
-
     fn is_for(&self, qpn: u32) -> bool {
-        self.qpn == qpn && !self.has_ended()
+        self.qpn == qpn && !self.closed.is_set()
     }
 }
 
@@ -86,22 +82,16 @@ impl AwaitingReceive {
         self.queues.iter().any(|queue| queue.is_for(qpn))
     }
 
-    /// A QP for which packets of `sender` wait, and its end.
-    pub(super) fn holds_from(&self, sender: PeerKey) -> Option<(u32, Arc<AtomicBool>)> {
-        let holds = |queue: &&QpQueue| !queue.has_ended() && queue.packets.iter().any(|packet| packet.sender == sender);
-        self.queues.iter().find(holds).map(|queue| (queue.qpn, Arc::clone(&queue.ended)))
+    /// A QP for which packets of `sender` wait, and the flag of its end.
+    pub(super) fn holds_from(&self, sender: PeerKey) -> Option<(u32, Closed)> {
+        let holds =
+            |queue: &&QpQueue| !queue.closed.is_set() && queue.packets.iter().any(|packet| packet.sender == sender);
+        self.queues.iter().find(holds).map(|queue| (queue.qpn, queue.closed.clone()))
     }
 
-    /// Keeps a packet of `sender` with those for `qpn`, until that has `ended`. Returns false if it is to be dropped.
+    /// Keeps a packet of `sender` with those for `qpn`, until that is `closed`. Returns false if it is to be dropped.
     /// The time for which a QP is stopped (`stands`) is added to its wait.
-    pub(super) fn keep(
-        &mut self,
-        rx: &RxPacket<'_>,
-        qpn: u32,
-        ended: &Arc<AtomicBool>,
-        sender: PeerKey,
-        stands: bool,
-    ) -> bool {
+    pub(super) fn keep(&mut self, rx: &RxPacket<'_>, qpn: u32, closed: &Closed, sender: PeerKey, stands: bool) -> bool {
         let like = Datagram { bytes: &[], ..*rx.datagram };
         let packet = EarlyPacket { port: Arc::clone(rx.port), sender, like, bytes: rx.datagram.bytes.to_vec() };
         if self.bytes + packet.cost() > MAX_BYTES || !(stands || self.served.contains(&qpn)) {
@@ -112,8 +102,8 @@ impl AwaitingReceive {
         match self.queues.iter_mut().find(|queue| queue.is_for(qpn)) {
             Some(queue) => queue.packets.push_back(packet),
             None => {
-                let (ended, until) = (Arc::clone(ended), rx.now + MAX_WAIT_NS);
-                self.queues.push(QpQueue { qpn, ended, until, packets: VecDeque::from([packet]) });
+                let (closed, until) = (closed.clone(), rx.now + MAX_WAIT_NS);
+                self.queues.push(QpQueue { qpn, closed, until, packets: VecDeque::from([packet]) });
             }
         }
         true
@@ -144,7 +134,7 @@ impl Addressees {
     /// Retries the packets that wait for a receive, and drops those that have waited long enough.
     pub(super) fn retry_awaiting_receive(&self, state: &mut RxState, now: Nanos) {
         for mut queue in std::mem::take(&mut state.awaiting_receive.queues) {
-            let ended = queue.has_ended();
+            let ended = queue.closed.is_set();
             let mut may_wait = !ended;
             let stands = !ended && self.is_stopped(queue.qpn);
             if stands {
