@@ -526,6 +526,13 @@ impl SendQueue {
         self.path.disconnect()
     }
 
+    /// Gives the oldest request, of a QP that is restored, its progress: it had been begun; it is an atomic that was
+    /// carried out without its answer.
+    pub(crate) fn resume(&mut self, begun: bool, unanswered: bool) {
+        self.exec.resumed = begun && !self.wq.is_empty();
+        self.exec.unanswered = unanswered && !self.wq.is_empty();
+    }
+
     /// Returns true if a request has been begun and not finished.
     pub(crate) fn has_begun(&self) -> bool {
         self.exec.begun()
