@@ -39,7 +39,6 @@ const GIVEN_STRUCTS: &[(&str, usize)] = &[
 const LARGE_STRUCTS: &[(&str, usize)] = &[
     ("bench::plan::block::Keys", 21),
     ("cm::params::ReqParams", 23),
-    ("hca::arena::layout::Lane", 25),
     ("hca::device::Limits", 26),
     ("iba::QpAttr", 26),
     ("rdma::device::DeviceAttr", 26),
