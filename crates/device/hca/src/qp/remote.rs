@@ -4,8 +4,8 @@
 use crate::device::LIMITS;
 use crate::mr::transfer::{self, Direction, Pieces};
 use crate::qp::Qp;
+use crate::qp::sq::exec::Step;
 use crate::qp::sq::path::PathAttr;
-use crate::qp::sq::requester::Step;
 use crate::qp::sq::{SendQueue, local_need};
 use std::ops::Range;
 use std::sync::atomic::Ordering;

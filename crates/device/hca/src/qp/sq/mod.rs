@@ -4,19 +4,19 @@
 //! The path of an RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] →
 //! [`crate::mr::transfer`].
 
+pub(crate) mod exec;
 mod explain;
 pub mod fast_path;
 pub(crate) mod owner_copy;
 pub mod path;
 pub(crate) mod requester;
 pub(crate) mod resolve;
-pub(crate) mod retry;
 pub(crate) mod ring;
 pub mod saved;
 pub mod ud;
 pub mod wqe;
 
-use crate::arena::layout::{KEYS, KeyEntry, Switch};
+use crate::arena::layout::{KEYS, KeyEntry, Switch, slot_of};
 use crate::cq::Cq;
 use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::Word;
@@ -24,9 +24,10 @@ use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
 use crate::process::{Process, Progress};
 use crate::qp::base::QpBase;
+use crate::qp::sq::exec::{Exec, Step};
 use crate::qp::sq::fast_path::FastPath;
 use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
-use crate::qp::sq::requester::{Exec, Step};
+use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::ring::WqeRing;
 use crate::qp::sq::ud::{DatagramOut, UdPeers};
 use crate::qp::sq::wqe::{BindWork, SendRequest};
@@ -126,10 +127,7 @@ impl SendQueue {
             return self.keeps_datagrams();
         }
         let may_go_on = qp.state() == QpState::Rts || self.has_begun();
-        let e = &self.exec;
-        // Without looks it has not been tried. A request that was tried and waits for another reason does not count.
-        let is_due = e.handshake_until != 0 || e.asked.is_some() || e.looks == 0;
-        !self.wq.is_empty() && may_go_on && is_due
+        !self.wq.is_empty() && may_go_on && self.exec.is_due()
     }
 
     /// The ring of completions of this queue.
@@ -536,6 +534,61 @@ impl SendQueue {
     /// Returns true if a request has been begun and not finished.
     pub(crate) fn has_begun(&self) -> bool {
         self.exec.begun()
+    }
+
+    // ---- the target ------------------------------------------------------------------------------------------------
+
+    /// The way to the peer, or into its SRQ `srqn`. The error: why the request cannot go there now.
+    #[cold]
+    pub(crate) fn find_target(&mut self, qp: &QpBase, srqn: Option<u32>) -> std::result::Result<Box<Responder>, Step> {
+        let reliable = qp.qp_type().is_reliable();
+        match resolve::find(self.process, qp, &self.params, srqn) {
+            Resolved::Responder(t)
+                if qp.qp_type() == QpType::Rc && t.expected_psn().is_some_and(|psn| psn != self.next_psn()) =>
+            {
+                Err(self.other_psn(qp, &t))
+            }
+            Resolved::Responder(t) => {
+                t.space.tell_of_way(qp.qp_num());
+                self.exec.retry.reached();
+                Ok(t)
+            }
+            Resolved::Connecting => {
+                let is_slow = || self.process.rendezvous.is_slow(slot_of(self.params.dest_qpn));
+                Err(self.exec.retry.connecting(&self.params, self.switch, reliable, is_slow))
+            }
+            Resolved::Suspended => Err(self.exec.retry.stopped()),
+            Resolved::Nobody if reliable => {
+                self.exec.retry.end_handshake();
+                Err(self.silence())
+            }
+            Resolved::Nobody => Err(Step::Done(Status::Success)),
+            Resolved::NoSuchSrq => Err(Step::Done(Status::RemoteInvalidRequest)),
+        }
+    }
+
+    /// Handles a PSN other than the expected one. The responder takes it for a lost or an old request (IBA 9.7.2);
+    /// either way it acknowledges nothing.
+    #[cold]
+    fn other_psn(&mut self, qp: &QpBase, target: &Responder) -> Step {
+        target.release();
+        if self.exec.retry.is_answered() {
+            log::info!(
+                "QP {:#x}: QP {:#x} expects PSN {:#x}, not {:#x}: the rq_psn of one must be the sq_psn of the other",
+                qp.qp_num(),
+                self.params.dest_qpn,
+                target.expected_psn().unwrap_or_default(),
+                self.next_psn()
+            );
+        }
+        self.exec.retry.end_handshake();
+        self.silence()
+    }
+
+    /// [`exec::Retry::silence`].
+    #[cold]
+    pub(crate) fn silence(&mut self) -> Step {
+        self.exec.retry.silence(&self.params, self.switch)
     }
 
     // ---- local data ------------------------------------------------------------------------------------------------

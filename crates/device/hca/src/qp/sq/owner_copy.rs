@@ -10,7 +10,8 @@ use crate::owner_copy::owner::result_of;
 use crate::process::send_work::Settled;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
-use crate::qp::sq::requester::{Step, Stop};
+use crate::qp::sq::exec::Step;
+use crate::qp::sq::requester::Stop;
 use crate::responder::Responder;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Nak, Status, access};
@@ -137,8 +138,7 @@ impl SendQueue {
     fn over(&mut self, target: &Responder) {
         target.lane.request.state.store(request::IDLE, Ordering::Relaxed);
         self.exec.asked = None;
-        self.exec.deadline = 0;
-        self.exec.looks = 0;
+        self.exec.retry.answered();
     }
 
     /// Leaves the request in the lane.
@@ -240,8 +240,7 @@ impl SendQueue {
         if seen != asked.seen {
             // The owner is at work, which is no silence.
             asked.seen = seen;
-            self.exec.deadline = 0;
-            self.exec.looks = 0;
+            self.exec.retry.answered();
             self.exec.asked = self.exec.asked.map(|_| asked);
         }
         Ok(asked)
@@ -287,13 +286,12 @@ impl SendQueue {
 
     /// Waits for a slow owner, but no longer than for a silent peer.
     fn wait_for_owner(&mut self, target: &Responder) -> Step {
-        if self.deadline_passed() {
+        if self.exec.retry.deadline_passed(&self.params, self.switch) {
             // The request is not forgotten: its answer may have come since the last look.
             target.withdraw();
             return Step::Done(Status::RetryExceeded);
         }
         // If the program does not poll, the progress thread looks: soon at first, since an owner takes some 30 µs.
-        self.exec.looks += 1;
-        Step::Wait(now_ns() + (FIRST_LOOK_NS << (self.exec.looks / 4).min(6)))
+        Step::Wait(now_ns() + (FIRST_LOOK_NS << (self.exec.retry.count_look() / 4).min(6)))
     }
 }

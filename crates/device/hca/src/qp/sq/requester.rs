@@ -3,11 +3,12 @@
 //! silence becomes retries.
 
 use crate::arena::layout::request;
-use crate::host::clock::now_ns;
+use crate::device::port_counters::Word;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
 use crate::process::peer::Location;
 use crate::qp::base::QpBase;
-use crate::qp::sq::owner_copy::{Asked, Remote};
+use crate::qp::sq::exec::Step;
+use crate::qp::sq::owner_copy::Remote;
 use crate::qp::sq::path::Path;
 use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
@@ -17,79 +18,8 @@ use vervain_iba::{Nak, Opcode, QpType, Right, Status, access, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
-/// Base of the delay before the progress thread looks again, in ns, while the peer is silent, has no receive, or is in
-/// the handshake. The delay doubles with each look, up to `LAST_LOOK_NS`.
-const FIRST_LOOK_NS: u64 = 50_000;
-const LAST_LOOK_NS: u64 = 1_000_000;
-/// Longest delay before a look at a stopped peer, in ns; a peer that goes on announces it.
-const LAST_LOOK_AT_STOPPED_NS: u64 = 50_000_000;
 /// Bytes that are moved at once even if the budget is smaller.
 const SMALL: u64 = 64 << 10;
-
-/// The result of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The request is done, with this status.
-    Done(Status),
-    /// The budget is spent.
-    Again,
-    /// Nothing can be done before this time (CLOCK_MONOTONIC, ns).
-    Wait(u64),
-}
-
-/// Progress of the request at the head.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Exec {
-    /// Bytes moved.
-    pub done: u64,
-    /// The receive that this message fills.
-    pub claimed: Option<u32>,
-    /// Local and remote checks are made.
-    pub checked: bool,
-    /// The request that the owner was asked to carry out.
-    pub asked: Option<Asked>,
-    /// The owner has made its bounce buffer as large as it can.
-    pub bounced: bool,
-    /// Time at which silence becomes an error, in ns of the QP's clock as all times here; 0 while the peer answers.
-    pub deadline: u64,
-    /// Time at which a handshake under way counts as silence; 0: none is under way.
-    pub handshake_until: u64,
-    /// Receiver not ready: the time of the next try (0: the receiver is ready), and the tries left.
-    pub rnr_until: u64,
-    pub rnr_left: u8,
-    /// An atomic has been carried out, and its answer could not be stored.
-    pub unanswered: bool,
-    /// It had been begun when its QP was saved, and is begun anew.
-    pub resumed: bool,
-    pub(crate) looks: u32,
-    /// Bytes that process_vm calls have moved.
-    pub(crate) by_vm: u64,
-    /// Bytes that the owner has moved.
-    pub(crate) by_owner: u64,
-}
-
-impl Exec {
-    /// Returns true if the request may have had an effect.
-    pub(crate) fn begun(&self) -> bool {
-        self.checked || self.asked.is_some() || self.resumed
-    }
-
-    /// Returns true if it waits for a receive of the peer's (IBA 9.7.5.2.8).
-    pub(crate) fn waits_for_receive(&self) -> bool {
-        self.rnr_until != 0 && self.claimed.is_none()
-    }
-
-    pub(crate) fn next_look(&mut self) -> u64 {
-        self.looks += 1;
-        now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)
-    }
-
-    /// The time of the next look at a stopped peer.
-    pub(crate) fn next_look_at_stopped(&mut self) -> u64 {
-        self.looks += 1;
-        now_ns() + (FIRST_LOOK_NS << self.looks.min(10)).min(LAST_LOOK_AT_STOPPED_NS)
-    }
-}
 
 /// Either a final status for the request, or a reason to try later.
 pub(crate) enum Stop {
@@ -215,9 +145,9 @@ impl SendQueue {
             Ok(()) => (Step::Done(Status::Success), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
-            Err(Stop::Paused) => (self.paused(), true),
-            Err(Stop::Stopped) if target.is_over(self.process) => (self.look_anew(target), false),
-            Err(Stop::Stopped) => (self.stopped(), true),
+            Err(Stop::Paused) => (Step::paused(), true),
+            Err(Stop::Stopped) if target.is_over(self.process) => (self.exec.look_anew(target), false),
+            Err(Stop::Stopped) => (self.exec.retry.stopped(), true),
             Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),
         };
         if !matches!(result.0, Step::Done(_)) {
@@ -226,6 +156,41 @@ impl SendQueue {
         }
         self.in_hand = None;
         result
+    }
+
+    /// The outcome of a request that is refused or not answered: a status, or another try later.
+    #[cold]
+    fn refused(&mut self, qp: &QpBase, i: usize, target: &Responder, nak: Nak) -> Step {
+        let reliable = qp.qp_type().is_reliable();
+        let w = &self.wq[i].request;
+        let note = |target: &Responder| {
+            if let Some((length, right)) = w.reaches() {
+                target.note_access(w.rkey, w.remote_addr, length, right);
+            }
+        };
+        match nak {
+            Nak::ReceiverNotReady(code) if reliable => {
+                self.exec.retry.receiver_not_ready(qp, &self.params, target, code)
+            }
+            Nak::Silence => {
+                self.exec.start_over(target);
+                if reliable { self.silence() } else { Step::Done(Status::Success) }
+            }
+            // Unreliable services get no answer (IBA 9.8.2.2.6).
+            Nak::ReceiverNotReady(_) => {
+                qp.tally.add(Word::OutOfBuffer, 1);
+                Step::Done(Status::Success)
+            }
+            _ if !reliable => Step::Done(Status::Success),
+            // The request is tried again from the start after the pause, and refused then.
+            _ if !target.refuse(nak, note) => {
+                self.exec.forget_progress(target);
+                Step::paused()
+            }
+            Nak::InvalidRequest => Step::Done(Status::RemoteInvalidRequest),
+            Nak::RemoteAccess => Step::Done(Status::RemoteAccess),
+            Nak::RemoteOperation => Step::Done(Status::RemoteOperation),
+        }
     }
 
     #[inline]

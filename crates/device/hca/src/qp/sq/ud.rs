@@ -12,7 +12,7 @@ use crate::mr::transfer::{self, Direction, Pieces};
 use crate::qp::ah::Route;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
-use crate::qp::sq::requester::Step;
+use crate::qp::sq::exec::{Step, clock};
 use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::wqe::UdAddress;
 use crate::responder::datagram::{self, Arriving, Outcome};
@@ -174,7 +174,7 @@ impl SendQueue {
                     self.flush_datagrams();
                     return Step::Wait(until);
                 }
-                return self.keep(to, &pieces, (imm, solicited), true, self.clock() + KEEP_FOR_CARRIER_NS);
+                return self.keep(to, &pieces, (imm, solicited), true, clock(self.switch) + KEEP_FOR_CARRIER_NS);
             }
         }
         let members = match to.route {
@@ -188,7 +188,7 @@ impl SendQueue {
             let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(qpn));
             let later = waits || self.deliver(qp, &to, &pieces, imm, solicited) != Delivery::Over;
             if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
-                let kept = self.keep(to, &pieces, (imm, solicited), false, self.clock() + KEEP_NS);
+                let kept = self.keep(to, &pieces, (imm, solicited), false, clock(self.switch) + KEEP_NS);
                 if !matches!(kept, Step::Done(Status::Success)) {
                     return kept;
                 }
@@ -282,9 +282,9 @@ impl SendQueue {
             }
             if delivery == Delivery::Stopped {
                 // It is kept as long as that QP is stopped.
-                kept.until = self.clock() + KEEP_NS;
+                kept.until = clock(self.switch) + KEEP_NS;
             }
-            let is_overdue = self.clock() >= kept.until;
+            let is_overdue = clock(self.switch) >= kept.until;
             let b = known.unwrap_or_else(|| {
                 let stays = !is_overdue || !kept.is_carried && waiting <= KEEP_LONGER && self.lives(qpn);
                 blocked.push(Blocked { qpn, delivery, is_overdue, stays });
