@@ -29,8 +29,8 @@ use crate::qp::sq::fast_path::FastPath;
 use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
 use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::ring::WqeRing;
-use crate::qp::sq::ud::{DatagramOut, UdPeers};
-use crate::qp::sq::wqe::{BindWork, SendRequest};
+use crate::qp::sq::ud::{DatagramOut, Sender, UdPeers};
+use crate::qp::sq::wqe::{BindWork, SendRequest, allowed, refusal};
 use crate::responder::{LaneGuard, Responder, WakeCall};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -60,8 +60,6 @@ pub(crate) struct SendQueue {
     pub(crate) path: Path,
     /// The lane of the target that is in use, and so moved out of `path`: to be left if its thread ends.
     pub(crate) in_hand: Option<LaneGuard>,
-    /// The carriers, for a UD QP.
-    pub(crate) datagram_out: Option<Weak<dyn DatagramOut>>,
     /// True: the request that was finished last has failed, and the QP has not handled that yet.
     has_failed: bool,
     /// Difference between the next PSN and [`SendQueue::head`], if memory reaches the peer.
@@ -101,7 +99,6 @@ impl SendQueue {
             params: Params::default(),
             path: Path::start(qp_type),
             in_hand: None,
-            datagram_out: None,
             has_failed: false,
             psn_ahead: 0,
             keys: &process.own.keys,
@@ -124,7 +121,7 @@ impl SendQueue {
             return false;
         }
         if self.is_ud {
-            return self.keeps_datagrams();
+            return self.path.datagrams().is_some_and(UdPeers::keeps_any);
         }
         let may_go_on = qp.state() == QpState::Rts || self.has_begun();
         !self.wq.is_empty() && may_go_on && self.exec.is_due()
@@ -137,7 +134,9 @@ impl SendQueue {
 
     /// Sets the carriers of a UD QP.
     pub(crate) fn set_datagram_out(&mut self, out: Weak<dyn DatagramOut>) {
-        self.datagram_out = Some(out);
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.set_out(out);
+        }
     }
 
     /// The error of a request on `qp` for which there is no room.
@@ -244,7 +243,7 @@ impl SendQueue {
     #[inline(always)]
     pub(crate) fn advance(&mut self, qp: &QpBase, mut budget: u64) -> Progress {
         if self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting) {
-            self.flush_stash(qp);
+            self.send_waiting_datagrams(qp);
         }
         while !self.wq.is_empty() {
             if qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32 && !self.goes_on(qp, self.has_begun()) {
@@ -282,8 +281,19 @@ impl SendQueue {
 
     #[inline(never)]
     fn end_of_datagrams(&mut self) -> Progress {
-        self.flush_datagrams();
-        self.path.datagrams().and_then(UdPeers::next_look).map_or(Progress::Idle, Progress::Wait)
+        let Some(peers) = self.path.datagrams_mut() else { return Progress::Idle };
+        peers.flush();
+        peers.next_look().map_or(Progress::Idle, Progress::Wait)
+    }
+
+    /// Tries to send the waiting datagrams again.
+    #[inline(never)]
+    fn send_waiting_datagrams(&mut self, qp: &QpBase) {
+        let from = Sender { qp, qkey: self.params.qkey };
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.send_waiting(from, &mut self.owed);
+        }
+        self.wake_peers();
     }
 
     /// Returns true if the request at the head is carried out although the QP is not in RTS. `has_begun`: it has been
@@ -645,38 +655,6 @@ impl SendQueue {
         }
         Ok(())
     }
-}
-
-/// Operations of a service type, one bit for each opcode (IBA 10.8.3, table 91; annexes A14, A19).
-fn allowed(qp_type: QpType) -> u32 {
-    use Opcode::*;
-    let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
-    let unreliable = bits(&[Write, WriteImm, Send, SendImm, SendInv, LocalInv, BindMw]);
-    match qp_type {
-        QpType::Rc | QpType::XrcSend => unreliable | bits(&[Read, CompareSwap, FetchAdd, Flush, AtomicWrite]),
-        QpType::Uc => unreliable,
-        QpType::Ud => bits(&[Send, SendImm]),
-        QpType::XrcRecv => 0,
-    }
-}
-
-/// The reason why a request cannot be posted on `qp` as it is.
-#[cold]
-#[inline(never)]
-fn refusal(qp: &QpBase, request: &SendRequest<'_>) -> Error {
-    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
-        return Error::invalid(format!("QP {:#x}: cannot post sends in {}", qp.qp_num(), qp.state()));
-    }
-    if allowed(qp.qp_type()) >> request.opcode as u32 & 1 == 0 {
-        return Error::invalid(format!("{:?} is not possible on a QP of type {}", request.opcode, qp.qp_type()));
-    }
-    if request.flags & send_flags::IP_CSUM != 0 {
-        return Error::invalid("checksum offload is not offered");
-    }
-    if request.flags & send_flags::INLINE != 0 && request.opcode.answers() {
-        return Error::invalid("an operation that fetches data cannot be inline");
-    }
-    Error::invalid("a datagram needs an address handle")
 }
 
 /// Rights that local memory needs for `opcode`: fetched data is written there.

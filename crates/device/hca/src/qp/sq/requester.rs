@@ -10,6 +10,7 @@ use crate::qp::base::QpBase;
 use crate::qp::sq::exec::Step;
 use crate::qp::sq::owner_copy::Remote;
 use crate::qp::sq::path::Path;
+use crate::qp::sq::ud::{Message, Sender};
 use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
@@ -121,6 +122,28 @@ impl SendQueue {
             peers.insert(srqn, target);
         }
         step
+    }
+
+    /// Sends the datagram at the head.
+    fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
+        let total = self.wq[i].request.length;
+        if total > u64::from(self.params.mtu_bytes) {
+            return Step::Done(Status::LocalLength);
+        }
+        let mut pieces = Pieces::new();
+        if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
+            return Step::Done(status);
+        }
+        // Checked before a receive is taken for it.
+        if !pieces.are_readable() {
+            return Step::Done(Status::LocalProtection);
+        }
+        let w = &self.wq[i].request;
+        let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
+        let message = Message { data: &pieces, imm, solicited: w.is_solicited() };
+        let (to, from) = (self.wq.ud_address(i), Sender { qp, qkey: self.params.qkey });
+        let Some(peers) = self.path.datagrams_mut() else { return Step::Done(Status::LocalQpOperation) };
+        peers.send(from, &to, &message, &mut self.owed)
     }
 
     /// Goes on with the request at the head. Returns the step's result, and true if the target is still good.
