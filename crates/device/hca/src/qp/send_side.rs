@@ -7,7 +7,7 @@ use crate::qp::Qp;
 use crate::qp::base::QpBase;
 use crate::qp::carrier::Connection;
 use crate::qp::remote::Sends;
-use crate::qp::sq::{POST_BUDGET, SendQueue};
+use crate::qp::sq::{POST_BUDGET, SendQueue, owner_copy};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{QpState, event};
@@ -65,10 +65,10 @@ impl SendSide {
         })
     }
 
-    /// Takes the requests to owners of a QP that is stopped back ([`SendQueue::settle`]).
+    /// Takes the requests to owners of a QP that is stopped back ([`owner_copy::settle`]).
     pub(super) fn settle(&mut self, qp: &Qp) -> Settled {
         let settled = qp.base.while_stopped(|| {
-            let settled = self.sq.settle(&qp.base);
+            let settled = owner_copy::settle(&mut self.sq, &qp.base);
             if self.sq.take_failure() {
                 qp.send_error(self);
             }

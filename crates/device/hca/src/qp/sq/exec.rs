@@ -1,11 +1,11 @@
 //! The progress of the request at the head of a send queue, and its timers: the time until which a silent peer, one
 //! without a receive, or one in the handshake is tried (IBA 9.7.5.2.8, 9.7.6.1.3).
 
-use crate::arena::layout::Switch;
+use crate::arena::layout::{Switch, request};
 use crate::device::port_counters::Word;
 use crate::host::clock::now_ns;
+use crate::owner_copy::owner::result_of;
 use crate::qp::base::QpBase;
-use crate::qp::sq::owner_copy::Asked;
 use crate::qp::sq::path::Params;
 use crate::responder::Responder;
 use std::sync::atomic::Ordering;
@@ -108,6 +108,56 @@ impl Exec {
         self.asked = None;
         // Another lane has another bounce buffer, or none yet.
         self.bounced = false;
+    }
+
+    /// Returns true if the owner has done the last piece of this request of `length` bytes, which changes its memory.
+    /// The request then counts as done, whatever the owner's program does next: it sees the last byte, and may end its
+    /// QP, deregister the memory or exit at once.
+    #[cold]
+    pub(crate) fn has_answer(&self, length: u64, target: &Responder) -> bool {
+        let r = &target.lane.request;
+        let ends = |asked: &Asked| asked.changes() && self.done + asked.len == length;
+        self.asked.as_ref().is_some_and(ends)
+            && self.claimed.is_none()
+            && r.state.load(Ordering::Acquire) == request::DONE
+            && result_of(r.status.load(Ordering::Relaxed)).is_ok()
+            && target.has_lane()
+    }
+
+    /// Takes that answer. Returns true if it has come.
+    #[cold]
+    pub(crate) fn takes_answer(&mut self, length: u64, target: &Responder) -> bool {
+        let has = self.has_answer(length, target);
+        if has {
+            self.by_owner += self.asked.map_or(0, |asked| asked.len);
+            self.over(target);
+        }
+        has
+    }
+
+    /// Ends a request to the owner that is answered.
+    pub(crate) fn over(&mut self, target: &Responder) {
+        target.lane.request.state.store(request::IDLE, Ordering::Relaxed);
+        self.asked = None;
+        self.retry.answered();
+    }
+}
+
+/// A request to the owner.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub op: u32,
+    pub len: u64,
+    /// Bytes that this side has passed through the bounce buffer.
+    pub moved: u64,
+    /// Bytes that the owner had passed at the last look.
+    pub seen: u64,
+}
+
+impl Asked {
+    /// Returns true if the request changes the owner's memory.
+    fn changes(&self) -> bool {
+        matches!(self.op, request::WRITE | request::COMPARE_SWAP | request::FETCH_ADD)
     }
 }
 

@@ -496,7 +496,7 @@ impl SendQueue {
 
     /// Gives up the request at the head, which will not be finished.
     pub(crate) fn abandon(&mut self) {
-        self.cancel_request();
+        owner_copy::cancel(self);
         self.unclaim();
     }
 

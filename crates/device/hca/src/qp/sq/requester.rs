@@ -8,7 +8,7 @@ use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
 use crate::process::peer::Location;
 use crate::qp::base::QpBase;
 use crate::qp::sq::exec::Step;
-use crate::qp::sq::owner_copy::Remote;
+use crate::qp::sq::owner_copy::{OwnerCopy, Remote};
 use crate::qp::sq::path::Path;
 use crate::qp::sq::ud::{Message, Sender};
 use crate::qp::sq::{SendQueue, local_need};
@@ -151,7 +151,7 @@ impl SendQueue {
     fn attempt(&mut self, qp: &QpBase, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
         let mut outcome = self.carry_out(qp, i, opcode, target, budget);
-        if outcome.is_err() && self.exec.asked.is_some() && self.has_answer(i, target) {
+        if outcome.is_err() && self.exec.asked.is_some() && self.exec.has_answer(self.wq[i].request.length, target) {
             // The owner has answered since the last look, and its program may have ended the QP or the key since: this
             // thread may have been preempted in between, or inside the mark for so long that it was cut off.
             outcome = self.carry_out(qp, i, opcode, target, budget);
@@ -271,7 +271,7 @@ impl SendQueue {
         let w = &self.wq[i].request;
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         let direction = if opcode == Opcode::Read { Direction::Read } else { Direction::Write };
-        if self.exec.asked.is_some() && self.takes_answer(i, target) {
+        if self.exec.asked.is_some() && self.exec.takes_answer(total, target) {
             return Ok(());
         }
         let mut mark = target.enter()?;
@@ -493,7 +493,7 @@ impl SendQueue {
         if self.exec.unanswered {
             return Err(Stop::Local(Status::LocalProtection));
         }
-        let old = if self.exec.asked.is_some() && self.takes_answer(i, target) {
+        let old = if self.exec.asked.is_some() && self.exec.takes_answer(total, target) {
             target.lane.request.result.load(Ordering::Relaxed)
         } else {
             self.fetch_at(i, opcode, target)?
@@ -524,7 +524,7 @@ impl SendQueue {
             Some(old) => old,
             None => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
-                self.ask(i, target, op, Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
+                OwnerCopy::of(self, i, target).ask(op, Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
                 target.lane.request.result.load(Ordering::Relaxed)
             }
         };
@@ -550,7 +550,7 @@ impl SendQueue {
         if !addr.is_multiple_of(8) {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
-        if self.exec.asked.is_some() && self.takes_answer(i, target) {
+        if self.exec.asked.is_some() && self.exec.takes_answer(total, target) {
             return Ok(());
         }
         let mark = target.enter()?;
@@ -560,7 +560,7 @@ impl SendQueue {
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
         // A process_vm call promises no atomic store; the owner makes one.
-        self.ask(i, target, request::WRITE, Remote { key: rkey, addr, local: false }, 8, budget)?;
+        OwnerCopy::of(self, i, target).ask(request::WRITE, Remote { key: rkey, addr, local: false }, 8, budget)?;
         target.leave_done(mark).map_err(Stop::from)
     }
 
@@ -609,7 +609,7 @@ impl SendQueue {
         }
         let op = if direction == Direction::Read { request::READ } else { request::WRITE };
         let remote = Remote { key: far.key, addr: far.addr, local: far.is_receive() };
-        self.ask(i, target, op, remote, n, budget)
+        OwnerCopy::of(self, i, target).ask(op, remote, n, budget)
     }
 
     // ---- work without a peer ---------------------------------------------------------------------------------------
