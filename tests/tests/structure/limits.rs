@@ -51,7 +51,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
 const SPREAD_TYPES: &[(&str, usize)] = &[
     ("acp-channel::Channels", 4),
     ("acp-containers::hashed::Container", 6),
-    ("hca::qp::sq::SendQueue", 4),
     ("hca::responder::Responder", 7),
     ("transport::requester::Requester", 5),
     ("transport::responder::Responder", 6),

@@ -25,6 +25,7 @@ use crate::mr::transfer::Pieces;
 use crate::process::{Process, Progress};
 use crate::qp::base::QpBase;
 use crate::qp::sq::exec::{Exec, Step};
+use crate::qp::sq::explain::Failure;
 use crate::qp::sq::fast_path::FastPath;
 use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
 use crate::qp::sq::resolve::Resolved;
@@ -465,7 +466,7 @@ impl SendQueue {
     fn failed(&mut self, qp: &QpBase, i: usize, status: Status) {
         qp.stop_sends();
         self.has_failed = true;
-        self.explain(qp, i, status);
+        Failure { sq: self, i, status }.explain(qp);
         qp.tally.add(Word::Errors, 1);
         match status {
             Status::RemoteAccess => qp.tally.add(Word::RemoteAccess, 1),
