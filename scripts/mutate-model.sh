@@ -72,10 +72,10 @@ rule "the lane is not asked for" process/gate.rs \
     '&& lane.open.load(Ordering::Relaxed) != 0' ''
 rule "a pause is not heeded" process/gate.rs \
     '&& !is_closed(switch)' ''
-rule "the key is not looked at" arena/layout.rs \
+rule "the key is not looked at" arena/layout/mod.rs \
     'if self.key.load(Ordering::Acquire) != u64::from(key)
             || self.domain' 'if self.domain'
-rule "the entry is read before its key" arena/layout.rs \
+rule "the entry is read before its key" arena/layout/mod.rs \
     'if self.key.load(Ordering::Acquire) != u64::from(key)' 'if self.key.load(Ordering::Relaxed) != u64::from(key)'
 rule "everything counts" process/gate.rs \
     'compiler_fence(Ordering::SeqCst);

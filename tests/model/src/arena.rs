@@ -1,6 +1,6 @@
 //! Stand-in for the arena: a piece of memory, found by offset as in the real one, whose words are the model's.
 
-#[path = "../../../crates/device/hca/src/arena/layout.rs"]
+#[path = "../../../crates/device/hca/src/arena/layout/mod.rs"]
 pub(crate) mod layout;
 
 use crate::error::Result;

@@ -39,9 +39,7 @@ const GIVEN_STRUCTS: &[(&str, usize)] = &[
 const LARGE_STRUCTS: &[(&str, usize)] = &[
     ("bench::plan::block::Keys", 21),
     ("cm::params::ReqParams", 23),
-    ("hca::arena::layout::Lane", 25),
     ("hca::device::Limits", 26),
-    ("hca::qp::Qp", 25),
     ("iba::QpAttr", 26),
     ("rdma::device::DeviceAttr", 26),
     ("rdma::library::Functions", 36),
@@ -53,8 +51,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
 const SPREAD_TYPES: &[(&str, usize)] = &[
     ("acp-channel::Channels", 4),
     ("acp-containers::hashed::Container", 6),
-    ("hca::qp::Qp", 8),
-    ("hca::qp::sq::SendQueue", 8),
     ("hca::responder::Responder", 7),
     ("transport::requester::Requester", 5),
     ("transport::responder::Responder", 6),

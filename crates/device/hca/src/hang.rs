@@ -124,7 +124,7 @@ impl Look {
         let mut look = Look::default();
         let Ok(table) = QpTable::of(process) else { return look };
         for qp in table.try_all() {
-            let Some(facts) = qp.facts() else { continue };
+            let Some(facts) = QpFacts::of(&qp) else { continue };
             look.outstanding += u64::from(facts.waiting) + facts.receives;
             if qp.state() == QpState::Rts && !qp.is_stopped() {
                 let send_cq = look.add_cq(qp.send_cq(), facts.qpn);

@@ -76,13 +76,14 @@ impl OwnedLane {
         let cqes = has_cqes.then(|| view.get::<CqeRing>(ring_block.offset()).expect("just allocated"));
         clear(shared);
         cqes.into_iter().for_each(clear_cqes);
-        shared.ring.store(ring_block.offset() + before, Ordering::Relaxed);
-        shared.cqes.store(if has_cqes { ring_block.offset() } else { 0 }, Ordering::Relaxed);
-        shared.mask.store(slots as u32 - 1, Ordering::Relaxed);
-        shared.ready_bit.store(cq.next_ready_bit(), Ordering::Relaxed);
-        shared.cq.store(cq.offset(), Ordering::Relaxed);
-        shared.qp.store(qp_offset, Ordering::Relaxed);
-        shared.rq.store(rq.offset, Ordering::Relaxed);
+        let to = &shared.leads_to;
+        to.ring.store(ring_block.offset() + before, Ordering::Relaxed);
+        to.cqes.store(if has_cqes { ring_block.offset() } else { 0 }, Ordering::Relaxed);
+        to.mask.store(slots as u32 - 1, Ordering::Relaxed);
+        to.ready_bit.store(cq.next_ready_bit(), Ordering::Relaxed);
+        to.cq.store(cq.offset(), Ordering::Relaxed);
+        to.qp.store(qp_offset, Ordering::Relaxed);
+        to.rq.store(rq.offset, Ordering::Relaxed);
         shared.open.store(1, Ordering::Release);
         let lane = Arc::new_cyclic(|weak: &Weak<OwnedLane>| {
             shared.attention.store(process.attention.add(weak.clone()), Ordering::Relaxed);

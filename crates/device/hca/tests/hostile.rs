@@ -146,8 +146,8 @@ fn honest() -> Honest {
     for lane in &lanes {
         let l = own.view.get::<Lane>(*lane).unwrap();
         structs.push((*lane, size(size_of::<Lane>())));
-        structs.push((l.cq.load(Ordering::Relaxed), 256));
-        let rq = l.rq.load(Ordering::Relaxed);
+        structs.push((l.leads_to.cq.load(Ordering::Relaxed), 256));
+        let rq = l.leads_to.rq.load(Ordering::Relaxed);
         let r = own.view.get::<RqShared>(rq).unwrap();
         structs.push((rq, size(size_of::<RqShared>())));
         structs.push((r.ring.load(Ordering::Relaxed), 64));
@@ -334,7 +334,7 @@ fn visit(space: &Arc<PeerProcess>, honest: &Honest, r: &mut Random) {
     let lanes = honest.lanes.iter().copied().chain([r.below(view.len()) & !63, r.next()]);
     for lane in lanes {
         // Behind the lane is the QP that was seen there, also if it claims to be another one now.
-        let behind = view.get::<Lane>(lane).and_then(|l| view.get::<QpShared>(l.qp.load(Ordering::Relaxed)));
+        let behind = view.get::<Lane>(lane).and_then(|l| view.get::<QpShared>(l.leads_to.qp.load(Ordering::Relaxed)));
         let seen = behind.map_or(QpIncarnation { qpn: 0, generation: 0 }, QpIncarnation::now);
         let Some(target) = Responder::bind(space, lane, 7 << 32 | u64::from(foreign(9)), seen) else { continue };
         let mark = target.enter();
@@ -544,16 +544,16 @@ fn what_peers_write_into_our_own_arena_does_no_harm() {
             let target = bind(&qp, foreign(1));
             let offset = process().own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Relaxed);
             let rq = &target.rq.as_ref().unwrap().shared;
-            let cq_at = target.lane.cq.load(Ordering::Relaxed);
+            let cq_at = target.lane.leads_to.cq.load(Ordering::Relaxed);
             let places = [
                 (offset, size_of::<Lane>() as u64),
-                (target.lane.ring.load(Ordering::Relaxed), 16),
+                (target.lane.leads_to.ring.load(Ordering::Relaxed), 16),
                 // The queue of a connected QP has none: the lane once more.
-                match target.lane.cqes.load(Ordering::Relaxed) {
+                match target.lane.leads_to.cqes.load(Ordering::Relaxed) {
                     0 => (offset, size_of::<Lane>() as u64),
                     cqes => (cqes, size_of::<CqeRing>() as u64),
                 },
-                (target.lane.rq.load(Ordering::Relaxed), size_of::<RqShared>() as u64),
+                (target.lane.leads_to.rq.load(Ordering::Relaxed), size_of::<RqShared>() as u64),
                 (rq.ring.load(Ordering::Relaxed), 32),
                 (rq.wqes.load(Ordering::Relaxed), 256),
                 (cq_at, size_of::<CqShared>() as u64),
@@ -644,7 +644,7 @@ fn a_forged_message_in_a_completion_is_written_nowhere_else() {
         srq.post_recv(5, &[sge]).unwrap();
         let target = bind(&qp, foreign(1));
         let wqe = target.claim().unwrap();
-        let cqes = process().own.view.get::<CqeRing>(target.lane.cqes.load(Ordering::Relaxed)).unwrap();
+        let cqes = process().own.view.get::<CqeRing>(target.lane.leads_to.cqes.load(Ordering::Relaxed)).unwrap();
         let cqe = &cqes.entries[0];
         cqe.wqe.store((wqe + beside) | IS_INLINE, Ordering::Relaxed);
         cqe.completed.byte_len.store(len, Ordering::Relaxed);

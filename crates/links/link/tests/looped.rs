@@ -226,7 +226,7 @@ fn a_peer_that_is_destroyed_on_the_way_ends_in_retries_exceeded() {
 fn place_of_cq(qp: &Qp) -> u64 {
     let own = &qp.process().own;
     let lane = own.qp(qp.qp_num()).unwrap().lane.load(Ordering::Relaxed);
-    own.view.get::<Lane>(lane).unwrap().cq.load(Ordering::Relaxed)
+    own.view.get::<Lane>(lane).unwrap().leads_to.cq.load(Ordering::Relaxed)
 }
 
 // A thread that has completed something raises the event later, and may stand still before it does.

@@ -339,7 +339,7 @@ impl<'a> Objects<'a> {
                 Some(xrcd) if saved.opened && record.qp_type == hca::QpType::XrcRecv => {
                     hca::Qp::open(&self.opening.hca, xrcd, record.number)?
                 }
-                _ => hca::Qp::restore(&self.opening.hca, &parts, record, self)?,
+                _ => record.restore(&self.opening.hca, &parts, self)?,
             }
         };
         let init = ibv_qp_init_attr {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use vervain_hca::mr::saved::Over;
 use vervain_hca::mr::transfer::{self, Pieces};
+use vervain_hca::qp::saved::SavedQp;
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
@@ -160,7 +161,7 @@ unsafe fn collect(opening: &Opening) -> Result<Image, Error> {
                 xrcd: hca.xrcd().map(|xrcd| xrcd_places.find(&xrcd.id(), "an XRC domain")).transpose()?,
                 extended: state.extended,
                 opened: !known.insert(hca.qp_num()),
-                saved: hca.save()?,
+                saved: SavedQp::of(hca)?,
             })
         })?;
         let device = opening.hca.device().name().to_owned();

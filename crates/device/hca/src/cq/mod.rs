@@ -284,7 +284,7 @@ impl Cq {
             return;
         }
         // No completion is published here while the count begins.
-        let gate = self.process.close_gate_where(|lane| lane.cq.load(Ordering::Relaxed) == self.offset());
+        let gate = self.process.close_gate_where(|lane| lane.leads_to.cq.load(Ordering::Relaxed) == self.offset());
         let q = self.queue.lock();
         if !counts() {
             self.shared.consumed.store(0, Ordering::Relaxed);

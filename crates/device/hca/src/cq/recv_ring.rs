@@ -110,7 +110,7 @@ impl Deliveries<'_> {
                 cqe(ring, produced).published.store(next, Ordering::Release);
             }
         }
-        let bit = lane.ready_bit.load(Ordering::Relaxed);
+        let bit = lane.leads_to.ready_bit.load(Ordering::Relaxed);
         publish(self.cq, &lane.produced, next, &lane.mode, bit, self.full_barrier)
     }
 }
@@ -167,7 +167,7 @@ impl RecvRing {
 
     /// The lane's bit in its CQ.
     pub(crate) fn ready_bit(&self) -> u32 {
-        self.lane.ready_bit.load(Ordering::Relaxed)
+        self.lane.leads_to.ready_bit.load(Ordering::Relaxed)
     }
 
     /// Completions to be taken.
@@ -266,7 +266,7 @@ impl RecvRing {
         let mut completion = self.rq.take_with(index, &receipt, self.qp_num)?;
         if !self.scatter(cqe, memory, false) {
             completion.status = Status::LocalProtection.to_verbs();
-            self.rq.fail_qp(self.lane.qp.load(Ordering::Relaxed));
+            self.rq.fail_qp(self.lane.leads_to.qp.load(Ordering::Relaxed));
         }
         Some(completion)
     }

@@ -131,7 +131,7 @@ impl Process {
         // Packets in hand are handled completely, and the handler looks at the switch before each. After this no thread
         // enters that has not seen it.
         self.packets.wait_for();
-        let there = |lane: &Lane| self.is_stopped_by(number, lane.qp.load(Ordering::Relaxed));
+        let there = |lane: &Lane| self.is_stopped_by(number, lane.leads_to.qp.load(Ordering::Relaxed));
         let mut inside = gate::standing(self.lanes.gates.inside(there));
         let mut looks = 0u32;
         let have_left = wait.for_it(|| {

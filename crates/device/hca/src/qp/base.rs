@@ -10,7 +10,7 @@ use crate::process::send_work::Marks;
 use crate::process::{Process, gate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use vervain_iba::{AhAttr, Gid, Opcode, QpState, QpType};
+use vervain_iba::{AhAttr, Gid, Nak, Opcode, QpState, QpType};
 
 /// The part of a QP that its send queue works with.
 pub struct QpBase {
@@ -112,6 +112,21 @@ impl QpBase {
         line.add(Word::OwnerBytes, by_owner);
     }
 
+    /// Its Q_Key (IBA 10.2.5).
+    pub fn qkey(&self) -> u32 {
+        self.shared.qkey.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if it takes requests in its state (IBA 10.3.1).
+    pub fn receives(&self) -> bool {
+        (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&self.shared.state.load(Ordering::Acquire))
+    }
+
+    /// Returns true if it was made in `context`.
+    pub fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
     /// The LID of its port; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.lid.load(Ordering::Relaxed) as u16
@@ -137,6 +152,14 @@ impl QpBase {
         } else {
             let (rts, sqe) = (QpState::Rts as u32, QpState::Sqe as u32);
             let _ = self.shared.state.compare_exchange(rts, sqe, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+
+    /// Handles the refusal of a packet by the responder that ends the QP (IBA 9.9.3, class C).
+    pub fn refused(&self, nak: Nak) {
+        let Some(event) = nak.event() else { return };
+        if self.qp_type.is_reliable() && self.shared.fail(Some(event)) {
+            self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
         }
     }
 

@@ -21,14 +21,14 @@ pub(crate) struct QpFacts {
     pub(crate) receives: u64,
 }
 
-impl Qp {
-    /// The state of the queues; never waits. None for a QP that was destroyed, and while another thread holds the send
-    /// queue for long, for example within a batch.
-    pub(crate) fn facts(&self) -> Option<QpFacts> {
-        if self.is_gone() {
+impl QpFacts {
+    /// The state of the queues of `qp`; never waits. None for a QP that was destroyed, and while another thread holds
+    /// the send queue for long, for example within a batch.
+    pub(crate) fn of(qp: &Qp) -> Option<QpFacts> {
+        if qp.is_gone() {
             return None;
         }
-        let sends = self.sends.try_lock_briefly()?;
+        let sends = qp.sends.try_lock_briefly()?;
         let sq = &sends.sq;
         let is_not_ready = match &sends.connection {
             Some(connection) => connection.waits_for_receive(),
@@ -36,15 +36,15 @@ impl Qp {
         };
         let first = sq.wq.get(sq.wq.head()).map(|first| first.request.opcode);
         Some(QpFacts {
-            qpn: self.number,
+            qpn: qp.number,
             dest_qpn: sq.params.dest_qpn,
             rnr_retry: sq.params.rnr_retry,
             sq_sig_all: sq.sq_sig_all,
             waiting: sq.wq.waiting(),
             done: sq.wq.head(),
-            completed: self.ring.produced(),
-            not_ready: first.filter(|_| is_not_ready && self.qp_type != QpType::Ud),
-            receives: self.rq.as_ref().map_or(0, |rq| rq.view.waiting()),
+            completed: qp.ring.produced(),
+            not_ready: first.filter(|_| is_not_ready && qp.qp_type != QpType::Ud),
+            receives: qp.receives.waiting(),
         })
     }
 }

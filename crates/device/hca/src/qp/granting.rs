@@ -2,14 +2,14 @@
 //! key, or that of a message in hand.
 
 use crate::process::grants::{Grantable, Grantor};
-use crate::qp::Qp;
+use crate::qp::base::QpBase;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{QpType, access};
 use vervain_share::api::KIND_WINDOW;
 
-impl Qp {
+impl QpBase {
     /// Grants `peer` the writing of the region of `rkey` by this QP. None if the QP or the region does not allow it, if
     /// the region lies in memory that peers cannot put to, and while grants are being taken back.
     pub fn grant(&self, rkey: u32, peer: u64, grantor: &Arc<dyn Grantor>) -> Option<Grantable> {

@@ -2,15 +2,11 @@
 //! then waits until no initiator is in flight, and only then touches shared memory.
 
 use crate::arena::Block;
-use crate::arena::layout::ANY_PSN;
 use crate::arena::numbers::Kind;
-use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
 use crate::host::cancel::nap;
 use crate::host::clock::now_ns;
-use crate::lane::OwnedLane;
 use crate::process::doorbell::{Attend, Looked, Looker};
-use crate::process::revocation::PATIENCE_NS;
 use crate::process::send_work::Progress;
 use crate::qp::sq::LOOK_BUDGET;
 use crate::qp::{Qp, SendSide};
@@ -21,7 +17,7 @@ use crate::srq::XrcTarget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vervain_iba::{Completion, Gid, QpState, QpType, Status, event, wc};
+use vervain_iba::{Gid, QpState, QpType, event};
 
 /// The longest wait of a reset or destroy for posted sends to leave, in ns, and the nap between two looks.
 const SENDS_LEAVE_NS: u64 = 1_000_000_000;
@@ -43,79 +39,18 @@ impl Qp {
     /// Does the work of ERR, after the state was set: waits until no initiator is in flight, keeps messages that
     /// arrived, and flushes the rest.
     pub(super) fn enter_error(&self, sends: &mut SendSide) {
-        self.settle_lanes();
-        if let (Some(send_cq), Some(recv_cq)) = (&self.send_cq, &self.recv_cq)
+        self.receives.settle_lanes(&self.base);
+        if let (Some(send_cq), Some(recv_cq)) = (&self.send_cq, &self.receives.cq)
             && Arc::ptr_eq(send_cq, recv_cq)
         {
             send_cq.sends_first(&self.ring);
         }
-        for lane in self.lanes.lock().iter() {
-            for wr_id in self.taken_from_srq(lane, sends.sq.is_remote()) {
-                lane.cq.push(self.flushed_receive(wr_id));
-            }
-        }
+        self.receives.flush_taken(&self.base, sends.sq.is_remote());
         sends.sq.flush(&self.base);
-        self.disconnect(sends);
-        self.flush_receives();
-        if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+        sends.disconnect(&self.base);
+        self.receives.flush(&self.base);
+        if self.receives.srq.is_some() && self.events.take_last_wqe() {
             self.raise(event::QP_LAST_WQE_REACHED);
-        }
-    }
-
-    /// Waits until no initiator is in flight into this QP, and takes over the completions that were delivered.
-    pub(crate) fn settle_lanes(&self) {
-        let lanes = self.lanes.lock().clone();
-        let gates: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.gate)).collect();
-        self.process.wait_for(&gates);
-        self.process.take_back_grants(|_, qpn| qpn == self.number, PATIENCE_NS);
-        for lane in &lanes {
-            lane.cq.settle(&lane.ring);
-        }
-        self.process.lanes.wait_serving();
-    }
-
-    /// Gives up the connection and the lanes to the peer.
-    fn disconnect(&self, sends: &mut SendSide) {
-        if let Some(connection) = sends.connection.take() {
-            sends.sq.leave_remote(connection.psns());
-            connection.disconnected();
-        }
-        if sends.sq.disconnect() {
-            self.process.forget_lanes(self.number);
-        }
-    }
-
-    /// Receives that the initiator of `lane` has taken from a shared queue for a message that will not be finished.
-    /// `is_remote`: a carrier reaches the initiator.
-    fn taken_from_srq(&self, lane: &OwnedLane, is_remote: bool) -> Vec<u64> {
-        let shared = self.srq.is_some() || self.xrcd.is_some();
-        if !shared || self.qp_type == QpType::Ud {
-            return Vec::new();
-        }
-        let peer = match lane.granted {
-            0 if is_remote => self.number | crate::arena::layout::BY_PACKETS,
-            0 => self.shared.dest_qpn.load(Ordering::Relaxed),
-            granted => granted,
-        };
-        if peer == 0 { Vec::new() } else { lane.rq.reap(peer) }
-    }
-
-    /// Completes the receives of an own queue with a flush error.
-    pub(crate) fn flush_receives(&self) {
-        let (Some(rq), Some(cq), None) = (&self.rq, &self.recv_cq, &self.srq) else { return };
-        for wr_id in rq.flush() {
-            cq.push(self.flushed_receive(wr_id));
-        }
-    }
-
-    fn flushed_receive(&self, wr_id: u64) -> Completion {
-        self.tally.add(Word::FlushedReceives, 1);
-        Completion {
-            wr_id,
-            status: Status::Flushed.to_verbs(),
-            opcode: wc::OP_RECV,
-            qp_num: self.number,
-            ..Completion::default()
         }
     }
 
@@ -132,47 +67,6 @@ impl Qp {
         self.raise(event);
     }
 
-    /// Reaps the lanes whose initiators have ended or give them up. `lost`: messages that they have begun are lost;
-    /// else they are begun anew.
-    pub(crate) fn reap_where(&self, theirs: impl Fn(&OwnedLane) -> bool, lost: bool) {
-        let lanes: Vec<_> = self.lanes.lock().iter().filter(|lane| theirs(lane)).cloned().collect();
-        lanes.iter().for_each(|lane| self.reap(lane, lane.holder(), lost));
-    }
-
-    /// Reaps `lane`, unless its initiator, QP `qpn`, has it no longer.
-    fn reap(&self, lane: &Arc<OwnedLane>, qpn: u32, lost: bool) {
-        let mut lanes = self.lanes.lock();
-        // The QP may have been reset and connected to another meanwhile.
-        if lane.holder() != qpn || !lanes.iter().any(|l| Arc::ptr_eq(l, lane)) {
-            return;
-        }
-        lane.cq.settle(&lane.ring);
-        lane.cq.rescue();
-        let is_shared = self.srq.is_some() || self.xrcd.is_some();
-        if self.qp_type == QpType::Ud || is_shared && !lost {
-            lane.rq.reap_and_repost(qpn);
-        } else if !lost {
-            lane.rq.unclaim_last();
-        } else if is_shared {
-            for wr_id in lane.rq.reap(qpn) {
-                lane.cq.push(self.flushed_receive(wr_id));
-            }
-        }
-        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
-        if own {
-            lane.reset();
-            if !lost {
-                // The initiator's last PSN may be that of an access that was no request; a restored one begins at the
-                // PSN that was saved.
-                lane.shared.psn_base.store(0, Ordering::Relaxed);
-                self.shared.rq_psn.store(ANY_PSN, Ordering::Relaxed);
-            }
-        } else {
-            lane.close();
-            lanes.retain(|l| !Arc::ptr_eq(l, lane));
-        }
-    }
-
     // ---- life ------------------------------------------------------------------------------------------------------
 
     /// Moves the QP back to RESET: no initiator in flight, nothing kept. The caller holds the attributes.
@@ -180,10 +74,10 @@ impl Qp {
         let mut sends = self.lock_sends();
         self.shared.state.store(QpState::Reset as u32, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
-        self.settle_lanes();
+        self.receives.settle_lanes(&self.base);
         self.table.router.unregister_qp(self.number);
         // Purged before the send queue is reset: a thread that polls must not count old completions into the new queue.
-        if let Some(cq) = &self.recv_cq {
+        if let Some(cq) = &self.receives.cq {
             cq.purge(self.number, None);
         }
         if let Some(cq) = &self.send_cq {
@@ -191,48 +85,15 @@ impl Qp {
         }
         let is_remote = sends.sq.is_remote();
         sends.sq.abandon();
-        self.disconnect(&mut sends);
+        sends.disconnect(&self.base);
         sends.sq.reset(self.qp_type);
-        let mut lanes = self.lanes.lock();
-        for lane in lanes.iter() {
-            drop(self.taken_from_srq(lane, is_remote));
-        }
-        lanes.retain_mut(|lane| self.free_or_replace(lane));
-        drop(lanes);
-        if let (Some(rq), None) = (&self.rq, &self.srq) {
-            rq.reset();
-        }
+        self.receives.reset(&self.base, is_remote, self.gone.load(Ordering::Relaxed));
         self.shared.rq_psn.store(0, Ordering::Relaxed);
         self.shared.fault.store(0, Ordering::Relaxed);
         self.shared.refused.kind.store(0, Ordering::Relaxed);
         self.shared.established.store(0, Ordering::Relaxed);
-        self.last_wqe_told.store(false, Ordering::Relaxed);
-        self.work.store(false, Ordering::SeqCst);
-    }
-
-    /// Frees a lane that no initiator has. One that has an initiator stays that initiator's, which may be about to
-    /// enter, and is closed until it is given back; the QP gets a new one for its next peer, and lanes that were made
-    /// on request are made again later. Returns true if `lane`, or the new one in its place, stays in the QP's list.
-    fn free_or_replace(&self, lane: &mut Arc<OwnedLane>) -> bool {
-        if lane.is_free() && !lane.gate.is_cut_off() {
-            lane.reset();
-            lane.shared.psn_base.store(0, Ordering::Relaxed);
-            return true;
-        }
-        let own = self.shared.lane.load(Ordering::Relaxed) == lane.offset;
-        if own && !self.gone.load(Ordering::Relaxed) {
-            let offset = self.block.lock().as_ref().map_or(0, Block::offset);
-            let Ok(new) = OwnedLane::create(self.process, &lane.rq, &lane.cq, offset, self.number, 0) else {
-                // Without memory for a new lane the QP keeps one that no initiator can take.
-                lane.shared.open.store(0, Ordering::SeqCst);
-                return true;
-            };
-            self.shared.lane.store(new.offset, Ordering::Release);
-            std::mem::replace(lane, new).close();
-            return true;
-        }
-        lane.close();
-        false
+        self.events.set_last_wqe_told(false);
+        self.pending.set(false);
     }
 
     /// Finishes requests posted to a peer that lives: an adapter has sent them before it carries out the command that
@@ -245,7 +106,7 @@ impl Qp {
             if !sends.is_leaving(self) || now_ns() >= until {
                 return;
             }
-            let progress = self.start(&mut sends, LOOK_BUDGET);
+            let progress = sends.start(self, LOOK_BUDGET);
             let is_carried = sends.connection.is_some();
             drop(sends);
             match progress {
@@ -273,12 +134,8 @@ impl Qp {
     pub(super) fn change_sends<R>(&self, f: impl FnOnce(&mut SendSide) -> R) -> R {
         let mut sends = self.lock_sends();
         let result = f(&mut sends);
-        self.start(&mut sends, LOOK_BUDGET);
+        sends.start(self, LOOK_BUDGET);
         result
-    }
-
-    pub(crate) fn want_drained_event(&self, yes: bool) {
-        self.notify_drained.store(yes, Ordering::Release);
     }
 
     /// Returns true while the send queue still works on a request that it has begun (SQD that drains).
@@ -288,7 +145,7 @@ impl Qp {
 
     pub(crate) fn announce_if_drained(&self) {
         let sends = self.lock_sends();
-        if !sends.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
+        if !sends.has_begun() && self.events.take_drained() {
             drop(sends);
             self.raise(event::SQ_DRAINED);
         }
@@ -317,6 +174,12 @@ impl Qp {
             groups.swap_remove(i);
         }
         Ok(())
+    }
+
+    /// Takes it out of all multicast groups.
+    pub fn leave_groups(&self) {
+        let groups = self.groups.lock().clone();
+        groups.iter().for_each(|group| _ = self.detach_mcast(group, 0));
     }
 
     fn check_group(&self, gid: &Gid) -> Result<()> {
@@ -351,8 +214,7 @@ impl Qp {
         let attr = self.attr.lock();
         self.enter_reset();
         drop(attr);
-        let lanes = std::mem::take(&mut *self.lanes.lock());
-        lanes.iter().for_each(|lane| lane.close());
+        self.receives.close_lanes();
         self.table.remove(self.number);
         self.process.send_work.remove(self.number);
         self.process.progress.remove(&**self);
@@ -361,8 +223,7 @@ impl Qp {
             cq.drop_if_idle(&**self);
         }
         self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
-        self.context.forget_events(&self.events);
-        self.events.wait();
+        self.events.end(&self.context);
         self.count_users(u32::MAX);
         self.process.numbers.free(Kind::Qp, self.number);
         Ok(())
@@ -378,9 +239,7 @@ impl Drop for Qp {
         if !self.gone.load(Ordering::Acquire) {
             self.process.attention.remove(self.shared.attention.load(Ordering::Relaxed));
         }
-        if let Some(block) = self.block.lock().take() {
-            self.process.release(block);
-        }
+        self.process.release(std::mem::replace(&mut self.block, Block::empty()));
     }
 }
 
@@ -436,9 +295,6 @@ impl Qp {
 
 impl XrcTarget for Qp {
     fn close_lanes_into(&self, rq: &Arc<RecvQueue>) {
-        let into: Vec<_> = self.lanes.lock().extract_if(.., |lane| Arc::ptr_eq(&lane.rq, rq)).collect();
-        let gates: Vec<_> = into.iter().map(|lane| Arc::clone(&lane.gate)).collect();
-        self.process.shut(&gates);
-        into.iter().for_each(|lane| lane.close());
+        self.receives.close_lanes_into(&self.base, rq);
     }
 }

@@ -1,16 +1,24 @@
 //! Queue pairs, as the program holds them. A change of state closes the lanes into the QP, waits until no initiator is
 //! in flight, and flushes (IBA 10.3); the send queue does the requester's work, peers do the responder's.
+//!
+//! The parts of a QP own their state: [`base`] what is fixed and what peers read, `send_side` the requests, `pending`
+//! the record of those that wait, `receive_side` the receives and the ways in, `events` the async events.
 
 pub mod ah;
 pub mod base;
 pub mod carrier;
+mod events;
 pub(crate) mod facts;
 mod granting;
+mod init;
 pub(crate) mod life;
 pub(crate) mod modify;
+mod pending;
+mod receive_side;
 pub mod remote;
 pub mod router;
 pub mod saved;
+mod send_side;
 pub mod sq;
 pub(crate) mod state;
 pub mod table;
@@ -18,61 +26,40 @@ pub mod table;
 use crate::arena::Block;
 use crate::arena::layout::{QpShared, Switch};
 use crate::arena::numbers::Kind;
-use crate::context::async_events::{Element, EventCount};
 use crate::context::{Context, Pd};
 use crate::cq::completion::Source;
 use crate::cq::send_ring::SendRing;
 use crate::cq::{Cq, Reports};
-use crate::device::LIMITS;
 use crate::device::port_counters::{Counted, Word};
 use crate::error::{Error, Result};
 use crate::host::barrier;
 use crate::host::cancel::nap;
-use crate::host::clock::now_ns;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::lane::OwnedLane;
 use crate::process::send_work::{Mark, Progress, SendWork, Settled};
+use crate::qp::ah::Route;
 use crate::qp::base::QpBase;
 use crate::qp::carrier::Connection;
-use crate::qp::remote::Sends;
-use crate::qp::sq::ud::DatagramOut;
-use crate::qp::sq::wqe::SendRequest;
-use crate::qp::sq::wqe::WorkRequest;
-use crate::qp::sq::{LOOK_BUDGET, POST_BUDGET, SendQueue};
+use crate::qp::events::QpEvents;
+use crate::qp::pending::Pending;
+use crate::qp::receive_side::ReceiveSide;
+use crate::qp::remote::{SenderAccess, Sends};
+use crate::qp::send_side::SendSide;
+use crate::qp::sq::ud::{Datagram, DatagramOut};
+use crate::qp::sq::wqe::{SendRequest, WorkRequest};
+use crate::qp::sq::{LOOK_BUDGET, SendQueue};
 use crate::qp::table::QpTable;
-use crate::rq::RecvQueue;
+use crate::responder::Responder;
+use crate::srq::Srq;
 use crate::srq::xrcd::Xrcd;
-use crate::srq::{Srq, XrcTarget};
+pub use init::QpInit;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use vervain_iba::{Gid, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
+use vervain_iba::{Gid, Nak, Opcode, QpAttr, QpCap, QpState, QpType, Sge, event};
 
-/// Delay before send work is looked at again while the process is paused, in ns.
-const PAUSED_NS: u64 = 20_000;
-
-/// Bytes of a scatter/gather element in a send request (`struct ibv_sge`).
-const PIECE: u32 = 16;
-
-/// The objects and sizes that a QP is made of.
-pub struct QpInit<'a> {
-    /// Service type.
-    pub qp_type: QpType,
-    /// Send completions.
-    pub send_cq: Option<&'a Arc<Cq>>,
-    /// Receive completions.
-    pub recv_cq: Option<&'a Arc<Cq>>,
-    /// Shared receive queue instead of an own one.
-    pub srq: Option<&'a Arc<Srq>>,
-    /// XRC domain (XRC targets).
-    pub xrcd: Option<&'a Arc<Xrcd>>,
-    /// Sizes.
-    pub cap: QpCap,
-    /// True: every send completes, signaled or not.
-    pub sq_sig_all: bool,
-    /// The program's cookie.
-    pub cookie: usize,
-}
+/// The number of tries to lock a send queue that another thread holds.
+const SOON_TRIES: u32 = 200;
 
 /// A queue pair.
 pub struct Qp {
@@ -80,39 +67,20 @@ pub struct Qp {
     pub(crate) table: &'static QpTable,
     me: Weak<Qp>,
     pd: Option<Arc<Pd>>,
-    xrcd: Option<Arc<Xrcd>>,
     cap: QpCap,
-    block: OwnerLock<Option<Block>>,
-    recv_cq: Option<Arc<Cq>>,
-    srq: Option<Arc<Srq>>,
-    rq: Option<Arc<RecvQueue>>,
-    lanes: OwnerLock<Vec<Arc<OwnedLane>>>,
+    /// Holds the shared part.
+    block: Block,
+    receives: ReceiveSide,
     sends: OwnerLock<SendSide>,
     /// The send queue's ring of completions, for the CQ.
     ring: Arc<SendRing>,
     attr: OwnerLock<QpAttr>,
-    /// True while work waits in the send queue; the next two: while this QP is in its CQ's list, in the progress
-    /// thread's.
-    work: AtomicBool,
-    listed: AtomicBool,
-    listed_for_progress: AtomicBool,
-    /// Counts looks by the program, so that the progress thread keeps away while it polls.
-    looks: AtomicU32,
-    notify_drained: AtomicBool,
-    last_wqe_told: AtomicBool,
+    pending: Pending,
+    events: QpEvents,
     /// Multicast groups that it has joined.
     groups: OwnerLock<Vec<Gid>>,
-    cookie: AtomicUsize,
-    events: Arc<EventCount>,
     gone: AtomicBool,
     _counted: Counted,
-}
-
-/// The sending half of a QP, guarded by one lock.
-struct SendSide {
-    sq: SendQueue,
-    /// The carrier's connection; None: memory reaches the peer, or there is none yet.
-    connection: Option<Arc<dyn Connection>>,
 }
 
 impl Deref for Qp {
@@ -152,22 +120,12 @@ impl Qp {
             cq.process.check()?;
         }
         process.attention.check_room()?;
-        check_init(pd, init)?;
-        let mut cap = init.cap;
-        let receives_itself = init.srq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
-        if !receives_itself {
-            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-        }
-        // The room of a send request's scatter/gather elements holds inline data instead, as on rxe and adapters: some
-        // programs send a few bytes inline and have asked for no room.
-        let inline = cap.max_inline_data.max(cap.max_send_sge * PIECE);
-        cap.max_inline_data = if init.qp_type == QpType::XrcRecv { 0 } else { inline };
+        init.check(pd)?;
         let number = match number {
             None => process.new_number(Kind::Qp)?,
             Some(number) => process.numbers.take_again(Kind::Qp, number).map(|()| number)?,
         };
-        let built = Self::build(context, table, pd, init, cap, number, receives_itself);
-        match built {
+        match Self::build(context, table, pd, init, number) {
             Ok(qp) => Ok(qp),
             Err(e) => {
                 process.numbers.free(Kind::Qp, number);
@@ -181,21 +139,12 @@ impl Qp {
         table: &'static QpTable,
         pd: Option<&Arc<Pd>>,
         init: &QpInit<'_>,
-        cap: QpCap,
         number: u32,
-        receives_itself: bool,
     ) -> Result<Arc<Qp>> {
         let process = table.process();
         let pd_number = pd.map_or(0, |p| p.number);
-        let rq = match (init.srq, receives_itself) {
-            (Some(srq), _) => Some(Arc::clone(&srq.rq)),
-            (None, true) => {
-                let alone = matches!(init.qp_type, QpType::Rc | QpType::Uc);
-                let (wr, sge) = (cap.max_recv_wr, cap.max_recv_sge);
-                Some(Arc::new(RecvQueue::create(process, pd_number, wr, sge, alone)?))
-            }
-            (None, false) => None,
-        };
+        let cap = init.granted();
+        let rq = ReceiveSide::make_queue(process, pd_number, init, &cap)?;
         let block = process.arena.alloc(size_of::<QpShared>() as u64)?;
         let offset = block.offset();
         let shared = process.arena.view().get::<QpShared>(offset).expect("just allocated");
@@ -219,30 +168,20 @@ impl Qp {
                 table,
                 me: me.clone(),
                 pd: pd.cloned(),
-                xrcd: init.xrcd.cloned(),
                 cap,
-                block: OwnerLock::new(Some(block)),
-                recv_cq: init.recv_cq.cloned(),
-                srq: init.srq.cloned(),
-                rq: rq.clone(),
-                lanes: OwnerLock::default(),
+                block,
+                receives: ReceiveSide::new(init, rq, offset, me.clone()),
                 sends: OwnerLock::new(SendSide { sq, connection: None }),
                 ring,
                 attr: OwnerLock::new(QpAttr { cap, ..QpAttr::default() }),
-                work: AtomicBool::new(false),
-                listed: AtomicBool::new(false),
-                listed_for_progress: AtomicBool::new(false),
-                looks: AtomicU32::new(0),
-                notify_drained: AtomicBool::new(false),
-                last_wqe_told: AtomicBool::new(false),
+                pending: Pending::default(),
+                events: QpEvents::new(init.cookie),
                 groups: OwnerLock::default(),
-                cookie: AtomicUsize::new(init.cookie),
-                events: Arc::default(),
                 gone: AtomicBool::new(false),
                 _counted: Counted::new(Word::Qps, context.device()),
             }
         });
-        qp.make_own_lane(offset)?;
+        qp.receives.make_own_lane(&qp.base)?;
         qp.count_users(1);
         qp.report_to_cqs();
         process.send_work.add(Mark::new(&qp, |qp| &qp.base.marks), number);
@@ -251,9 +190,14 @@ impl Qp {
         Ok(qp)
     }
 
+    /// The CQs that its completions come to, that of its sends first.
+    fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
+        self.send_cq.iter().chain(&self.receives.cq)
+    }
+
     /// Gives the CQs the number of completions to expect, and the source of those of sends.
     fn report_to_cqs(&self) {
-        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+        for cq in self.cqs() {
             let me: Weak<dyn Reports> = self.me.clone();
             cq.add_reporting(self.number, me);
         }
@@ -261,75 +205,35 @@ impl Qp {
             cq.add_source(Source::Sends(Arc::clone(&self.ring)));
             cq.expect(u64::from(self.cap.max_send_wr), None);
         }
-        if let (Some(cq), Some(rq)) = (&self.recv_cq, &self.rq) {
-            cq.expect(u64::from(rq.max_wr()), self.srq.as_ref().map(|srq| Arc::as_ptr(srq) as usize));
-        }
+        self.receives.report_to_cq();
     }
 
     /// Takes back from the CQs the announcements of `report_to_cqs`, when the QP is destroyed.
     fn leave_cqs(&self) {
-        self.send_cq.iter().chain(&self.recv_cq).for_each(|cq| cq.remove_reporting(self.number));
+        self.cqs().for_each(|cq| cq.remove_reporting(self.number));
         if let Some(cq) = &self.send_cq {
             cq.remove_source(&Source::Sends(Arc::clone(&self.ring)));
             cq.expect_no_more(u64::from(self.cap.max_send_wr), None);
         }
-        if let (Some(cq), Some(rq)) = (&self.recv_cq, &self.rq) {
-            cq.expect_no_more(u64::from(rq.max_wr()), self.srq.as_ref().map(|srq| Arc::as_ptr(srq) as usize));
-        }
-    }
-
-    /// Makes the lane of the one peer that a connected QP has. Lanes into datagram QPs and XRC targets are made on
-    /// request.
-    fn make_own_lane(&self, offset: u64) -> Result<()> {
-        if !matches!(self.qp_type, QpType::Rc | QpType::Uc) {
-            return Ok(());
-        }
-        let (Some(rq), Some(cq)) = (&self.rq, &self.recv_cq) else {
-            return Err(Error::invalid("the QP has nowhere to receive"));
-        };
-        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number, 0)?;
-        self.shared.lane.store(lane.offset, Ordering::Release);
-        self.lanes.lock().push(lane);
-        Ok(())
+        self.receives.leave_cq();
     }
 
     /// Makes a lane for `initiator` into this datagram QP, or through this XRC target into `srq`, unless it has one.
     /// Returns the lane's offset.
     pub(crate) fn make_lane(&self, initiator: u32, srq: Option<&Arc<Srq>>) -> Result<u64> {
-        let (rq, cq) = match (srq, &self.rq, &self.recv_cq) {
-            (Some(srq), _, _) => (&srq.rq, srq.cq().ok_or_else(|| Error::invalid("not an XRC SRQ"))?),
-            (None, Some(rq), Some(cq)) if self.qp_type == QpType::Ud => (rq, cq),
-            _ => return Err(Error::invalid("the QP takes no such lane")),
-        };
-        if let Some(srq) = srq {
-            let me: Weak<dyn XrcTarget> = self.me.clone();
-            srq.add_target(me);
-        }
-        let mut lanes = self.lanes.lock();
-        let same = |l: &&Arc<OwnedLane>| Arc::ptr_eq(&l.rq, rq) && l.granted == initiator && !l.gate.is_cut_off();
-        if let Some(lane) = lanes.iter().find(same) {
-            return Ok(lane.offset);
-        }
-        let offset = self.block.lock().as_ref().map_or(0, Block::offset);
-        let lane = OwnedLane::create(self.process, rq, cq, offset, self.number, initiator)?;
-        if self.qp_type == QpType::Ud {
-            lane.make_bounce(crate::arena::layout::request::DATAGRAM_BYTES);
-        }
-        let at = lane.offset;
-        lanes.push(lane);
-        Ok(at)
+        self.receives.make_lane(&self.base, initiator, srq)
     }
 
-    pub(crate) fn count_users(&self, by: u32) {
+    /// Reaps the lanes whose initiators have ended or give them up. `lost`: messages that they have begun are lost;
+    /// else they are begun anew.
+    pub(crate) fn reap_where(&self, theirs: impl Fn(&OwnedLane) -> bool, lost: bool) {
+        self.receives.reap_where(&self.base, theirs, lost);
+    }
+
+    fn count_users(&self, by: u32) {
+        let sends = self.pd.iter().map(|pd| &pd.users).chain(self.send_cq.iter().map(|cq| &cq.users));
         // Adding u32::MAX subtracts 1.
-        let count = |c: &AtomicU32| {
-            c.fetch_add(by, Ordering::AcqRel);
-        };
-        self.pd.iter().for_each(|p| count(&p.users));
-        self.send_cq.iter().for_each(|c| count(&c.users));
-        self.recv_cq.iter().for_each(|c| count(&c.users));
-        self.srq.iter().for_each(|s| count(&s.users));
-        self.xrcd.iter().for_each(|x| count(&x.users));
+        sends.chain(self.receives.user_counts()).for_each(|count| _ = count.fetch_add(by, Ordering::AcqRel));
     }
 
     // ---- plain facts -----------------------------------------------------------------------------------------------
@@ -339,9 +243,28 @@ impl Qp {
         self.cap
     }
 
+    pub(crate) fn pd(&self) -> Option<&Arc<Pd>> {
+        self.pd.as_ref()
+    }
+
+    /// The CQ of its receives.
+    pub fn recv_cq(&self) -> Option<&Arc<Cq>> {
+        self.receives.cq.as_ref()
+    }
+
+    /// The SRQ that it receives from.
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.receives.srq.as_ref()
+    }
+
+    /// The XRC domain of a target.
+    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.receives.xrcd.as_ref()
+    }
+
     /// Changes the cookie.
     pub fn set_cookie(&self, cookie: usize) {
-        self.cookie.store(cookie, Ordering::Relaxed);
+        self.events.set_cookie(cookie);
     }
 
     /// Acknowledges one async event of this QP.
@@ -349,18 +272,76 @@ impl Qp {
         self.events.ack();
     }
 
-    /// The XRC domain of a target.
-    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
-        self.xrcd.as_ref()
-    }
-
     /// Returns true if it was destroyed.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    pub(crate) fn raise(&self, event: u32) {
-        self.context.raise(event, Element::Qp(self.cookie.load(Ordering::Relaxed)), &self.events);
+    /// A counted reference to the QP, to be kept beyond a call. None while it is dropped.
+    pub fn handle(&self) -> Option<Arc<Qp>> {
+        self.me.upgrade()
+    }
+
+    fn raise(&self, event: u32) {
+        self.events.raise(&self.context, event);
+    }
+
+    // ---- what carriers ask of it -----------------------------------------------------------------------------------
+
+    /// The way in for messages by a carrier: a lane of this QP, or through this XRC target into SRQ `srqn`. The errors:
+    /// silence if there is none now; an invalid request if there is no such SRQ (IBA A14.4.3).
+    pub fn way_in(&self, srqn: u32) -> std::result::Result<Responder, Nak> {
+        self.receives.way_in(&self.base, srqn)
+    }
+
+    /// Returns true if no receive waits for the next message, although the QP has a receive queue.
+    pub fn lacks_receive(&self) -> bool {
+        self.receives.lacks_receive()
+    }
+
+    /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2). None with an
+    /// SRQ, and if there has never been a receive: a QP that is only for RDMA has no credits to give.
+    pub fn receives_waiting(&self) -> Option<u32> {
+        self.receives.credits()
+    }
+
+    /// The place among the saved receives of a claimed one. `receive`: the number that a carrier's responder has for
+    /// it.
+    pub fn receive_place(&self, srqn: u32, receive: u32) -> Option<u32> {
+        self.receives.receive_place(srqn, receive)
+    }
+
+    /// Claims the receive at that place again. Returns its new number and its room in bytes.
+    pub fn claim_receive(&self, srqn: u32, place: u32) -> Option<(u32, u64)> {
+        self.receives.claim_receive(self.number, srqn, place)
+    }
+
+    /// Runs `f` on the send queue of this QP as send work, if it is connected by `connection`. A carrier calls it for
+    /// answers and timers.
+    pub fn with_sends<C: Connection + 'static>(
+        &self,
+        connection: &Arc<C>,
+        f: impl FnOnce(&mut Sends<'_>) -> Progress,
+    ) -> SenderAccess {
+        let Some(mut sends) = self.lock_sends_soon() else { return SenderAccess::Busy };
+        let is_its = |own: &Arc<dyn Connection>| std::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(connection));
+        if !sends.connection.as_ref().is_some_and(is_its) {
+            return SenderAccess::NoSender;
+        }
+        match sends.work_on(self, |sends| f(&mut Sends::of(&mut sends.sq, self))) {
+            Some(progress) => {
+                sends.note_if_needed(self, progress);
+                SenderAccess::Ran
+            }
+            None => SenderAccess::Busy,
+        }
+    }
+
+    /// Goes on with send work that the carrier has held back. Returns false if another thread holds the send queue.
+    /// That thread may have passed the point already, so the caller tries again.
+    pub fn go_on(&self) -> bool {
+        let sends = self.lock_sends_soon();
+        sends.map(|mut sends| sends.start(self, LOOK_BUDGET)).is_some()
     }
 
     // ---- posting ---------------------------------------------------------------------------------------------------
@@ -372,6 +353,18 @@ impl Qp {
             self.torn(&mut sends);
         }
         sends
+    }
+
+    /// The send queue, if it comes free soon. A thread that handles packets does not wait for a batch (`ibv_wr_start`)
+    /// that is not ended, least of all its own, nor for a thread that was preempted.
+    fn lock_sends_soon(&self) -> Option<OwnerGuard<'_, SendSide>> {
+        for _ in 0..SOON_TRIES {
+            if let Some(sends) = self.sends.try_lock() {
+                return Some(sends);
+            }
+            std::hint::spin_loop();
+        }
+        (!self.sends.raw().held_by_me() && self.thread_is_gone()).then(|| self.lock_sends())
     }
 
     /// A thread ended in the middle of a call: its requests are lost, and the QP fails with QP_FATAL.
@@ -395,7 +388,7 @@ impl Qp {
         let mut poster = Poster { qp: self, sq: &mut sends.sq, pushed: false };
         let r = f(&mut poster);
         if poster.pushed {
-            self.begin(&mut sends);
+            sends.begin(self);
         }
         r
     }
@@ -449,7 +442,7 @@ impl Qp {
                 Err(e)
             }
             None => {
-                self.begin(sends);
+                sends.begin(self);
                 Ok(())
             }
         };
@@ -467,7 +460,7 @@ impl Qp {
     /// Posts one receive (`man ibv_post_recv`). EINVAL in RESET and for QPs that receive from an SRQ.
     #[inline]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
-        let Some(rq) = self.rq.as_ref().filter(|_| self.srq.is_none()) else {
+        let Some(rq) = self.receives.own_queue() else {
             return Err(Error::invalid("the QP has no receive queue of its own"));
         };
         let state = self.state();
@@ -490,107 +483,8 @@ impl Qp {
         // Another thread may have reset the QP meanwhile: its receives are those of another connection.
         if self.state() == QpState::Err {
             // Messages that peers have delivered come first, and no peer may be filling a receive that is flushed.
-            self.settle_lanes();
-            self.flush_receives();
-        }
-    }
-
-    // ---- carrying out ----------------------------------------------------------------------------------------------
-
-    /// Begins on the requests just posted, unless earlier work waits: then they take their turn at the next look. With
-    /// a carrier, earlier work most often waits for answers only, so that later requests may be sent now.
-    fn begin(&self, sends: &mut SendSide) {
-        if sends.sq.batch_is_first() || sends.connection.is_some() {
-            self.start(sends, POST_BUDGET);
-        }
-    }
-
-    fn start(&self, sends: &mut SendSide, budget: u64) -> Progress {
-        if !sends.sq.has_work() {
-            // The work on record may have been flushed, or dropped by a reset.
-            if self.work.load(Ordering::Relaxed) {
-                self.note(sends, Progress::Idle);
-            }
-            return Progress::Idle;
-        }
-        let progress = self.work_on(sends, |SendSide { sq, connection }| match connection {
-            Some(connection) => self.advance_connection(sq, &**connection),
-            None => sq.advance(&self.base, budget),
-        });
-        let progress = progress.unwrap_or_else(|| match self.is_stopped() {
-            true => Progress::Stopped,
-            false => Progress::Wait(now_ns() + PAUSED_NS),
-        });
-        self.note_if_needed(sends, progress);
-        progress
-    }
-
-    /// Runs `f` as marked send work, and handles a failure in it. None while the process is paused.
-    #[inline(always)]
-    fn work_on(&self, sends: &mut SendSide, f: impl FnOnce(&mut SendSide) -> Progress) -> Option<Progress> {
-        self.base.executing(|| {
-            let progress = f(sends);
-            if sends.sq.take_failure() {
-                self.send_error(sends);
-                return Progress::Idle;
-            }
-            progress
-        })
-    }
-
-    /// Records the work that is left, and raises the event of a drained send queue.
-    #[inline]
-    fn note_if_needed(&self, sends: &SendSide, progress: Progress) {
-        if progress != Progress::Idle
-            || self.work.load(Ordering::Relaxed)
-            || self.shared.state.load(Ordering::Relaxed) == QpState::Sqd as u32
-        {
-            self.note(sends, progress);
-        }
-    }
-
-    #[cold]
-    fn note(&self, sends: &SendSide, progress: Progress) {
-        if self.state() == QpState::Sqd && !sends.has_begun() && self.notify_drained.swap(false, Ordering::AcqRel) {
-            self.raise(event::SQ_DRAINED);
-        }
-        let waits = progress != Progress::Idle;
-        self.work.store(waits, Ordering::SeqCst);
-        if !waits {
-            return;
-        }
-        let Some(me) = self.me.upgrade() else { return };
-        if let Some(cq) = &self.send_cq
-            && !self.listed.swap(true, Ordering::AcqRel)
-        {
-            let me: Arc<dyn SendWork> = me.clone();
-            cq.add_pending(me);
-        }
-        if !self.listed_for_progress.swap(true, Ordering::AcqRel) {
-            self.process.add_pending(me);
-        }
-    }
-
-    fn unlist(listed: &AtomicBool, work: &AtomicBool) -> bool {
-        listed.store(false, Ordering::SeqCst);
-        // A poster that saw the mark still set relies on this caller: the QP stays in the list, unless the poster has
-        // set the mark again.
-        !work.load(Ordering::SeqCst) || listed.swap(true, Ordering::SeqCst)
-    }
-}
-
-impl SendSide {
-    /// Returns true if a request has been begun and not finished.
-    fn has_begun(&self) -> bool {
-        self.sq.has_begun() || self.connection.as_ref().is_some_and(|connection| connection.has_begun())
-    }
-
-    /// Returns true if requests wait that an adapter would have sent by now.
-    fn is_leaving(&mut self, qp: &Qp) -> bool {
-        let SendSide { sq, connection } = self;
-        match connection {
-            Some(connection) => !qp.is_stopped() && connection.holds_back(&Sends::of(sq, qp)),
-            None => sq.is_leaving(&qp.base),
+            self.receives.settle_lanes(&self.base);
+            self.receives.flush(&self.base);
         }
     }
 }
@@ -610,17 +504,7 @@ impl SendWork for Qp {
 
     fn settle(&self) -> Settled {
         let Some(mut sends) = self.sends.try_lock() else { return Settled::NotYet };
-        let settled = self.base.while_stopped(|| {
-            let settled = sends.sq.settle(&self.base);
-            if sends.sq.take_failure() {
-                self.send_error(&mut sends);
-            }
-            settled
-        });
-        if settled == Settled::Yes {
-            self.note_if_needed(&sends, if sends.sq.has_work() { Progress::Stopped } else { Progress::Idle });
-        }
-        settled
+        sends.settle(self)
     }
 
     fn wait_executing(&self) {
@@ -640,7 +524,7 @@ impl SendWork for Qp {
     }
 
     fn has_pending(&self) -> bool {
-        self.work.load(Ordering::SeqCst)
+        self.pending.has_any()
     }
 
     fn is_leaving(&self) -> bool {
@@ -651,33 +535,43 @@ impl SendWork for Qp {
     }
 
     fn looks(&self) -> u32 {
-        self.looks.load(Ordering::Relaxed)
+        self.pending.looks()
     }
 
     fn advance_if_free(&self) {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.pending.count_look();
         if let Some(mut sends) = self.sends.try_lock() {
-            self.start(&mut sends, LOOK_BUDGET);
+            sends.start(self, LOOK_BUDGET);
         }
     }
 
     fn advance_for_progress(&self) -> Option<Progress> {
         let mut sends = self.sends.try_lock()?;
-        Some(self.start(&mut sends, LOOK_BUDGET))
+        Some(sends.start(self, LOOK_BUDGET))
     }
 
     fn clear_listed(&self) -> bool {
-        Self::unlist(&self.listed, &self.work)
+        self.pending.clear_listed()
     }
 
     fn clear_listed_for_progress(&self) -> bool {
-        Self::unlist(&self.listed_for_progress, &self.work)
+        self.pending.clear_listed_for_progress()
     }
 }
 
 impl Reports for Qp {
     fn cq_has_failed(&self) {
         self.fail(event::QP_FATAL);
+    }
+}
+
+impl DatagramOut for Qp {
+    fn send(&self, route: Route, datagram: &Datagram<'_>) -> Option<u64> {
+        self.table.router.carrier(route)?.send_datagram(self, datagram)
+    }
+
+    fn flush(&self) {
+        self.table.router.flush();
     }
 }
 
@@ -726,33 +620,4 @@ fn push(qp: &Qp, sq: &mut SendQueue, first: bool, request: &SendRequest<'_>) -> 
         sq.begin_batch();
     }
     sq.push(&qp.base, request)
-}
-
-/// Refuses the values that `man ibv_create_qp` refuses: missing queues and sizes beyond the device's.
-fn check_init(pd: Option<&Arc<Pd>>, init: &QpInit<'_>) -> Result<()> {
-    let c = &init.cap;
-    let sizes = [
-        ("max_send_wr", c.max_send_wr, LIMITS.max_qp_wr),
-        ("max_recv_wr", c.max_recv_wr, LIMITS.max_qp_wr),
-        ("max_send_sge", c.max_send_sge, LIMITS.max_sge),
-        ("max_recv_sge", c.max_recv_sge, LIMITS.max_sge),
-        ("max_inline_data", c.max_inline_data, LIMITS.max_inline),
-    ];
-    if let Some((name, wanted, most)) = sizes.into_iter().find(|(_, wanted, most)| wanted > most) {
-        return Err(Error::invalid(format!("{name} {wanted} exceeds {most}")));
-    }
-    let sends = init.qp_type != QpType::XrcRecv;
-    if sends && (init.send_cq.is_none() || pd.is_none()) {
-        return Err(Error::invalid("the QP needs a protection domain and a completion queue for sends"));
-    }
-    if init.recv_cq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv) {
-        return Err(Error::invalid("the QP needs a completion queue for receives"));
-    }
-    if init.qp_type == QpType::XrcRecv && init.xrcd.is_none() {
-        return Err(Error::invalid("an XRC target needs an XRC domain"));
-    }
-    if init.srq.is_some() && !matches!(init.qp_type, QpType::Rc | QpType::Ud | QpType::Uc) {
-        return Err(Error::invalid("this QP type takes no SRQ"));
-    }
-    Ok(())
 }

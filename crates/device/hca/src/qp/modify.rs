@@ -6,11 +6,11 @@ use crate::device::{LIMITS, MTU_4096};
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerGuard;
 use crate::process::revocation::PATIENCE_NS;
+use crate::qp::Qp;
 use crate::qp::ah::{Route, check_address};
 use crate::qp::carrier::Connection;
 use crate::qp::sq::path::Params;
 use crate::qp::sq::resolve;
-use crate::qp::{Qp, SendSide};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_iba::{AhAttr, PSN_MASK, QpAttr, QpState, QpType, access, attr};
@@ -100,6 +100,15 @@ impl Qp {
         self.change_state(&a, from, to, new, mask, connection)
     }
 
+    /// Connects to the peer that the attributes of a move to RTR name, if a carrier reaches it.
+    fn connect(&self, a: &QpAttr) -> Result<Option<Arc<dyn Connection>>> {
+        let Some(me) = self.handle() else { return Ok(None) };
+        if self.qp_type == QpType::Ud {
+            return self.table.router.register_qp(&me).map(|()| None);
+        }
+        self.table.router.connect(&me, a)
+    }
+
     fn change_state(
         &self,
         a: &OwnerGuard<'_, QpAttr>,
@@ -112,7 +121,7 @@ impl Qp {
         let params = self.params(a);
         if to == QpState::Sqd && from != QpState::Sqd {
             let wants = mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0;
-            self.want_drained_event(wants);
+            self.events.want_drained(wants);
         }
         // State and parameters change together under the lock of the send queue: a late packet of an earlier
         // connection, taken in by another thread, must not start the requester in RTS from a PSN that is not set yet.
@@ -266,7 +275,7 @@ impl Qp {
         if !matches!(a.qp_state, QpState::Reset | QpState::Init) {
             let (next, expected) = self.psns();
             a.sq_psn = if a.qp_state == QpState::Rtr { a.sq_psn } else { next };
-            a.rq_psn = expected.or_else(|| self.expected_by_memory()).unwrap_or(a.rq_psn);
+            a.rq_psn = expected.or_else(|| self.receives.expected_psn()).unwrap_or(a.rq_psn);
         }
         a.sq_draining = u8::from(a.qp_state == QpState::Sqd && self.is_draining());
         a
@@ -276,24 +285,14 @@ impl Qp {
 impl Qp {
     /// The PSN of the next request, and with a carrier the PSN that is expected of the peer.
     fn psns(&self) -> (u32, Option<u32>) {
-        let of = |sends: &SendSide| match &sends.connection {
-            Some(connection) => sends.sq.psns_of(&connection.psns()),
-            None => sends.sq.psns(),
-        };
         let connection = if self.sends.raw().held_by_me() { None } else { self.lock_sends().connection.clone() };
         connection.iter().for_each(|connection| connection.ask_psns());
         if self.sends.raw().held_by_me() {
             // In the middle of a batch (`ibv_wr_start`).
             // SAFETY: this thread holds the lock, and no other reference is alive while it is in this call.
-            return of(unsafe { self.sends.held() });
+            return unsafe { self.sends.held() }.psns();
         }
-        of(&self.lock_sends())
-    }
-
-    /// The PSN that the one peer's next request begins with, as the peer has published it. None before that, and for
-    /// XRC targets.
-    fn expected_by_memory(&self) -> Option<u32> {
-        self.lanes.lock().iter().find(|lane| lane.granted == 0)?.shared.next_psn()
+        self.lock_sends().psns()
     }
 }
 

@@ -1,28 +1,15 @@
-//! A QP as its carrier sees it, if memory does not reach the peer: the send queue under its lock ([`Sends`]), the way
-//! in for packets ([`Qp::way_in`]), and the values that an acknowledgement carries.
+//! The send queue of a QP as its carrier sees it, if memory does not reach the peer: under its lock, in a visit
+//! ([`Qp::with_sends`]).
 
-use crate::arena::layout::BY_PACKETS;
 use crate::device::LIMITS;
-use crate::error::Result;
-use crate::host::lock::OwnerGuard;
 use crate::mr::transfer::{self, Direction, Pieces};
-use crate::process::Progress;
-use crate::process::send_work::SendWork;
-use crate::qp::ah::Route;
-use crate::qp::carrier::Connection;
+use crate::qp::Qp;
+use crate::qp::sq::exec::Step;
 use crate::qp::sq::path::PathAttr;
-use crate::qp::sq::requester::Step;
-use crate::qp::sq::ud::{Datagram, DatagramOut};
-use crate::qp::sq::{LOOK_BUDGET, SendQueue, local_need};
-use crate::qp::{Qp, SendSide};
-use crate::responder::{QpIncarnation, Responder};
+use crate::qp::sq::{SendQueue, local_need};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_iba::{Nak, Opcode, QpAttr, QpState, QpType, Request, Status};
-
-/// The number of tries to lock a send queue that another thread holds.
-const SOON_TRIES: u32 = 200;
+use vervain_iba::{Opcode, QpState, Request, Status};
 
 /// The result of a visit to a QP's sending half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +22,8 @@ pub enum SenderAccess {
     Busy,
 }
 
-/// The send queue, locked, in the hands of a [`Connection`]. Requests are named by a counter that wraps.
+/// The send queue, locked, in the hands of a [`crate::qp::carrier::Connection`]. Requests are named by a counter that
+/// wraps.
 pub struct Sends<'a> {
     sq: &'a mut SendQueue,
     qp: &'a Qp,
@@ -165,134 +153,5 @@ impl<'a> Sends<'a> {
     #[inline]
     pub fn finish(&mut self, status: Status) {
         self.sq.finish(&self.qp.base, status);
-    }
-}
-
-impl Qp {
-    /// [`SendQueue::advance`] for a QP whose carrier sends.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn advance_connection(&self, sq: &mut SendQueue, connection: &dyn Connection) -> Progress {
-        let has_begun = |sq: &SendQueue| sq.has_begun() || connection.has_begun();
-        if !sq.wq.is_empty() && self.state() != QpState::Rts && !sq.goes_on(&self.base, has_begun(sq)) {
-            return Progress::Idle;
-        }
-        connection.advance(&mut Sends { sq, qp: self })
-    }
-
-    /// Runs `f` on the send queue of this QP as send work, if it is connected by `connection`. A carrier calls it for
-    /// answers and timers.
-    pub fn with_sends<C: Connection + 'static>(
-        &self,
-        connection: &Arc<C>,
-        f: impl FnOnce(&mut Sends<'_>) -> Progress,
-    ) -> SenderAccess {
-        let Some(mut sends) = self.lock_sends_soon() else { return SenderAccess::Busy };
-        let is_its = |own: &Arc<dyn Connection>| std::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(connection));
-        if !sends.connection.as_ref().is_some_and(is_its) {
-            return SenderAccess::NoSender;
-        }
-        match self.work_on(&mut sends, |sends| f(&mut Sends { sq: &mut sends.sq, qp: self })) {
-            Some(progress) => {
-                self.note_if_needed(&sends, progress);
-                SenderAccess::Ran
-            }
-            None => SenderAccess::Busy,
-        }
-    }
-
-    /// Goes on with send work that the carrier has held back. Returns false if another thread holds the send queue.
-    /// That thread may have passed the point already, so the caller tries again.
-    pub fn go_on(&self) -> bool {
-        let sends = self.lock_sends_soon();
-        sends.map(|mut sends| self.start(&mut sends, LOOK_BUDGET)).is_some()
-    }
-
-    /// The send queue, if it comes free soon. A thread that handles packets does not wait for a batch (`ibv_wr_start`)
-    /// that is not ended, least of all its own, nor for a thread that was preempted.
-    pub(super) fn lock_sends_soon(&self) -> Option<OwnerGuard<'_, SendSide>> {
-        for _ in 0..SOON_TRIES {
-            if let Some(sends) = self.sends.try_lock() {
-                return Some(sends);
-            }
-            std::hint::spin_loop();
-        }
-        (!self.sends.raw().held_by_me() && self.thread_is_gone()).then(|| self.lock_sends())
-    }
-
-    /// The way in for messages by a carrier: a lane of this QP, or through this XRC target into SRQ `srqn`. The errors:
-    /// silence if there is none now; an invalid request if there is no such SRQ (IBA A14.4.3).
-    pub fn way_in(&self, srqn: u32) -> std::result::Result<Responder, Nak> {
-        let me = self.process.initiator_id(self.number | BY_PACKETS, self.generation());
-        let seen = QpIncarnation::now(self.shared);
-        let lane = match self.qp_type {
-            QpType::Rc | QpType::Uc => self.shared.lane.load(Ordering::Acquire),
-            QpType::Ud => self.make_lane(self.number | BY_PACKETS, None).map_err(|_| Nak::Silence)?,
-            QpType::XrcRecv => {
-                let srq = self.xrcd().and_then(|xrcd| xrcd.srq(srqn)).ok_or(Nak::InvalidRequest)?;
-                self.make_lane(self.number | BY_PACKETS, Some(&srq)).map_err(|_| Nak::Silence)?
-            }
-            QpType::XrcSend => return Err(Nak::Silence),
-        };
-        Responder::bind(&self.process.own, lane, me, seen).ok_or(Nak::Silence)
-    }
-
-    /// Handles the refusal of a packet by the responder that ends the QP (IBA 9.9.3, class C).
-    pub fn refused(&self, nak: Nak) {
-        let Some(event) = nak.event() else { return };
-        if self.qp_type.is_reliable() && self.shared.fail(Some(event)) {
-            self.process.own.raise(self.shared.attention.load(Ordering::Relaxed));
-        }
-    }
-
-    /// Returns true if it takes requests in its state (IBA 10.3.1).
-    pub fn receives(&self) -> bool {
-        (QpState::Rtr as u32..=QpState::Sqe as u32).contains(&self.shared.state.load(Ordering::Acquire))
-    }
-
-    /// Connects to the peer that the attributes of a move to RTR name, if a carrier reaches it.
-    pub(super) fn connect(&self, a: &QpAttr) -> Result<Option<Arc<dyn Connection>>> {
-        let Some(me) = self.handle() else { return Ok(None) };
-        if self.qp_type == QpType::Ud {
-            return self.table.router.register_qp(&me).map(|()| None);
-        }
-        self.table.router.connect(&me, a)
-    }
-
-    /// Its Q_Key (IBA 10.2.5).
-    pub fn qkey(&self) -> u32 {
-        self.shared.qkey.load(Ordering::Relaxed)
-    }
-
-    /// Returns true if no receive waits for the next message, although the QP has a receive queue.
-    pub fn lacks_receive(&self) -> bool {
-        let Some(rq) = self.srq.as_ref().map(|srq| &srq.rq).or(self.rq.as_ref()) else { return false };
-        let rq = &rq.view.shared;
-        rq.tail.load(Ordering::Acquire) <= rq.head.load(Ordering::Acquire)
-    }
-
-    /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2). None with an
-    /// SRQ, and if there has never been a receive: a QP that is only for RDMA has no credits to give.
-    pub fn receives_waiting(&self) -> Option<u32> {
-        if self.srq.is_some() {
-            return None;
-        }
-        let rq = &self.rq.as_ref()?.view;
-        rq.has_had_any().then(|| rq.waiting().min(u64::from(u32::MAX)) as u32)
-    }
-
-    /// A counted reference to the QP, to be kept beyond a call. None while it is dropped.
-    pub fn handle(&self) -> Option<Arc<Qp>> {
-        self.me.upgrade()
-    }
-}
-
-impl DatagramOut for Qp {
-    fn send(&self, route: Route, datagram: &Datagram<'_>) -> Option<u64> {
-        self.table.router.carrier(route)?.send_datagram(self, datagram)
-    }
-
-    fn flush(&self) {
-        self.table.router.flush();
     }
 }

@@ -103,12 +103,12 @@ impl Responder {
     pub fn bind(space: &Arc<PeerProcess>, lane_offset: u64, me: u64, seen: QpIncarnation) -> Option<Responder> {
         let view = &space.view;
         let lane = view.hold::<Lane>(lane_offset)?;
-        let qp = view.hold::<QpShared>(lane.qp.load(Ordering::Relaxed))?;
+        let to = &lane.leads_to;
+        let qp = view.hold::<QpShared>(to.qp.load(Ordering::Relaxed))?;
         let switch = view.hold::<Switch>(qp.switch.load(Ordering::Relaxed))?;
-        let cq = view.hold::<CqShared>(lane.cq.load(Ordering::Relaxed))?;
-        let ring =
-            view.hold_slice(lane.ring.load(Ordering::Relaxed), lane.mask.load(Ordering::Relaxed) as usize + 1)?;
-        let cqes = match lane.cqes.load(Ordering::Relaxed) {
+        let cq = view.hold::<CqShared>(to.cq.load(Ordering::Relaxed))?;
+        let ring = view.hold_slice(to.ring.load(Ordering::Relaxed), to.mask.load(Ordering::Relaxed) as usize + 1)?;
+        let cqes = match to.cqes.load(Ordering::Relaxed) {
             0 => None,
             offset => Some(view.hold::<CqeRing>(offset)?),
         };
@@ -116,7 +116,7 @@ impl Responder {
             return None;
         }
         let qp_type = QpType::from_verbs(qp.qp_type.load(Ordering::Relaxed))?;
-        let rq = match lane.rq.load(Ordering::Relaxed) {
+        let rq = match to.rq.load(Ordering::Relaxed) {
             0 => None,
             offset => Some(RqView::new(view, offset)?),
         };

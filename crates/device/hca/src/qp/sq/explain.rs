@@ -13,13 +13,22 @@ use std::net::Ipv6Addr;
 use vervain_config::{Config, FAULTS};
 use vervain_iba::{Opcode, Status};
 
-impl SendQueue {
-    /// Reports the reason why the request at place `i` ends with `status`.
+/// A request that ends with an error.
+pub(super) struct Failure<'a> {
+    pub sq: &'a SendQueue,
+    /// Its place in the ring.
+    pub i: usize,
+    pub status: Status,
+}
+
+impl Failure<'_> {
+    /// Reports the reason.
     #[cold]
-    pub(crate) fn explain(&self, qp: &QpBase, i: usize, status: Status) {
-        let (own, peer, opcode) = (qp.qp_num(), self.params.dest_qpn, self.wq[i].request.opcode);
-        let refused = self.refused_by_the_peer(i, status).or_else(|| self.leads_nowhere(status));
-        let refused = refused.or_else(|| self.wrong_here(i, status));
+    pub(super) fn explain(&self, qp: &QpBase) {
+        let (status, request) = (self.status, &self.sq.wq[self.i].request);
+        let (own, peer, opcode) = (qp.qp_num(), self.sq.params.dest_qpn, request.opcode);
+        let refused = self.refused_by_the_peer().or_else(|| self.leads_nowhere());
+        let refused = refused.or_else(|| self.wrong_here());
         let why = match refused {
             Some(why) => Cow::Owned(why),
             None if status == Status::RetryExceeded => nobody_answers(self.way()),
@@ -30,32 +39,32 @@ impl SendQueue {
 
     /// The way by which the peer is, or would be, reached.
     fn way(&self) -> Way<'static> {
-        if !self.is_remote() {
+        if !self.sq.is_remote() {
             Way::Memory
-        } else if gids::is_in_window(&self.params.ah) {
+        } else if gids::is_in_window(&self.sq.params.ah) {
             Way::Window
         } else {
             Way::Packets(Config::of_process().ok().and_then(|config| config.faults.as_deref()))
         }
     }
 
-    /// The peer's reason to refuse the request at place `i`, if memory reaches the peer.
-    fn refused_by_the_peer(&self, i: usize, status: Status) -> Option<String> {
-        let peer = match &self.path {
+    /// The peer's reason to refuse the request, if memory reaches the peer.
+    fn refused_by_the_peer(&self) -> Option<String> {
+        let peer = match &self.sq.path {
             Path::Memory(peer) => peer,
-            Path::Xrc(peers) => peers.get(&self.wq[i].request.srqn)?,
+            Path::Xrc(peers) => peers.get(&self.sq.wq[self.i].request.srqn)?,
             _ => return None,
         };
-        match status {
+        match self.status {
             Status::RemoteAccess | Status::RemoteInvalidRequest | Status::RemoteOperation => peer.why_refused(),
             _ => None,
         }
     }
 
     /// The fault of an address that no peer can answer from.
-    fn leads_nowhere(&self, status: Status) -> Option<String> {
-        let ah = &self.params.ah;
-        if status != Status::RetryExceeded || self.params.has_memory || self.is_remote() {
+    fn leads_nowhere(&self) -> Option<String> {
+        let ah = &self.sq.params.ah;
+        if self.status != Status::RetryExceeded || self.sq.params.has_memory || self.sq.is_remote() {
             return None;
         }
         if ah.is_global && is_ipv4(&ah.grh.dgid) {
@@ -67,6 +76,51 @@ impl SendQueue {
         }
         let or_window = if gids::window().is_some() { ", and of no node of the window" } else { "" };
         Some(format!("LID {:#x} is of no port of this host{or_window}", ah.dlid))
+    }
+
+    /// The fault of the request itself.
+    fn wrong_here(&self) -> Option<String> {
+        let SendQueue { wq, params, is_ud, .. } = self.sq;
+        let (w, max_rd_atomic) = (&wq[self.i].request, params.max_rd_atomic);
+        let (opcode, length) = (w.opcode, w.length);
+        match self.status {
+            Status::LocalProtection => self.bad_sge(),
+            Status::LocalQpOperation if opcode.answers() && max_rd_atomic == 0 => {
+                Some(format!("max_rd_atomic of the QP is {max_rd_atomic}, and this operation takes 1"))
+            }
+            Status::LocalLength if *is_ud && length > u64::from(params.mtu_bytes) => {
+                Some(format!("the datagram of {length} bytes is longer than the path MTU, {}", params.mtu_bytes))
+            }
+            Status::LocalLength if length > u64::from(LIMITS.max_msg_sz) => {
+                Some(format!("the message of {length} bytes is longer than max_msg_sz, {}", LIMITS.max_msg_sz))
+            }
+            Status::LocalLength if matches!(opcode, Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite) => {
+                Some(format!("an atomic takes 8 bytes, the SGEs have {length}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The first SGE of the request that its lkey does not allow, with the reason.
+    fn bad_sge(&self) -> Option<String> {
+        let SendQueue { wq, pd, process, .. } = self.sq;
+        if wq.inline_data(self.i).is_some() {
+            return None;
+        }
+        let need = local_need(wq[self.i].request.opcode);
+        wq.sges(self.i).iter().enumerate().filter(|(_, sge)| sge.length > 0).find_map(|(n, sge)| {
+            let used = KeyUse {
+                name: "lkey",
+                key: sge.lkey,
+                addr: sge.addr,
+                len: u64::from(sge.length),
+                need,
+                pd: *pd,
+                qp: "the QP",
+                place: "",
+            };
+            used.fault(&*process.own.keys).map(|fault| format!("SGE {n}: {fault}"))
+        })
     }
 }
 
@@ -92,51 +146,6 @@ fn nobody_answers(way: Way<'_>) -> Cow<'static, str> {
          PSN{faults}"
     )
     .into()
-}
-
-impl SendQueue {
-    /// The fault of the request at place `i` itself.
-    fn wrong_here(&self, i: usize, status: Status) -> Option<String> {
-        let (w, max_rd_atomic) = (&self.wq[i].request, self.params.max_rd_atomic);
-        let (opcode, length) = (w.opcode, w.length);
-        match status {
-            Status::LocalProtection => self.bad_sge(i),
-            Status::LocalQpOperation if opcode.answers() && max_rd_atomic == 0 => {
-                Some(format!("max_rd_atomic of the QP is {max_rd_atomic}, and this operation takes 1"))
-            }
-            Status::LocalLength if self.is_ud && length > u64::from(self.params.mtu_bytes) => {
-                Some(format!("the datagram of {length} bytes is longer than the path MTU, {}", self.params.mtu_bytes))
-            }
-            Status::LocalLength if length > u64::from(LIMITS.max_msg_sz) => {
-                Some(format!("the message of {length} bytes is longer than max_msg_sz, {}", LIMITS.max_msg_sz))
-            }
-            Status::LocalLength if matches!(opcode, Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite) => {
-                Some(format!("an atomic takes 8 bytes, the SGEs have {length}"))
-            }
-            _ => None,
-        }
-    }
-
-    /// The first SGE of the request at place `i` that its lkey does not allow, with the reason.
-    fn bad_sge(&self, i: usize) -> Option<String> {
-        if self.wq.inline_data(i).is_some() {
-            return None;
-        }
-        let need = local_need(self.wq[i].request.opcode);
-        self.wq.sges(i).iter().enumerate().filter(|(_, sge)| sge.length > 0).find_map(|(n, sge)| {
-            let used = KeyUse {
-                name: "lkey",
-                key: sge.lkey,
-                addr: sge.addr,
-                len: u64::from(sge.length),
-                need,
-                pd: self.pd,
-                qp: "the QP",
-                place: "",
-            };
-            used.fault(&*self.process.own.keys).map(|fault| format!("SGE {n}: {fault}"))
-        })
-    }
 }
 
 /// The text for a status, if nothing more is known.

@@ -4,19 +4,19 @@
 //! The path of an RDMA Write: `post` → `SendQueue::advance` → `requester::step` → [`crate::responder::Responder`] →
 //! [`crate::mr::transfer`].
 
+pub(crate) mod exec;
 mod explain;
 pub mod fast_path;
 pub(crate) mod owner_copy;
 pub mod path;
 pub(crate) mod requester;
 pub(crate) mod resolve;
-pub(crate) mod retry;
 pub(crate) mod ring;
 pub mod saved;
 pub mod ud;
 pub mod wqe;
 
-use crate::arena::layout::{KEYS, KeyEntry, Switch};
+use crate::arena::layout::{KEYS, KeyEntry, Switch, slot_of};
 use crate::cq::Cq;
 use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::Word;
@@ -24,12 +24,14 @@ use crate::error::{Error, Result};
 use crate::mr::transfer::Pieces;
 use crate::process::{Process, Progress};
 use crate::qp::base::QpBase;
+use crate::qp::sq::exec::{Exec, Step};
+use crate::qp::sq::explain::Failure;
 use crate::qp::sq::fast_path::FastPath;
 use crate::qp::sq::path::{Params, Path, PathAttr, Psns};
-use crate::qp::sq::requester::{Exec, Step};
+use crate::qp::sq::resolve::Resolved;
 use crate::qp::sq::ring::WqeRing;
-use crate::qp::sq::ud::{DatagramOut, UdPeers};
-use crate::qp::sq::wqe::{BindWork, SendRequest};
+use crate::qp::sq::ud::{DatagramOut, Sender, UdPeers};
+use crate::qp::sq::wqe::{BindWork, SendRequest, allowed, refusal};
 use crate::responder::{LaneGuard, Responder, WakeCall};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -59,8 +61,6 @@ pub(crate) struct SendQueue {
     pub(crate) path: Path,
     /// The lane of the target that is in use, and so moved out of `path`: to be left if its thread ends.
     pub(crate) in_hand: Option<LaneGuard>,
-    /// The carriers, for a UD QP.
-    pub(crate) datagram_out: Option<Weak<dyn DatagramOut>>,
     /// True: the request that was finished last has failed, and the QP has not handled that yet.
     has_failed: bool,
     /// Difference between the next PSN and [`SendQueue::head`], if memory reaches the peer.
@@ -100,7 +100,6 @@ impl SendQueue {
             params: Params::default(),
             path: Path::start(qp_type),
             in_hand: None,
-            datagram_out: None,
             has_failed: false,
             psn_ahead: 0,
             keys: &process.own.keys,
@@ -123,13 +122,10 @@ impl SendQueue {
             return false;
         }
         if self.is_ud {
-            return self.keeps_datagrams();
+            return self.path.datagrams().is_some_and(UdPeers::keeps_any);
         }
         let may_go_on = qp.state() == QpState::Rts || self.has_begun();
-        let e = &self.exec;
-        // Without looks it has not been tried. A request that was tried and waits for another reason does not count.
-        let is_due = e.handshake_until != 0 || e.asked.is_some() || e.looks == 0;
-        !self.wq.is_empty() && may_go_on && is_due
+        !self.wq.is_empty() && may_go_on && self.exec.is_due()
     }
 
     /// The ring of completions of this queue.
@@ -139,7 +135,9 @@ impl SendQueue {
 
     /// Sets the carriers of a UD QP.
     pub(crate) fn set_datagram_out(&mut self, out: Weak<dyn DatagramOut>) {
-        self.datagram_out = Some(out);
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.set_out(out);
+        }
     }
 
     /// The error of a request on `qp` for which there is no room.
@@ -246,7 +244,7 @@ impl SendQueue {
     #[inline(always)]
     pub(crate) fn advance(&mut self, qp: &QpBase, mut budget: u64) -> Progress {
         if self.is_ud && self.path.datagrams().is_some_and(UdPeers::has_waiting) {
-            self.flush_stash(qp);
+            self.send_waiting_datagrams(qp);
         }
         while !self.wq.is_empty() {
             if qp.shared.state.load(Ordering::Acquire) != QpState::Rts as u32 && !self.goes_on(qp, self.has_begun()) {
@@ -284,8 +282,19 @@ impl SendQueue {
 
     #[inline(never)]
     fn end_of_datagrams(&mut self) -> Progress {
-        self.flush_datagrams();
-        self.path.datagrams().and_then(UdPeers::next_look).map_or(Progress::Idle, Progress::Wait)
+        let Some(peers) = self.path.datagrams_mut() else { return Progress::Idle };
+        peers.flush();
+        peers.next_look().map_or(Progress::Idle, Progress::Wait)
+    }
+
+    /// Tries to send the waiting datagrams again.
+    #[inline(never)]
+    fn send_waiting_datagrams(&mut self, qp: &QpBase) {
+        let from = Sender { qp, qkey: self.params.qkey };
+        if let Some(peers) = self.path.datagrams_mut() {
+            peers.send_waiting(from, &mut self.owed);
+        }
+        self.wake_peers();
     }
 
     /// Returns true if the request at the head is carried out although the QP is not in RTS. `has_begun`: it has been
@@ -457,7 +466,7 @@ impl SendQueue {
     fn failed(&mut self, qp: &QpBase, i: usize, status: Status) {
         qp.stop_sends();
         self.has_failed = true;
-        self.explain(qp, i, status);
+        Failure { sq: self, i, status }.explain(qp);
         qp.tally.add(Word::Errors, 1);
         match status {
             Status::RemoteAccess => qp.tally.add(Word::RemoteAccess, 1),
@@ -488,7 +497,7 @@ impl SendQueue {
 
     /// Gives up the request at the head, which will not be finished.
     pub(crate) fn abandon(&mut self) {
-        self.cancel_request();
+        owner_copy::cancel(self);
         self.unclaim();
     }
 
@@ -526,9 +535,71 @@ impl SendQueue {
         self.path.disconnect()
     }
 
+    /// Gives the oldest request, of a QP that is restored, its progress: it had been begun; it is an atomic that was
+    /// carried out without its answer.
+    pub(crate) fn resume(&mut self, begun: bool, unanswered: bool) {
+        self.exec.resumed = begun && !self.wq.is_empty();
+        self.exec.unanswered = unanswered && !self.wq.is_empty();
+    }
+
     /// Returns true if a request has been begun and not finished.
     pub(crate) fn has_begun(&self) -> bool {
         self.exec.begun()
+    }
+
+    // ---- the target ------------------------------------------------------------------------------------------------
+
+    /// The way to the peer, or into its SRQ `srqn`. The error: why the request cannot go there now.
+    #[cold]
+    pub(crate) fn find_target(&mut self, qp: &QpBase, srqn: Option<u32>) -> std::result::Result<Box<Responder>, Step> {
+        let reliable = qp.qp_type().is_reliable();
+        match resolve::find(self.process, qp, &self.params, srqn) {
+            Resolved::Responder(t)
+                if qp.qp_type() == QpType::Rc && t.expected_psn().is_some_and(|psn| psn != self.next_psn()) =>
+            {
+                Err(self.other_psn(qp, &t))
+            }
+            Resolved::Responder(t) => {
+                t.space.tell_of_way(qp.qp_num());
+                self.exec.retry.reached();
+                Ok(t)
+            }
+            Resolved::Connecting => {
+                let is_slow = || self.process.rendezvous.is_slow(slot_of(self.params.dest_qpn));
+                Err(self.exec.retry.connecting(&self.params, self.switch, reliable, is_slow))
+            }
+            Resolved::Suspended => Err(self.exec.retry.stopped()),
+            Resolved::Nobody if reliable => {
+                self.exec.retry.end_handshake();
+                Err(self.silence())
+            }
+            Resolved::Nobody => Err(Step::Done(Status::Success)),
+            Resolved::NoSuchSrq => Err(Step::Done(Status::RemoteInvalidRequest)),
+        }
+    }
+
+    /// Handles a PSN other than the expected one. The responder takes it for a lost or an old request (IBA 9.7.2);
+    /// either way it acknowledges nothing.
+    #[cold]
+    fn other_psn(&mut self, qp: &QpBase, target: &Responder) -> Step {
+        target.release();
+        if self.exec.retry.is_answered() {
+            log::info!(
+                "QP {:#x}: QP {:#x} expects PSN {:#x}, not {:#x}: the rq_psn of one must be the sq_psn of the other",
+                qp.qp_num(),
+                self.params.dest_qpn,
+                target.expected_psn().unwrap_or_default(),
+                self.next_psn()
+            );
+        }
+        self.exec.retry.end_handshake();
+        self.silence()
+    }
+
+    /// [`exec::Retry::silence`].
+    #[cold]
+    pub(crate) fn silence(&mut self) -> Step {
+        self.exec.retry.silence(&self.params, self.switch)
     }
 
     // ---- local data ------------------------------------------------------------------------------------------------
@@ -585,38 +656,6 @@ impl SendQueue {
         }
         Ok(())
     }
-}
-
-/// Operations of a service type, one bit for each opcode (IBA 10.8.3, table 91; annexes A14, A19).
-fn allowed(qp_type: QpType) -> u32 {
-    use Opcode::*;
-    let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
-    let unreliable = bits(&[Write, WriteImm, Send, SendImm, SendInv, LocalInv, BindMw]);
-    match qp_type {
-        QpType::Rc | QpType::XrcSend => unreliable | bits(&[Read, CompareSwap, FetchAdd, Flush, AtomicWrite]),
-        QpType::Uc => unreliable,
-        QpType::Ud => bits(&[Send, SendImm]),
-        QpType::XrcRecv => 0,
-    }
-}
-
-/// The reason why a request cannot be posted on `qp` as it is.
-#[cold]
-#[inline(never)]
-fn refusal(qp: &QpBase, request: &SendRequest<'_>) -> Error {
-    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
-        return Error::invalid(format!("QP {:#x}: cannot post sends in {}", qp.qp_num(), qp.state()));
-    }
-    if allowed(qp.qp_type()) >> request.opcode as u32 & 1 == 0 {
-        return Error::invalid(format!("{:?} is not possible on a QP of type {}", request.opcode, qp.qp_type()));
-    }
-    if request.flags & send_flags::IP_CSUM != 0 {
-        return Error::invalid("checksum offload is not offered");
-    }
-    if request.flags & send_flags::INLINE != 0 && request.opcode.answers() {
-        return Error::invalid("an operation that fetches data cannot be inline");
-    }
-    Error::invalid("a datagram needs an address handle")
 }
 
 /// Rights that local memory needs for `opcode`: fetched data is written there.

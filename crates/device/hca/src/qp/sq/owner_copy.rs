@@ -10,7 +10,8 @@ use crate::owner_copy::owner::result_of;
 use crate::process::send_work::Settled;
 use crate::qp::base::QpBase;
 use crate::qp::sq::SendQueue;
-use crate::qp::sq::requester::{Step, Stop};
+use crate::qp::sq::exec::{Asked, Step};
+use crate::qp::sq::requester::Stop;
 use crate::responder::Responder;
 use std::sync::atomic::Ordering;
 use vervain_iba::{Nak, Status, access};
@@ -27,62 +28,48 @@ pub(crate) struct Remote {
     pub local: bool,
 }
 
-/// A request to the owner.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    op: u32,
-    len: u64,
-    /// Bytes that this side has passed through the bounce buffer.
-    moved: u64,
-    /// Bytes that the owner had passed at the last look.
-    seen: u64,
+/// The request at place `i` of a send queue, of which the owner of `target` carries out a piece.
+pub(crate) struct OwnerCopy<'a> {
+    sq: &'a mut SendQueue,
+    i: usize,
+    target: &'a Responder,
 }
 
-impl Asked {
-    /// Returns true if the request changes the owner's memory.
-    fn changes(&self) -> bool {
-        matches!(self.op, request::WRITE | request::COMPARE_SWAP | request::FETCH_ADD)
+impl<'a> OwnerCopy<'a> {
+    pub(crate) fn of(sq: &'a mut SendQueue, i: usize, target: &'a Responder) -> OwnerCopy<'a> {
+        OwnerCopy { sq, i, target }
     }
-}
 
-impl SendQueue {
     /// Asks the owner to do `op` on `n` bytes, or goes on with the earlier request; `Wait` until it is done. At most
     /// `budget` bytes are copied by this call.
-    pub(crate) fn ask(
-        &mut self,
-        i: usize,
-        target: &Responder,
-        op: u32,
-        remote: Remote,
-        n: u64,
-        budget: &mut u64,
-    ) -> Result<u64, Stop> {
+    pub(crate) fn ask(&mut self, op: u32, remote: Remote, n: u64, budget: &mut u64) -> Result<u64, Stop> {
+        let target = self.target;
         let r = &target.lane.request;
         loop {
-            let Some(asked) = self.exec.asked else {
-                self.request(i, target, op, remote, n, budget)?;
+            let Some(asked) = self.sq.exec.asked else {
+                self.request(op, remote, n, budget)?;
                 continue;
             };
             let state = r.state.load(Ordering::Acquire);
             if state == request::DONE {
-                if self.has_answer(i, target) {
+                if self.sq.exec.has_answer(self.sq.wq[self.i].request.length, target) {
                     // The answer is taken outside of the mark, which may have been cut off.
                     return Err(Stop::Step(Step::Again));
                 }
                 if let Err(nak) = result_of(r.status.load(Ordering::Relaxed)) {
-                    self.over(target);
+                    self.sq.exec.over(target);
                     return Err(nak.into());
                 }
                 if asked.op == request::BOUNCE {
-                    self.over(target);
-                    self.exec.bounced = true;
+                    self.sq.exec.over(target);
+                    self.sq.exec.bounced = true;
                     continue;
                 }
             }
-            let asked = self.pass(i, target, asked, budget)?;
+            let asked = self.pass(asked, budget)?;
             if state == request::DONE && (asked.op != request::READ || asked.moved == asked.len) {
-                self.exec.by_owner += asked.len;
-                self.over(target);
+                self.sq.exec.by_owner += asked.len;
+                self.sq.exec.over(target);
                 return Ok(asked.len);
             }
             // The owner ran out of data, or of room. It has looked once more after it announced that, and so does this
@@ -101,82 +88,42 @@ impl SendQueue {
                 if r.state.load(Ordering::Acquire) == request::DONE {
                     continue;
                 }
-                self.exec.asked = None;
+                self.sq.exec.asked = None;
                 return Err(Stop::Nak(Nak::Silence));
             }
-            return Err(Stop::Step(if *budget == 0 { Step::Again } else { self.wait_for_owner(target) }));
+            return Err(Stop::Step(if *budget == 0 { Step::Again } else { self.wait() }));
         }
-    }
-
-    /// Returns true if the owner has done the last piece of request `i`, which changes its memory. The request then
-    /// counts as done, whatever the owner's program does next: it sees the last byte, and may end its QP, deregister
-    /// the memory or exit at once.
-    #[cold]
-    pub(crate) fn has_answer(&self, i: usize, target: &Responder) -> bool {
-        let r = &target.lane.request;
-        let ends = |asked: &Asked| asked.changes() && self.exec.done + asked.len == self.wq[i].request.length;
-        self.exec.asked.as_ref().is_some_and(ends)
-            && self.exec.claimed.is_none()
-            && r.state.load(Ordering::Acquire) == request::DONE
-            && result_of(r.status.load(Ordering::Relaxed)).is_ok()
-            && target.has_lane()
-    }
-
-    /// Takes that answer. Returns true if it has come.
-    #[cold]
-    pub(crate) fn takes_answer(&mut self, i: usize, target: &Responder) -> bool {
-        let has = self.has_answer(i, target);
-        if has {
-            self.exec.by_owner += self.exec.asked.map_or(0, |asked| asked.len);
-            self.over(target);
-        }
-        has
-    }
-
-    /// Ends a request that is answered.
-    fn over(&mut self, target: &Responder) {
-        target.lane.request.state.store(request::IDLE, Ordering::Relaxed);
-        self.exec.asked = None;
-        self.exec.deadline = 0;
-        self.exec.looks = 0;
     }
 
     /// Leaves the request in the lane.
-    fn request(
-        &mut self,
-        i: usize,
-        target: &Responder,
-        op: u32,
-        remote: Remote,
-        n: u64,
-        budget: &mut u64,
-    ) -> Result<(), Stop> {
+    fn request(&mut self, op: u32, remote: Remote, n: u64, budget: &mut u64) -> Result<(), Stop> {
+        let target = self.target;
         let r = &target.lane.request;
         // An earlier request that was given up may still be carried out; its words must stay until then.
         if target.withdraw() {
-            return Err(Stop::Step(self.wait_for_owner(target)));
+            return Err(Stop::Step(self.wait()));
         }
         let copies = op == request::WRITE || op == request::READ;
         let want = if n > request::BOUNCE_BYTES { request::LARGE_BOUNCE_BYTES } else { request::BOUNCE_BYTES };
         // Asked once per message: an owner that is short of memory may have no larger buffer. A request that was taken
         // back does not count.
-        let small = target.lane.bounce_len.load(Ordering::Acquire) < want && !self.exec.bounced;
+        let small = target.lane.bounce_len.load(Ordering::Acquire) < want && !self.sq.exec.bounced;
         let (op, n) = if copies && small { (request::BOUNCE, want) } else { (op, n) };
         r.op.store(op, Ordering::Relaxed);
         r.key.store(remote.key, Ordering::Relaxed);
         r.local.store(u32::from(remote.local), Ordering::Relaxed);
         r.addr.store(remote.addr, Ordering::Relaxed);
         r.len.store(n, Ordering::Relaxed);
-        r.compare.store(self.wq[i].request.compare_add, Ordering::Relaxed);
-        r.swap.store(self.wq[i].request.swap, Ordering::Relaxed);
+        r.compare.store(self.sq.wq[self.i].request.compare_add, Ordering::Relaxed);
+        r.swap.store(self.sq.wq[self.i].request.swap, Ordering::Relaxed);
         r.moved.store(0, Ordering::Relaxed);
         r.taken.store(0, Ordering::Relaxed);
         let mut asked = Asked { op, len: n, moved: 0, seen: 0 };
         // A short message is in the buffer when the owner looks. A long one is filled in while the owner wakes.
         if op == request::WRITE && n <= request::BOUNCE_BYTES {
-            asked = self.pass(i, target, asked, budget)?;
+            asked = self.pass(asked, budget)?;
         }
-        self.exec.asked = Some(asked);
+        self.sq.exec.asked = Some(asked);
         r.state.store(request::POSTED, Ordering::SeqCst);
         target.space.raise(target.lane.attention.load(Ordering::Relaxed));
         Ok(())
@@ -212,7 +159,8 @@ impl SendQueue {
     }
 
     /// Passes the bytes through the bounce buffer that can be passed now.
-    fn pass(&mut self, i: usize, target: &Responder, mut asked: Asked, budget: &mut u64) -> Result<Asked, Stop> {
+    fn pass(&mut self, mut asked: Asked, budget: &mut u64) -> Result<Asked, Stop> {
+        let target = self.target;
         let r = &target.lane.request;
         let (stream, bounce) = Self::stream(target, &asked);
         while *budget > 0 {
@@ -227,73 +175,72 @@ impl SendQueue {
                 _ => (Direction::Write, 0),
             };
             let mut pieces = Pieces::new();
-            self.collect(i, self.exec.done + asked.moved, n, need, &mut pieces).map_err(Stop::Local)?;
+            self.sq.collect(self.i, self.sq.exec.done + asked.moved, n, need, &mut pieces).map_err(Stop::Local)?;
             // SAFETY: `at` lies inside the owner's arena as just checked, in a range that no key covers while it is a
             // bounce buffer; the pieces are checked local memory.
             unsafe { transfer::copy_direct(direction, at, &pieces, false)? };
             asked.moved += n;
             r.moved.store(asked.moved, Ordering::SeqCst);
             *budget = budget.saturating_sub(n);
-            self.exec.asked = self.exec.asked.map(|_| asked);
+            self.sq.exec.asked = self.sq.exec.asked.map(|_| asked);
         }
         let seen = r.taken.load(Ordering::Relaxed);
         if seen != asked.seen {
             // The owner is at work, which is no silence.
             asked.seen = seen;
-            self.exec.deadline = 0;
-            self.exec.looks = 0;
-            self.exec.asked = self.exec.asked.map(|_| asked);
+            self.sq.exec.retry.answered();
+            self.sq.exec.asked = self.sq.exec.asked.map(|_| asked);
         }
         Ok(asked)
     }
 
-    /// Ends the request to an owner of a QP that is stopped. An answer that completes the work request is taken, so
-    /// that no atomic is done twice; a request that is not begun is taken back, and made anew when the QP goes on.
-    /// Bytes of a message that were moved by then are moved again.
-    #[cold]
-    pub(crate) fn settle(&mut self, qp: &QpBase) -> Settled {
-        if self.exec.asked.is_none() {
-            qp.asks(false);
-            return Settled::Yes;
-        }
-        let i = self.wq.place(self.wq.head());
-        let (mut at_it, mut has_answer) = (false, false);
-        self.path.each_peer(|target| {
-            at_it |= target.withdraw();
-            has_answer |= self.has_answer(i, target);
-        });
-        if has_answer {
-            // The step takes the answer first, and goes no further.
-            if let Step::Done(status) = self.step(qp, &mut 0) {
-                self.finish(qp, status);
-            }
-        }
-        if at_it && self.exec.asked.is_some() {
-            return Settled::NotYet;
-        }
-        self.exec.asked = None;
-        qp.asks(false);
-        Settled::Yes
-    }
-
-    /// Takes back a request that the owner has not begun.
-    pub(crate) fn cancel_request(&mut self) {
-        if self.exec.asked.take().is_some() {
-            self.path.each_peer(|t| {
-                t.withdraw();
-            });
-        }
-    }
-
     /// Waits for a slow owner, but no longer than for a silent peer.
-    fn wait_for_owner(&mut self, target: &Responder) -> Step {
-        if self.deadline_passed() {
+    fn wait(&mut self) -> Step {
+        if self.sq.exec.retry.deadline_passed(&self.sq.params, self.sq.switch) {
             // The request is not forgotten: its answer may have come since the last look.
-            target.withdraw();
+            self.target.withdraw();
             return Step::Done(Status::RetryExceeded);
         }
         // If the program does not poll, the progress thread looks: soon at first, since an owner takes some 30 µs.
-        self.exec.looks += 1;
-        Step::Wait(now_ns() + (FIRST_LOOK_NS << (self.exec.looks / 4).min(6)))
+        Step::Wait(now_ns() + (FIRST_LOOK_NS << (self.sq.exec.retry.count_look() / 4).min(6)))
+    }
+}
+
+/// Ends the request to an owner of a QP that is stopped. An answer that completes the work request is taken, so
+/// that no atomic is done twice; a request that is not begun is taken back, and made anew when the QP goes on.
+/// Bytes of a message that were moved by then are moved again.
+#[cold]
+pub(crate) fn settle(sq: &mut SendQueue, qp: &QpBase) -> Settled {
+    if sq.exec.asked.is_none() {
+        qp.asks(false);
+        return Settled::Yes;
+    }
+    let i = sq.wq.place(sq.wq.head());
+    let length = sq.wq[i].request.length;
+    let (mut at_it, mut has_answer) = (false, false);
+    sq.path.each_peer(|target| {
+        at_it |= target.withdraw();
+        has_answer |= sq.exec.has_answer(length, target);
+    });
+    if has_answer {
+        // The step takes the answer first, and goes no further.
+        if let Step::Done(status) = sq.step(qp, &mut 0) {
+            sq.finish(qp, status);
+        }
+    }
+    if at_it && sq.exec.asked.is_some() {
+        return Settled::NotYet;
+    }
+    sq.exec.asked = None;
+    qp.asks(false);
+    Settled::Yes
+}
+
+/// Takes back a request that the owner has not begun.
+pub(crate) fn cancel(sq: &mut SendQueue) {
+    if sq.exec.asked.take().is_some() {
+        sq.path.each_peer(|t| {
+            t.withdraw();
+        });
     }
 }

@@ -3,12 +3,14 @@
 //! silence becomes retries.
 
 use crate::arena::layout::request;
-use crate::host::clock::now_ns;
+use crate::device::port_counters::Word;
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Way};
 use crate::process::peer::Location;
 use crate::qp::base::QpBase;
-use crate::qp::sq::owner_copy::{Asked, Remote};
+use crate::qp::sq::exec::Step;
+use crate::qp::sq::owner_copy::{OwnerCopy, Remote};
 use crate::qp::sq::path::Path;
+use crate::qp::sq::ud::{Message, Sender};
 use crate::qp::sq::{SendQueue, local_need};
 use crate::responder::{Atomic, Barred, InFlight, Reached, Refusal, Responder, Spoilt};
 use crate::rq::Receipt;
@@ -17,79 +19,8 @@ use vervain_iba::{Nak, Opcode, QpType, Right, Status, access, wc};
 
 /// Longest message, max_msg_sz (IBA 9.7.7).
 const MAX_MESSAGE: u64 = 1 << 31;
-/// Base of the delay before the progress thread looks again, in ns, while the peer is silent, has no receive, or is in
-/// the handshake. The delay doubles with each look, up to `LAST_LOOK_NS`.
-const FIRST_LOOK_NS: u64 = 50_000;
-const LAST_LOOK_NS: u64 = 1_000_000;
-/// Longest delay before a look at a stopped peer, in ns; a peer that goes on announces it.
-const LAST_LOOK_AT_STOPPED_NS: u64 = 50_000_000;
 /// Bytes that are moved at once even if the budget is smaller.
 const SMALL: u64 = 64 << 10;
-
-/// The result of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The request is done, with this status.
-    Done(Status),
-    /// The budget is spent.
-    Again,
-    /// Nothing can be done before this time (CLOCK_MONOTONIC, ns).
-    Wait(u64),
-}
-
-/// Progress of the request at the head.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Exec {
-    /// Bytes moved.
-    pub done: u64,
-    /// The receive that this message fills.
-    pub claimed: Option<u32>,
-    /// Local and remote checks are made.
-    pub checked: bool,
-    /// The request that the owner was asked to carry out.
-    pub asked: Option<Asked>,
-    /// The owner has made its bounce buffer as large as it can.
-    pub bounced: bool,
-    /// Time at which silence becomes an error, in ns of the QP's clock as all times here; 0 while the peer answers.
-    pub deadline: u64,
-    /// Time at which a handshake under way counts as silence; 0: none is under way.
-    pub handshake_until: u64,
-    /// Receiver not ready: the time of the next try (0: the receiver is ready), and the tries left.
-    pub rnr_until: u64,
-    pub rnr_left: u8,
-    /// An atomic has been carried out, and its answer could not be stored.
-    pub unanswered: bool,
-    /// It had been begun when its QP was saved, and is begun anew.
-    pub resumed: bool,
-    pub(crate) looks: u32,
-    /// Bytes that process_vm calls have moved.
-    pub(crate) by_vm: u64,
-    /// Bytes that the owner has moved.
-    pub(crate) by_owner: u64,
-}
-
-impl Exec {
-    /// Returns true if the request may have had an effect.
-    pub(crate) fn begun(&self) -> bool {
-        self.checked || self.asked.is_some() || self.resumed
-    }
-
-    /// Returns true if it waits for a receive of the peer's (IBA 9.7.5.2.8).
-    pub(crate) fn waits_for_receive(&self) -> bool {
-        self.rnr_until != 0 && self.claimed.is_none()
-    }
-
-    pub(crate) fn next_look(&mut self) -> u64 {
-        self.looks += 1;
-        now_ns() + (FIRST_LOOK_NS << self.looks.min(5)).min(LAST_LOOK_NS)
-    }
-
-    /// The time of the next look at a stopped peer.
-    pub(crate) fn next_look_at_stopped(&mut self) -> u64 {
-        self.looks += 1;
-        now_ns() + (FIRST_LOOK_NS << self.looks.min(10)).min(LAST_LOOK_AT_STOPPED_NS)
-    }
-}
 
 /// Either a final status for the request, or a reason to try later.
 pub(crate) enum Stop {
@@ -193,12 +124,34 @@ impl SendQueue {
         step
     }
 
+    /// Sends the datagram at the head.
+    fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
+        let total = self.wq[i].request.length;
+        if total > u64::from(self.params.mtu_bytes) {
+            return Step::Done(Status::LocalLength);
+        }
+        let mut pieces = Pieces::new();
+        if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
+            return Step::Done(status);
+        }
+        // Checked before a receive is taken for it.
+        if !pieces.are_readable() {
+            return Step::Done(Status::LocalProtection);
+        }
+        let w = &self.wq[i].request;
+        let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
+        let message = Message { data: &pieces, imm, solicited: w.is_solicited() };
+        let (to, from) = (self.wq.ud_address(i), Sender { qp, qkey: self.params.qkey });
+        let Some(peers) = self.path.datagrams_mut() else { return Step::Done(Status::LocalQpOperation) };
+        peers.send(from, &to, &message, &mut self.owed)
+    }
+
     /// Goes on with the request at the head. Returns the step's result, and true if the target is still good.
     #[inline]
     fn attempt(&mut self, qp: &QpBase, i: usize, opcode: Opcode, target: &Responder, budget: &mut u64) -> (Step, bool) {
         self.in_hand = Some(target.in_hand());
         let mut outcome = self.carry_out(qp, i, opcode, target, budget);
-        if outcome.is_err() && self.exec.asked.is_some() && self.has_answer(i, target) {
+        if outcome.is_err() && self.exec.asked.is_some() && self.exec.has_answer(self.wq[i].request.length, target) {
             // The owner has answered since the last look, and its program may have ended the QP or the key since: this
             // thread may have been preempted in between, or inside the mark for so long that it was cut off.
             outcome = self.carry_out(qp, i, opcode, target, budget);
@@ -215,9 +168,9 @@ impl SendQueue {
             Ok(()) => (Step::Done(Status::Success), true),
             Err(Stop::Step(step)) => (step, true),
             Err(Stop::Local(status)) => (Step::Done(status), true),
-            Err(Stop::Paused) => (self.paused(), true),
-            Err(Stop::Stopped) if target.is_over(self.process) => (self.look_anew(target), false),
-            Err(Stop::Stopped) => (self.stopped(), true),
+            Err(Stop::Paused) => (Step::paused(), true),
+            Err(Stop::Stopped) if target.is_over(self.process) => (self.exec.look_anew(target), false),
+            Err(Stop::Stopped) => (self.exec.retry.stopped(), true),
             Err(Stop::Nak(nak)) => (self.refused(qp, i, target, nak), nak != Nak::Silence),
         };
         if !matches!(result.0, Step::Done(_)) {
@@ -226,6 +179,41 @@ impl SendQueue {
         }
         self.in_hand = None;
         result
+    }
+
+    /// The outcome of a request that is refused or not answered: a status, or another try later.
+    #[cold]
+    fn refused(&mut self, qp: &QpBase, i: usize, target: &Responder, nak: Nak) -> Step {
+        let reliable = qp.qp_type().is_reliable();
+        let w = &self.wq[i].request;
+        let note = |target: &Responder| {
+            if let Some((length, right)) = w.reaches() {
+                target.note_access(w.rkey, w.remote_addr, length, right);
+            }
+        };
+        match nak {
+            Nak::ReceiverNotReady(code) if reliable => {
+                self.exec.retry.receiver_not_ready(qp, &self.params, target, code)
+            }
+            Nak::Silence => {
+                self.exec.start_over(target);
+                if reliable { self.silence() } else { Step::Done(Status::Success) }
+            }
+            // Unreliable services get no answer (IBA 9.8.2.2.6).
+            Nak::ReceiverNotReady(_) => {
+                qp.tally.add(Word::OutOfBuffer, 1);
+                Step::Done(Status::Success)
+            }
+            _ if !reliable => Step::Done(Status::Success),
+            // The request is tried again from the start after the pause, and refused then.
+            _ if !target.refuse(nak, note) => {
+                self.exec.forget_progress(target);
+                Step::paused()
+            }
+            Nak::InvalidRequest => Step::Done(Status::RemoteInvalidRequest),
+            Nak::RemoteAccess => Step::Done(Status::RemoteAccess),
+            Nak::RemoteOperation => Step::Done(Status::RemoteOperation),
+        }
     }
 
     #[inline]
@@ -283,7 +271,7 @@ impl SendQueue {
         let w = &self.wq[i].request;
         let (total, rkey, addr) = (w.length, w.rkey, w.remote_addr);
         let direction = if opcode == Opcode::Read { Direction::Read } else { Direction::Write };
-        if self.exec.asked.is_some() && self.takes_answer(i, target) {
+        if self.exec.asked.is_some() && self.exec.takes_answer(total, target) {
             return Ok(());
         }
         let mut mark = target.enter()?;
@@ -505,7 +493,7 @@ impl SendQueue {
         if self.exec.unanswered {
             return Err(Stop::Local(Status::LocalProtection));
         }
-        let old = if self.exec.asked.is_some() && self.takes_answer(i, target) {
+        let old = if self.exec.asked.is_some() && self.exec.takes_answer(total, target) {
             target.lane.request.result.load(Ordering::Relaxed)
         } else {
             self.fetch_at(i, opcode, target)?
@@ -536,7 +524,7 @@ impl SendQueue {
             Some(old) => old,
             None => {
                 let op = if compare_swap { request::COMPARE_SWAP } else { request::FETCH_ADD };
-                self.ask(i, target, op, Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
+                OwnerCopy::of(self, i, target).ask(op, Remote { key: rkey, addr, local: false }, 8, &mut { SMALL })?;
                 target.lane.request.result.load(Ordering::Relaxed)
             }
         };
@@ -562,7 +550,7 @@ impl SendQueue {
         if !addr.is_multiple_of(8) {
             return Err(Stop::Nak(Nak::InvalidRequest));
         }
-        if self.exec.asked.is_some() && self.takes_answer(i, target) {
+        if self.exec.asked.is_some() && self.exec.takes_answer(total, target) {
             return Ok(());
         }
         let mark = target.enter()?;
@@ -572,7 +560,7 @@ impl SendQueue {
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
         }
         // A process_vm call promises no atomic store; the owner makes one.
-        self.ask(i, target, request::WRITE, Remote { key: rkey, addr, local: false }, 8, budget)?;
+        OwnerCopy::of(self, i, target).ask(request::WRITE, Remote { key: rkey, addr, local: false }, 8, budget)?;
         target.leave_done(mark).map_err(Stop::from)
     }
 
@@ -621,7 +609,7 @@ impl SendQueue {
         }
         let op = if direction == Direction::Read { request::READ } else { request::WRITE };
         let remote = Remote { key: far.key, addr: far.addr, local: far.is_receive() };
-        self.ask(i, target, op, remote, n, budget)
+        OwnerCopy::of(self, i, target).ask(op, remote, n, budget)
     }
 
     // ---- work without a peer ---------------------------------------------------------------------------------------

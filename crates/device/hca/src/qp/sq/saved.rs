@@ -75,23 +75,29 @@ pub trait Restored {
     fn region(&self, key: u32) -> Option<&Arc<Mr>>;
 }
 
-impl SendQueue {
-    /// The requests that have not completed, the oldest first, and its progress.
-    pub(crate) fn save(&self) -> (Vec<SavedSend>, SavedProgress) {
-        let count = self.wq.waiting();
-        let sends = (0..count).map(|n| self.save_request(self.wq.head().wrapping_add(n))).collect();
-        let begun = count != 0 && self.has_begun();
-        (sends, SavedProgress { begun, unanswered: count != 0 && self.exec.unanswered })
+impl SavedProgress {
+    /// That of `sq`.
+    pub(crate) fn of(sq: &SendQueue) -> SavedProgress {
+        let waits = !sq.wq.is_empty();
+        SavedProgress { begun: waits && sq.has_begun(), unanswered: waits && sq.exec.unanswered }
+    }
+}
+
+impl SavedSend {
+    /// The requests of `sq` that have not completed, the oldest first.
+    pub(crate) fn all_of(sq: &SendQueue) -> Vec<SavedSend> {
+        (0..sq.wq.waiting()).map(|n| Self::of(sq, sq.wq.head().wrapping_add(n))).collect()
     }
 
-    fn save_request(&self, n: u32) -> SavedSend {
-        let i = self.wq.place(n);
-        let w = &self.wq[i];
+    /// Request `n` of `sq`.
+    fn of(sq: &SendQueue, n: u32) -> SavedSend {
+        let i = sq.wq.place(n);
+        let w = &sq.wq[i];
         let request = &w.request;
         let is = |kinds: &[Opcode]| kinds.contains(&request.opcode);
-        let data = match self.wq.inline_data(i) {
+        let data = match sq.wq.inline_data(i) {
             Some(bytes) => SavedData::Inline(bytes.to_vec()),
-            None => SavedData::Sges(self.wq.sges(i).to_vec()),
+            None => SavedData::Sges(sq.wq.sges(i).to_vec()),
         };
         let atomic = is(&[Opcode::CompareSwap, Opcode::FetchAdd]);
         SavedSend {
@@ -104,7 +110,7 @@ impl SendQueue {
             compare_add: if atomic { request.compare_add } else { 0 },
             swap: if atomic { request.swap } else { 0 },
             data,
-            ud: (self.is_ud).then(|| self.wq.ud_address(i)).map(|to| (to.ah, to.qpn, to.qkey)),
+            ud: sq.is_ud.then(|| sq.wq.ud_address(i)).map(|to| (to.ah, to.qpn, to.qkey)),
             srqn: request.srqn,
             flush: if is(&[Opcode::Flush]) { request.flush } else { Flush::default() },
             bind: w.bind.as_ref().map(|bind| SavedBind {
@@ -118,57 +124,46 @@ impl SendQueue {
         }
     }
 
-    /// Gives the oldest request this progress.
-    pub(crate) fn resume(&mut self, progress: SavedProgress) {
-        self.exec.resumed = progress.begun && !self.wq.is_empty();
-        self.exec.unanswered = progress.unanswered && !self.wq.is_empty();
-    }
-}
-
-impl Qp {
-    /// Posts requests again. The QP is stopped, in a state in which they may be posted.
-    pub(crate) fn post_again(&self, sends: &[SavedSend], objects: &impl Restored) -> Result<()> {
-        for send in sends {
-            let lost = || Error::invalid("a request names a memory window or region that is not there");
-            let ah = match (&send.ud, self.pd()) {
-                (Some((attr, ..)), Some(pd)) => Some(Ah::create(pd, attr)?),
+    /// Posts the request again. `qp` is stopped, in a state in which requests may be posted.
+    pub(crate) fn post(&self, qp: &Qp, objects: &impl Restored) -> Result<()> {
+        let lost = || Error::invalid("a request names a memory window or region that is not there");
+        let ah = match (&self.ud, qp.pd()) {
+            (Some((attr, ..)), Some(pd)) => Some(Ah::create(pd, attr)?),
+            _ => None,
+        };
+        let bind = self.bind.map(|bind| {
+            let mw = objects.window(bind.mw >> 8).ok_or_else(lost)?;
+            let mr = bind.mr.map(|key| objects.region(key).ok_or_else(lost)).transpose()?;
+            let SavedBind { new_rkey, addr, length, access, .. } = bind;
+            Ok::<_, Error>(Bind { mw, new_rkey, mr, addr, length, access })
+        });
+        let inline: &[&[u8]] = &[match &self.data {
+            SavedData::Inline(bytes) => bytes,
+            SavedData::Sges(_) => &[],
+        }];
+        let request = SendRequest {
+            wr_id: self.wr_id,
+            opcode: self.opcode,
+            flags: self.flags,
+            imm_or_rkey: self.imm_or_rkey,
+            remote_addr: self.remote_addr,
+            rkey: self.rkey,
+            compare_add: self.compare_add,
+            swap: self.swap,
+            data: match &self.data {
+                SavedData::Sges(sges) => Data::Sges(sges),
+                SavedData::Inline(_) => Data::Inline(inline),
+            },
+            ud: match (&ah, self.ud) {
+                (Some(ah), Some((_, qpn, qkey))) => Some(UdDest { ah, qpn, qkey }),
                 _ => None,
-            };
-            let bind = send.bind.map(|bind| {
-                let mw = objects.window(bind.mw >> 8).ok_or_else(lost)?;
-                let mr = bind.mr.map(|key| objects.region(key).ok_or_else(lost)).transpose()?;
-                let SavedBind { new_rkey, addr, length, access, .. } = bind;
-                Ok::<_, Error>(Bind { mw, new_rkey, mr, addr, length, access })
-            });
-            let inline: &[&[u8]] = &[match &send.data {
-                SavedData::Inline(bytes) => bytes,
-                SavedData::Sges(_) => &[],
-            }];
-            let request = SendRequest {
-                wr_id: send.wr_id,
-                opcode: send.opcode,
-                flags: send.flags,
-                imm_or_rkey: send.imm_or_rkey,
-                remote_addr: send.remote_addr,
-                rkey: send.rkey,
-                compare_add: send.compare_add,
-                swap: send.swap,
-                data: match &send.data {
-                    SavedData::Sges(sges) => Data::Sges(sges),
-                    SavedData::Inline(_) => Data::Inline(inline),
-                },
-                ud: match (&ah, send.ud) {
-                    (Some(ah), Some((_, qpn, qkey))) => Some(UdDest { ah, qpn, qkey }),
-                    _ => None,
-                },
-                srqn: send.srqn,
-                bind: bind.transpose()?,
-                flush: send.flush,
-            };
-            let posted = self.post_send(|poster| poster.push(&request));
-            ah.iter().try_for_each(|ah| ah.destroy())?;
-            posted?;
-        }
-        Ok(())
+            },
+            srqn: self.srqn,
+            bind: bind.transpose()?,
+            flush: self.flush,
+        };
+        let posted = qp.post_send(|poster| poster.push(&request));
+        ah.iter().try_for_each(|ah| ah.destroy())?;
+        posted
     }
 }

@@ -11,12 +11,11 @@ use crate::host::clock::now_ns;
 use crate::mr::transfer::{self, Direction, Pieces};
 use crate::qp::ah::Route;
 use crate::qp::base::QpBase;
-use crate::qp::sq::SendQueue;
-use crate::qp::sq::requester::Step;
-use crate::qp::sq::resolve::Resolved;
+use crate::qp::sq::exec::{Step, clock};
+use crate::qp::sq::resolve::{self, Resolved};
 use crate::qp::sq::wqe::UdAddress;
 use crate::responder::datagram::{self, Arriving, Outcome};
-use crate::responder::{Barred, Responder};
+use crate::responder::{Barred, Responder, WakeCall};
 use crate::rq::Receipt;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -74,11 +73,44 @@ pub(crate) struct UdPeers {
     left: bool,
     /// True: all messages wait for QPs that are stopped, or for processes that have had no CPU for [`KEEP_NS`].
     all_stand: bool,
+    /// The carriers.
+    out: Option<Weak<dyn DatagramOut>>,
 }
 
+/// The QP that sends, and its Q_Key.
+#[derive(Clone, Copy)]
+pub(crate) struct Sender<'a> {
+    pub qp: &'a QpBase,
+    pub qkey: u32,
+}
+
+impl Sender<'_> {
+    /// IBA 9.6.1.3.1: a Q_Key with the high bit set stands for the sending QP's own.
+    fn qkey_for(&self, to: &UdAddress) -> u32 {
+        if to.qkey & 0x8000_0000 != 0 { self.qkey } else { to.qkey }
+    }
+
+    fn clock(&self) -> u64 {
+        clock(self.qp.switch)
+    }
+}
+
+/// A datagram without its destination.
+pub(crate) struct Message<'a> {
+    /// The payload, readable local memory.
+    pub data: &'a Pieces,
+    /// Immediate data in the byte order of memory.
+    pub imm: Option<u32>,
+    /// True: it asks for a solicited event.
+    pub solicited: bool,
+}
+
+/// A datagram that waits.
 struct Kept {
     to: UdAddress,
-    message: Message,
+    data: Vec<u8>,
+    imm: Option<u32>,
+    solicited: bool,
     /// True: for its carrier. Else for memory, also to a member of a group that is reached both ways.
     is_carried: bool,
     /// The time until which it is kept, in ns of the QP's clock.
@@ -104,14 +136,6 @@ struct Blocked {
     is_overdue: bool,
     /// True: the oldest is kept, overdue or not.
     stays: bool,
-}
-
-/// One datagram without its destination.
-#[derive(Clone)]
-struct Message {
-    data: Vec<u8>,
-    imm: Option<u32>,
-    solicited: bool,
 }
 
 impl UdPeers {
@@ -142,53 +166,44 @@ impl UdPeers {
     fn waits_for(&self, qpn: u32) -> bool {
         self.waiting.iter().any(|kept| kept.to.qpn == qpn)
     }
-}
 
-impl SendQueue {
-    /// Sends the datagram at the head.
-    pub(crate) fn datagram(&mut self, qp: &QpBase, i: usize) -> Step {
-        let total = self.wq[i].request.length;
-        if total > u64::from(self.params.mtu_bytes) {
-            return Step::Done(Status::LocalLength);
-        }
-        let mut pieces = Pieces::new();
-        if let Err(status) = self.collect(i, 0, total, 0, &mut pieces) {
-            return Step::Done(status);
-        }
-        // Checked before a receive is taken for it.
-        if !pieces.are_readable() {
-            return Step::Done(Status::LocalProtection);
-        }
-        let w = &self.wq[i].request;
-        let to = self.wq.ud_address(i);
-        let imm = (w.opcode == Opcode::SendImm).then_some(w.imm_or_rkey);
-        let solicited = w.is_solicited();
+    /// Sets the carriers.
+    pub(crate) fn set_out(&mut self, out: Weak<dyn DatagramOut>) {
+        self.out = Some(out);
+    }
+
+    /// Sends a datagram. `owed` gets the peers to wake when it has completed.
+    pub(crate) fn send(
+        &mut self,
+        from: Sender<'_>,
+        to: &UdAddress,
+        message: &Message<'_>,
+        owed: &mut Vec<WakeCall>,
+    ) -> Step {
         if to.route.carrier().is_some() {
-            let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(to.qpn));
             let held_back_until =
-                if waits { Some(now_ns() + LOOK_NS) } else { self.carry(&to, &pieces, imm, solicited) };
+                if self.waits_for(to.qpn) { Some(now_ns() + LOOK_NS) } else { self.carry(from, to, message) };
             if let Some(until) = held_back_until {
-                let is_full = |peers: &UdPeers| peers.waiting.len() >= KEEP_FOR_CARRIER;
-                if to.qpn == MULTICAST_QPN || self.path.datagrams().is_none_or(is_full) {
+                if to.qpn == MULTICAST_QPN || self.waiting.len() >= KEEP_FOR_CARRIER {
                     // The peer makes room only for datagrams that have left.
-                    self.flush_datagrams();
+                    self.flush();
                     return Step::Wait(until);
                 }
-                return self.keep(to, &pieces, (imm, solicited), true, self.clock() + KEEP_FOR_CARRIER_NS);
+                return self.keep(*to, message, true, from.clock() + KEEP_FOR_CARRIER_NS);
             }
         }
+        let process = from.qp.process;
         let members = match to.route {
             Route::Carrier(_) | Route::Unreachable => Vec::new(),
-            _ if to.qpn == MULTICAST_QPN => self.process.rendezvous.members(self.process, &to.ah.grh.dgid),
+            _ if to.qpn == MULTICAST_QPN => process.rendezvous.members(process, &to.ah.grh.dgid),
             _ => vec![to.qpn],
         };
         for qpn in members {
-            let to = UdAddress { qpn, ..to };
+            let to = UdAddress { qpn, ..*to };
             // Waiting messages go first, or messages to one peer would change places.
-            let waits = self.path.datagrams().is_some_and(|peers| peers.waits_for(qpn));
-            let later = waits || self.deliver(qp, &to, &pieces, imm, solicited) != Delivery::Over;
-            if later && self.path.datagrams().is_some_and(|peers| peers.waiting.len() < KEEP) {
-                let kept = self.keep(to, &pieces, (imm, solicited), false, self.clock() + KEEP_NS);
+            let later = self.waits_for(qpn) || self.deliver(from, &to, message, owed) != Delivery::Over;
+            if later && self.waiting.len() < KEEP {
+                let kept = self.keep(to, message, false, from.clock() + KEEP_NS);
                 if !matches!(kept, Step::Done(Status::Success)) {
                     return kept;
                 }
@@ -198,83 +213,68 @@ impl SendQueue {
     }
 
     /// Keeps a message that cannot leave now.
-    fn keep(
-        &mut self,
-        to: UdAddress,
-        pieces: &Pieces,
-        (imm, solicited): (Option<u32>, bool),
-        is_carried: bool,
-        until: u64,
-    ) -> Step {
+    fn keep(&mut self, to: UdAddress, message: &Message<'_>, is_carried: bool, until: u64) -> Step {
+        let &Message { data: pieces, imm, solicited } = message;
         let mut data = vec![0u8; pieces.len() as usize];
         // SAFETY: the vector has as many bytes as the pieces, checked local memory, name.
         if unsafe { transfer::copy_direct(Direction::Write, data.as_mut_ptr(), pieces, false) }.is_err() {
             return Step::Done(Status::LocalProtection);
         }
-        if let Some(peers) = self.path.datagrams_mut() {
-            peers.waiting.push_back(Kept { to, message: Message { data, imm, solicited }, is_carried, until });
-            peers.all_stand = false;
-        }
+        self.waiting.push_back(Kept { to, data, imm, solicited, is_carried, until });
+        self.all_stand = false;
         Step::Done(Status::Success)
     }
 
     /// Gives a message to its carrier. Some(time) (CLOCK_MONOTONIC, ns) if it is to be tried again then.
-    fn carry(&mut self, to: &UdAddress, data: &Pieces, imm: Option<u32>, solicited: bool) -> Option<u64> {
-        let datagram = Datagram { ah: &to.ah, qpn: to.qpn, qkey: self.qkey(to), imm, solicited, data };
+    fn carry(&mut self, from: Sender<'_>, to: &UdAddress, message: &Message<'_>) -> Option<u64> {
+        let &Message { data, imm, solicited } = message;
+        let datagram = Datagram { ah: &to.ah, qpn: to.qpn, qkey: from.qkey_for(to), imm, solicited, data };
         let held_back_until = self.carriers().and_then(|out| out.send(to.route, &datagram));
-        if let Some(peers) = self.path.datagrams_mut() {
-            peers.left = true;
-        }
+        self.left = true;
         held_back_until
     }
 
-    /// IBA 9.6.1.3.1: a Q_Key with the high bit set stands for the sending QP's own.
-    fn qkey(&self, to: &UdAddress) -> u32 {
-        if to.qkey & 0x8000_0000 != 0 { self.params.qkey } else { to.qkey }
-    }
-
     fn carriers(&self) -> Option<Arc<dyn DatagramOut>> {
-        self.datagram_out.as_ref().and_then(Weak::upgrade)
+        self.out.as_ref().and_then(Weak::upgrade)
     }
 
     /// Sends the packets that this call has queued.
-    pub(crate) fn flush_datagrams(&mut self) {
-        let left = self.path.datagrams_mut().is_some_and(|peers| std::mem::take(&mut peers.left));
+    pub(crate) fn flush(&mut self) {
+        let left = std::mem::take(&mut self.left);
         if let Some(out) = self.carriers().filter(|_| left) {
             out.flush();
         }
     }
 
     /// Returns true if a datagram waits for a process that may answer soon.
-    pub(crate) fn keeps_datagrams(&self) -> bool {
-        self.path.datagrams().is_some_and(|peers| !peers.waiting.is_empty() && !peers.all_stand)
+    pub(crate) fn keeps_any(&self) -> bool {
+        !self.waiting.is_empty() && !self.all_stand
     }
 
     /// Returns true if the process of QP `qpn`, which does not answer, is known to live.
     #[cold]
-    fn lives(&self, qpn: u32) -> bool {
+    fn lives(&self, from: Sender<'_>, qpn: u32) -> bool {
         // A peer that was reached once and has died is silent, so its messages are not kept.
-        self.path.datagrams().is_some_and(|peers| peers.known.contains_key(&qpn))
-            || self.process.rendezvous.is_slow(slot_of(qpn))
+        self.known.contains_key(&qpn) || from.qp.process.rendezvous.is_slow(slot_of(qpn))
     }
 
-    /// Tries to send the waiting messages again.
-    pub(crate) fn flush_stash(&mut self, qp: &QpBase) {
+    /// Tries to send the waiting messages again. `owed` gets the peers to wake.
+    pub(crate) fn send_waiting(&mut self, from: Sender<'_>, owed: &mut Vec<WakeCall>) {
         let mut blocked: Vec<Blocked> = Vec::new();
         let mut moves = false;
-        let waiting = self.path.datagrams().map_or(0, |peers| peers.waiting.len());
+        let waiting = self.waiting.len();
         for _ in 0..waiting {
-            let Some(mut kept) = self.path.datagrams_mut().and_then(|peers| peers.waiting.pop_front()) else { break };
+            let Some(mut kept) = self.waiting.pop_front() else { break };
             let mut pieces = Pieces::new();
-            pieces.push(kept.message.data.as_ptr().cast_mut(), kept.message.data.len() as u64);
-            let Message { imm, solicited, .. } = kept.message;
+            pieces.push(kept.data.as_ptr().cast_mut(), kept.data.len() as u64);
+            let message = Message { data: &pieces, imm: kept.imm, solicited: kept.solicited };
             let qpn = kept.to.qpn;
             let known = blocked.iter().position(|b| b.qpn == qpn);
             let delivery = match known {
                 Some(b) => blocked[b].delivery,
-                None if kept.is_carried && self.carry(&kept.to, &pieces, imm, solicited).is_some() => Delivery::Later,
+                None if kept.is_carried && self.carry(from, &kept.to, &message).is_some() => Delivery::Later,
                 None if kept.is_carried => Delivery::Over,
-                None => self.deliver(qp, &kept.to, &pieces, imm, solicited),
+                None => self.deliver(from, &kept.to, &message, owed),
             };
             if delivery == Delivery::Over {
                 moves = true;
@@ -282,33 +282,35 @@ impl SendQueue {
             }
             if delivery == Delivery::Stopped {
                 // It is kept as long as that QP is stopped.
-                kept.until = self.clock() + KEEP_NS;
+                kept.until = from.clock() + KEEP_NS;
             }
-            let is_overdue = self.clock() >= kept.until;
+            let is_overdue = from.clock() >= kept.until;
             let b = known.unwrap_or_else(|| {
-                let stays = !is_overdue || !kept.is_carried && waiting <= KEEP_LONGER && self.lives(qpn);
+                let stays = !is_overdue || !kept.is_carried && waiting <= KEEP_LONGER && self.lives(from, qpn);
                 blocked.push(Blocked { qpn, delivery, is_overdue, stays });
                 blocked.len() - 1
             });
-            let stays = blocked[b].stays || !is_overdue;
-            if let Some(peers) = self.path.datagrams_mut().filter(|_| stays) {
-                peers.waiting.push_back(kept);
+            if blocked[b].stays || !is_overdue {
+                self.waiting.push_back(kept);
             }
         }
-        if let Some(peers) = self.path.datagrams_mut() {
-            peers.all_stand = !moves && blocked.iter().all(|b| b.is_overdue || b.delivery == Delivery::Stopped);
-        }
-        self.flush_datagrams();
-        self.wake_peers();
+        self.all_stand = !moves && blocked.iter().all(|b| b.is_overdue || b.delivery == Delivery::Stopped);
+        self.flush();
     }
 
-    /// Delivers a message to a QP that memory reaches.
-    fn deliver(&mut self, qp: &QpBase, to: &UdAddress, pieces: &Pieces, imm: Option<u32>, solicited: bool) -> Delivery {
-        let qkey = self.qkey(to);
-        let Some(peers) = self.path.datagrams_mut() else { return Delivery::Over };
-        let target = match peers.known.entry(to.qpn) {
+    /// Delivers a message to a QP that memory reaches. `owed` gets the peer, if it is to be woken.
+    fn deliver(
+        &mut self,
+        from: Sender<'_>,
+        to: &UdAddress,
+        message: &Message<'_>,
+        owed: &mut Vec<WakeCall>,
+    ) -> Delivery {
+        let (qp, process, qkey) = (from.qp, from.qp.process, from.qkey_for(to));
+        let &Message { data: pieces, imm, solicited } = message;
+        let target = match self.known.entry(to.qpn) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => match crate::qp::sq::resolve::find_ud(self.process, qp, to.qpn) {
+            Entry::Vacant(unknown) => match resolve::find_ud(process, qp, to.qpn) {
                 Resolved::Responder(found) => {
                     found.space.tell_of_way(qp.qp_num());
                     unknown.insert(*found)
@@ -339,24 +341,24 @@ impl SendQueue {
             ..Receipt::default()
         };
         let arriving = Arriving { header: &header, payload: pieces, receipt, qkey, solicited };
-        let arrives = |_mark| datagram::receive(target, &arriving, self.process.policy);
+        let arrives = |_mark| datagram::receive(target, &arriving, process.policy);
         match target.enter().map(arrives) {
             Ok(Ok(Outcome::Over(call))) => {
-                self.owed.extend(call);
+                owed.extend(call);
                 qp.count_by_memory(Opcode::Send, pieces.len());
             }
             Ok(Ok(Outcome::Later)) | Err(Barred::Paused) => return Delivery::Later,
             Err(Barred::Stopped) => {
-                if target.is_over(self.process) {
+                if target.is_over(process) {
                     // The next try looks for it anew.
                     target.release();
-                    peers.known.remove(&to.qpn);
+                    self.known.remove(&to.qpn);
                 }
                 return Delivery::Stopped;
             }
             Ok(Err(Nak::Silence)) | Err(Barred::Silence) => {
                 target.release();
-                peers.known.remove(&to.qpn);
+                self.known.remove(&to.qpn);
             }
             // Dropped: no receive, a wrong Q_Key, or memory that is not mapped.
             Ok(Err(nak)) => {

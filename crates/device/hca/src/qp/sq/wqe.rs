@@ -1,10 +1,12 @@
 //! Send work: the request that the program posts ([`SendRequest`]), and the send queue's copy of it.
 
+use crate::error::Error;
 use crate::mr::Mr;
 use crate::mr::mw::Mw;
 use crate::qp::ah::{Ah, Route};
+use crate::qp::base::QpBase;
 use std::sync::Arc;
-use vervain_iba::{AhAttr, Flush, Opcode, Request, Sge};
+use vervain_iba::{AhAttr, Flush, Opcode, QpState, QpType, Request, Sge, send_flags};
 
 /// One send work request, as the ABI hands it over. Everything borrowed is only read during the call.
 #[derive(Default)]
@@ -171,4 +173,36 @@ impl WorkRequest for Queued<'_> {
         let Request { remote_addr, rkey, compare_add, swap, .. } = self.wqe.request;
         (remote_addr, rkey, compare_add, swap)
     }
+}
+
+/// Operations of a service type, one bit for each opcode (IBA 10.8.3, table 91; annexes A14, A19).
+pub(crate) fn allowed(qp_type: QpType) -> u32 {
+    use Opcode::*;
+    let bits = |list: &[Opcode]| list.iter().fold(0, |bits, o| bits | 1 << *o as u32);
+    let unreliable = bits(&[Write, WriteImm, Send, SendImm, SendInv, LocalInv, BindMw]);
+    match qp_type {
+        QpType::Rc | QpType::XrcSend => unreliable | bits(&[Read, CompareSwap, FetchAdd, Flush, AtomicWrite]),
+        QpType::Uc => unreliable,
+        QpType::Ud => bits(&[Send, SendImm]),
+        QpType::XrcRecv => 0,
+    }
+}
+
+/// The reason why a request cannot be posted on `qp` as it is.
+#[cold]
+#[inline(never)]
+pub(crate) fn refusal(qp: &QpBase, request: &SendRequest<'_>) -> Error {
+    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Error::invalid(format!("QP {:#x}: cannot post sends in {}", qp.qp_num(), qp.state()));
+    }
+    if allowed(qp.qp_type()) >> request.opcode as u32 & 1 == 0 {
+        return Error::invalid(format!("{:?} is not possible on a QP of type {}", request.opcode, qp.qp_type()));
+    }
+    if request.flags & send_flags::IP_CSUM != 0 {
+        return Error::invalid("checksum offload is not offered");
+    }
+    if request.flags & send_flags::INLINE != 0 && request.opcode.answers() {
+        return Error::invalid("an operation that fetches data cannot be inline");
+    }
+    Error::invalid("a datagram needs an address handle")
 }
