@@ -82,6 +82,7 @@ fn take_in(world: &World, train: &[Forged]) {
         to: HERE,
         hop_limit: 64,
         tos: 0,
+        overflowed: false,
         label: 0,
         index: 0,
         bytes: &forged.bytes,
