@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use vervain_hca::device::port_counters::{Word, own_sums};
 use vervain_hca::{Ah, Qp, QpType, UdDest};
+use vervain_roce::net::Datagram;
 use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
 
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -195,6 +196,47 @@ fn marked_packets_of_an_unreliable_peer_are_answered_by_notifications() {
 fn marked_datagrams_are_answered_by_notifications() {
     alone_and_counted("congestion::marked_datagrams_are_answered_by_notifications", || {
         marked_packets_are_answered(QpType::Ud);
+    });
+}
+
+/// Handles a packet as if it had come with these ECN bits, and after others that the socket had no room for.
+fn take_in_so(world: &World, packet: &Forged, tos: u8, overflowed: bool) {
+    let Forged { from, bytes, .. } = packet;
+    let datagram = Datagram { from: *from, to: HERE, hop_limit: 64, tos, overflowed, label: 0, index: 0, bytes };
+    assert!(world.roce.take_in(HERE, [datagram]));
+}
+
+#[test]
+fn a_packet_behind_those_that_a_full_socket_has_dropped_is_answered_too() {
+    alone_and_counted("congestion::a_packet_behind_those_that_a_full_socket_has_dropped_is_answered_too", || {
+        let (world, _peer) = (World::new(&[QpType::Rc]), Peer::new(THERE));
+        let side = side(&world, QpType::Rc);
+        take_in_so(&world, &message(THERE, &side.qp, QKEY), ECT0, false);
+        assert_eq!(counted(Word::NotificationsSent), 0);
+        take_in_so(&world, &message(THERE, &side.qp, QKEY), ECT0, true);
+        assert_eq!((counted(Word::NotificationsSent), counted(Word::MarkedPackets)), (1, 0));
+    });
+}
+
+#[test]
+fn a_marked_answer_to_a_read_closes_the_window_of_its_requester() {
+    alone_and_counted("congestion::a_marked_answer_to_a_read_closes_the_window_of_its_requester", || {
+        let (world, peer) = (World::new(&[QpType::Rc]), Peer::new(THERE));
+        let side = side(&world, QpType::Rc);
+        let qpn = side.qp.qp_num();
+        side.post(1, None);
+        peer.receive().expect("the message");
+        let bth = |operation| Bth { opcode: opcode::RC | operation, pkey: 0xffff, dest_qpn: qpn, ..Bth::default() };
+        let answer = |operation| packet(THERE, &Headers { bth: bth(operation), ..Headers::default() }, 0);
+        let size = || world.roce.window(qpn).unwrap().0;
+        let resent = || world.roce.counters(qpn).unwrap().1.unwrap().resent_packets;
+        let before = size();
+        // Of acknowledgements the peer is told, who sends other things by that way.
+        take_in_so(&world, &answer(opcode::ACKNOWLEDGE), CE as u8, false);
+        assert!(size() == before || resent() > 0);
+        take_in_so(&world, &answer(opcode::READ_RESPONSE_ONLY), CE as u8, false);
+        assert!(size() == before / 2 || resent() > 0, "{} of {before}", size());
+        assert_eq!(counted(Word::MarkedPackets), 2);
     });
 }
 
