@@ -228,7 +228,7 @@ rule "nothing is before the wrap" psn.rs \
 rule "the window never closes" window.rs \
     'own == 0 || bytes <= self.room(own)' 'true'
 rule "loss does not close the window" window.rs \
-    'self.size = (self.size * 8 / 10).max(LEAST_PACKETS * self.packet);' ''
+    'self.size = self.size.min(before * 8 / 10).max(LEAST_PACKETS * self.packet);' ''
 rule "one QP takes the whole window" window.rs \
     'own == 0 || bytes' 'bytes'
 exit $survived

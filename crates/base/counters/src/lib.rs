@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The file's name in the directory that `VERVAIN_SYSFS` names.
 ///
 /// The number is that of its format, for programs of an earlier release may still run.
-pub const FILE: &str = "counters.3";
+pub const FILE: &str = "counters.4";
 
 /// The mode of the files that stand in a counter's place: readable, and distinguished from others by the sticky bit,
 /// which means nothing for a file.
 pub const PLACEHOLDER_MODE: u32 = 0o1444;
 
 /// Words in a line.
-pub const WORDS: usize = 48;
+pub const WORDS: usize = 56;
 
 /// A counter. Its number is the place in a line and part of the file's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +133,12 @@ pub enum Word {
     VmBytes,
     /// Bytes among [`Word::MemoryBytes`] that the owner of the memory moved; without datagrams.
     OwnerBytes,
+    /// Congestion notification packets sent.
+    NotificationsSent,
+    /// Packets that the network had marked.
+    MarkedPackets,
+    /// Congestion notification packets that came from a QP's peer.
+    NotificationsHandled,
 }
 
 /// The words that count objects.

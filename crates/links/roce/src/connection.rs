@@ -143,7 +143,7 @@ impl Connection {
         // Over UC some packets ask for credit and say so.
         let (migrated, introduces) = (attr.path_mig_state == mig::MIGRATED, qp.qp_type() != QpType::Uc);
         let terms = Terms { migrated, introduces, ..Terms::new(qp, attr) };
-        let to = Destination::new(remote, &attr.ah.grh);
+        let to = Destination::new(remote, &attr.ah.grh).ecn_capable();
         let lanes = if pace.is_some() { Lanes { small: 0, bulk: 0 } } else { Lanes::new(&to, qp.qp_num()) };
         Connection {
             qp: Arc::downgrade(qp),

@@ -94,6 +94,7 @@ impl Datagrams {
         }
         let pace = paces.with(remote, datagram.qpn);
         let mut paced = pace.lock(qp.qp_num(), now_ns());
+        let to = paced.destination(to);
         let _ = paced.push(&mut PacketSink::new(&mut port.batch(), to, &qp.tally), &headers, datagram.data);
         if paced.held_back_until.is_some() {
             paced.wait(qp);

@@ -121,6 +121,13 @@ impl Roce {
         self.addressees.paces.find((ip, slot_of(qpn))).map(|pace| pace.account())
     }
 
+    /// Bytes that may be under way to the peer process of a connected QP, and that are.
+    pub fn window(&self, qpn: u32) -> Option<(u64, u64)> {
+        let connection = self.addressees.connections.get(qpn)?;
+        let window = connection.path.window.lock();
+        Some((window.size(), window.in_flight()))
+    }
+
     /// Handles packets as if the socket of local address `ip` had received them, and sends the packets that result.
     /// Returns false if there is no such port.
     pub fn take_in<'a>(&self, ip: IpAddr, packets: impl IntoIterator<Item = net::Datagram<'a>>) -> bool {

@@ -112,6 +112,7 @@ impl Outbound {
             }
             let with_last = with_last && connection.owes_acknowledgement();
             let tally = &qp.tally;
+            let to = paced.as_ref().map_or(to, |paced| paced.destination(to));
             let mut out = PacketSink::new(&mut batch, to, tally);
             let sink = RequestSink { out: &mut out, paced: paced.as_mut(), left: BUDGET, with_last };
             let Some((requester, mut host)) = end.host(sends, sink) else { return Progress::Idle };

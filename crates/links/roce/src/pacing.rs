@@ -78,6 +78,14 @@ impl Paces {
         }
     }
 
+    /// A congestion notification packet has come from `host` for a UD QP, whose sender it does not name: all processes
+    /// there that datagrams are under way to are slowed down. False if nothing is sent there.
+    pub(super) fn notified(&self, host: IpAddr, now: Nanos) -> bool {
+        let known = self.known.lock();
+        let of_host = known.iter().filter(|((ip, _), _)| *ip == host);
+        of_host.map(|(_, pace)| pace.notified(now)).count() > 0
+    }
+
     pub(super) fn find(&self, key: PeerKey) -> Option<Arc<Pace>> {
         self.known.lock().get(&key).cloned()
     }
@@ -109,6 +117,11 @@ impl Pace {
         true
     }
 
+    /// A congestion notification packet has come from the peer.
+    pub(super) fn notified(&self, now: Nanos) {
+        self.state.lock().pacer.notified(now);
+    }
+
     /// Bytes that may be under way, and that are, as the kernel counts them.
     pub(super) fn account(&self) -> (Option<u64>, u64) {
         let state = self.state.lock();
@@ -126,6 +139,11 @@ pub(super) struct Paced<'a> {
 }
 
 impl Paced<'_> {
+    /// Where packets go. A peer that is not paced sends them at the program's speed, which no mark changes.
+    pub(super) fn destination(&self, to: Destination) -> Destination {
+        if self.state.pacer.credit().is_some() { to.ecn_capable() } else { to.not_ecn_capable() }
+    }
+
     /// Adds a packet, with the mark or followed by a probe where that is due; `Refused::Full` when there is no credit
     /// for it.
     #[inline]
@@ -199,7 +217,7 @@ impl Echoes {
     pub(super) fn answer(&mut self, port: &LocalPort, now: Nanos, (from, source_qpn): (IpAddr, u32), bth: &Bth) {
         let credit = self.senders.share(now, (from, slot_of(source_qpn)), port.port.room());
         let headers = headers(opcode::ECHO, Deth { qkey: 0, source_qpn: bth.dest_qpn }, source_qpn, bth.psn);
-        let to = Destination::new(from, &Grh::default());
+        let to = Destination::new(from, &Grh::default()).ecn_capable();
         let mut batch = port.batch();
         let mut out = PacketSink::new(&mut batch, to, &FIRST);
         self.batched |= out.push(&headers, &Pieces::of(&credit.to_be_bytes())).is_ok();

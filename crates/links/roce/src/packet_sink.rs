@@ -32,6 +32,20 @@ impl Destination {
         let label = grh.flow_label & net::MOST_LABEL;
         Destination { remote, hop_limit: grh.hop_limit, tos: grh.traffic_class, label, spread: 0 }
     }
+
+    /// The same for packets whose sender heeds the network's marks, as adapters send them whatever the vector's
+    /// ECN bits are. ECT(1) is left, as a program may want another queue by it (RFC 9331); CE is the network's to set.
+    /// Packets to a group are not marked: each of its members would send a notification.
+    pub(super) fn ecn_capable(self) -> Destination {
+        let ecn = self.tos & net::CE;
+        let heeds = (ecn == 0 || ecn == net::CE) && !self.remote.is_multicast();
+        if heeds { Destination { tos: self.tos & !net::CE | net::ECT0, ..self } } else { self }
+    }
+
+    /// The same for packets that the network is not to mark.
+    pub(super) fn not_ecn_capable(self) -> Destination {
+        Destination { tos: self.tos & !net::CE, ..self }
+    }
 }
 
 /// The source ports that a reliable QP sends by. Each may lead it another way through the network.
@@ -115,6 +129,17 @@ impl PacketOut for PacketSink<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_whose_sender_heeds_marks_are_ecn_capable_and_no_others() {
+        let to = |ip: [u8; 4], traffic_class| Destination::new(ip.into(), &Grh { traffic_class, ..Grh::default() });
+        let peer = [192, 0, 2, 1];
+        for (class, sent) in [(0, 2), (1, 1), (2, 2), (3, 2), (0x68, 0x6a), (106, 106), (0xff, 0xfe)] {
+            let capable = to(peer, class).ecn_capable();
+            assert_eq!((capable.tos, capable.not_ecn_capable().tos), (sent, class & 0xfc), "{class:#x}");
+        }
+        assert_eq!(to([239, 0, 0, 1], 0x68).ecn_capable().tos, 0x68, "a group");
+    }
 
     #[test]
     fn streams_of_qps_have_ports_of_their_own_and_small_messages_share_one() {

@@ -13,6 +13,7 @@
 mod config;
 mod counters;
 mod host;
+mod marks;
 pub mod pacer;
 pub mod psn;
 mod requester;

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::host::Nanos;
+use crate::marks::Marks;
 use crate::psn;
 
 /// Bytes that may be unconfirmed on the way to a peer that has not answered yet.
@@ -16,6 +17,10 @@ const FIRST_CREDIT: u64 = 64 << 10;
 const LEAST_CREDIT: u64 = 2 * cost(4096 + HEADERS);
 /// The largest credit, also if the peer grants more.
 pub const MOST_CREDIT: u64 = 8 << 20;
+/// What notifications have taken comes back by so many packets of the largest path MTU, and by this part, in the time
+/// in which a credit is confirmed: as a window grows.
+const GROWTH: u64 = 2 * cost(4096 + HEADERS);
+const GROWTH_PART: u64 = 64;
 /// A probe leaves after this part of the credit.
 const PROBES_PER_CREDIT: u64 = 4;
 /// Probes that are remembered. Those of a whole credit and of all tries are fewer; if not, the oldest become one.
@@ -67,6 +72,11 @@ struct Probe {
 pub struct Pacer {
     peer: Peer,
     credit: u64,
+    /// The most that the network allows, whatever the peer grants.
+    limit: u64,
+    marks: Marks,
+    /// Bytes that were under way when a notification has last lowered the limit, and are not confirmed yet.
+    unheeded: u64,
     under_way: u64,
     /// Bytes sent after the last probe.
     since_probe: u64,
@@ -87,6 +97,9 @@ impl Pacer {
         Pacer {
             peer: Peer::Unknown,
             credit: FIRST_CREDIT,
+            limit: MOST_CREDIT,
+            marks: Marks::default(),
+            unheeded: 0,
             under_way: 0,
             since_probe: 0,
             probes: VecDeque::new(),
@@ -192,6 +205,31 @@ impl Pacer {
         self.probes.push_back(probe);
     }
 
+    /// A congestion notification packet has come from the peer. The credit becomes less by half of the share of time in
+    /// which some come, once until all that was under way then has been confirmed.
+    pub fn notified(&mut self, now: Nanos) {
+        if self.under_way == 0 || !self.is_paced() {
+            return;
+        }
+        let Some(share) = self.marks.notified(now, 0) else { return };
+        if self.unheeded == 0 {
+            self.limit = share.taken_from(self.credit).max(LEAST_CREDIT);
+            self.credit = self.limit;
+            self.unheeded = self.under_way;
+        }
+    }
+
+    /// `bytes` have been confirmed. What notifications have taken comes back if it was what held the sender back.
+    fn confirmed(&mut self, bytes: u64) {
+        let was_used = self.under_way * 2 >= self.limit;
+        self.under_way = self.under_way.saturating_sub(bytes);
+        self.unheeded = self.unheeded.saturating_sub(bytes);
+        if was_used && self.limit < MOST_CREDIT {
+            let growth = (GROWTH + self.limit / GROWTH_PART) * bytes / self.limit;
+            self.limit = (self.limit + growth).min(MOST_CREDIT);
+        }
+    }
+
     /// When a packet that is held back is to be tried again although no echo has come.
     pub fn next_timeout(&self) -> Option<Nanos> {
         self.deadline
@@ -199,7 +237,8 @@ impl Pacer {
 
     /// Counts all unconfirmed bytes as lost.
     fn give_up(&mut self, now: Nanos) {
-        (self.under_way, self.since_probe, self.tries, self.credit) = (0, 0, 0, FIRST_CREDIT);
+        (self.under_way, self.since_probe, self.tries, self.unheeded) = (0, 0, 0, 0);
+        self.credit = FIRST_CREDIT.min(self.limit);
         (self.deadline, self.try_one) = (None, false);
         if self.peer == Peer::Answers {
             self.peer = Peer::Unknown;
@@ -217,8 +256,8 @@ impl Pacer {
         let Some(last) = self.probes.iter().position(|probe| probe.sequence == sequence) else { return false };
         // Packets of one sender stay in order: what came before the later probe has come, also if an echo was lost.
         let arrived: u64 = self.probes.drain(..=last).map(|probe| probe.bytes).sum();
-        self.under_way = self.under_way.saturating_sub(arrived);
-        self.credit = credit.clamp(LEAST_CREDIT, MOST_CREDIT);
+        self.confirmed(arrived);
+        self.credit = credit.clamp(LEAST_CREDIT, MOST_CREDIT).min(self.limit);
         (self.peer, self.tries, self.deadline, self.try_one) = (Peer::Answers, 0, None, false);
         true
     }
@@ -359,6 +398,41 @@ mod tests {
         // Long after, one try has failed and no more.
         assert!(pacer.hold_back(10_000 * MS).is_some());
         assert_eq!((pacer.tries, pacer.next_timeout()), (1, Some(10_008 * MS)));
+    }
+
+    #[test]
+    fn a_notification_lowers_the_credit_once_until_what_was_under_way_is_confirmed() {
+        let mut pacer = known(1 << 20);
+        pacer.notified(0);
+        assert_eq!(pacer.credit(), Some(1 << 20), "nothing was under way");
+        let (_, probes) = fill(&mut pacer, 0);
+        pacer.notified(MS);
+        assert_eq!(pacer.credit(), Some(1 << 19), "the first halves it");
+        pacer.notified(2 * MS);
+        assert_eq!(pacer.credit(), Some(1 << 19));
+        // Whatever the peer grants, it comes back slowly, and only while it is used.
+        assert!(pacer.handle_echo(*probes.last().unwrap(), 1 << 20));
+        let after = pacer.credit().unwrap();
+        assert!((1 << 19..=(1 << 19) + 3 * GROWTH + (1 << 15)).contains(&after), "{after}");
+        let one = pacer.probe(3 * MS);
+        assert!(pacer.handle_echo(one, 1 << 20));
+        assert_eq!(pacer.credit(), Some(after));
+        // However many of them come, some credit is left.
+        for n in 0..100 {
+            let (_, probes) = fill(&mut pacer, 0);
+            (0..10).for_each(|i| pacer.notified((4 + n) * MS + i * 50_000));
+            assert!(pacer.handle_echo(*probes.last().unwrap(), 1 << 20));
+        }
+        assert!((LEAST_CREDIT..8 * GROWTH).contains(&pacer.credit().unwrap()), "{pacer:?}");
+    }
+
+    #[test]
+    fn a_peer_that_is_not_paced_has_no_credit_to_lower() {
+        let mut pacer = Pacer::new(0);
+        fill(&mut pacer, 0);
+        let (now, _) = wait(&mut pacer, 0);
+        pacer.notified(now);
+        assert_eq!((pacer.credit(), pacer.limit), (None, MOST_CREDIT));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Hostile packets at live QPs. A packet that fails any check changes nothing but a counter, and nothing is sent
 //! because of it. A packet that seems to come from a QP's peer is answered as the specification demands, and no more.
 
+mod congestion;
 mod credit;
 mod forge;
 #[path = "../../../../protocols/wire/tests/common/mod.rs"]
@@ -82,6 +83,7 @@ fn take_in(world: &World, train: &[Forged]) {
         to: HERE,
         hop_limit: 64,
         tos: 0,
+        overflowed: false,
         label: 0,
         index: 0,
         bytes: &forged.bytes,

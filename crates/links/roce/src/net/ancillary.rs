@@ -1,13 +1,13 @@
 //! Control messages of sendmsg and recvmsg.
 
-use super::limits::{HOP_LIMIT, MOST_LABEL};
+use super::limits::{ECT0, HOP_LIMIT, MOST_LABEL};
 use libc::{c_int, cmsghdr, msghdr};
 use std::net::IpAddr;
 
 /// Room for what is sent along: segment size, hop limit, type of service.
 const SEND_BYTES: usize = 3 * space(size_of::<c_int>());
-/// Room for what comes along: segment size, hop limit, type of service, drops.
-pub const RECEIVE_BYTES: usize = 4 * space(size_of::<c_int>());
+/// Room for what comes along: segment size, hop limit, type of service, flow label, drops.
+pub const RECEIVE_BYTES: usize = 5 * space(size_of::<c_int>());
 
 /// CMSG_SPACE.
 const fn space(length: usize) -> usize {
@@ -41,7 +41,7 @@ impl Control {
         if hop_limit != HOP_LIMIT {
             control.push(level, hops, c_int::from(hop_limit));
         }
-        if tos != 0 {
+        if tos != ECT0 {
             control.push(level, class, c_int::from(tos));
         }
         control
@@ -74,7 +74,7 @@ pub struct Told {
     pub segment: Option<usize>,
     /// Hop limit, or time to live, if asked for.
     pub hop_limit: u8,
-    /// Traffic class, or type of service, if asked for.
+    /// Traffic class, or type of service.
     pub tos: u8,
     /// Flow label of IPv6, if asked for.
     pub label: u32,
@@ -111,10 +111,10 @@ pub unsafe fn read(message: &msghdr) -> Told {
                     told.hop_limit = data.cast::<c_int>().read_unaligned() as u8;
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) => told.tos = *data,
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => told.tos = data.cast::<c_int>().read_unaligned() as u8,
                 // Traffic class and flow label as they are in the header; none if both are 0.
                 (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
-                    let word = u32::from_be(data.cast::<u32>().read_unaligned());
-                    (told.tos, told.label) = ((word >> 20) as u8, word & MOST_LABEL);
+                    told.label = u32::from_be(data.cast::<u32>().read_unaligned()) & MOST_LABEL;
                 }
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => told.dropped = Some(data.cast::<u32>().read_unaligned()),
                 _ => {}

@@ -44,7 +44,8 @@ pub struct Counters {
     pub bad_qkey: Counter,
     /// Datagrams for which their UD QP had no receive, or was in no state to receive.
     pub no_receive: Counter,
-    /// Dropped by the kernel before they were received, for want of room. A train counts as one.
+    /// Dropped by the kernel before they were received, for want of room; without those to groups. A train counts as
+    /// one.
     pub dropped: Counter,
     /// Not sent since the kernel had no room; lost, as far as the protocol is concerned.
     pub no_room: Counter,

@@ -20,6 +20,7 @@ pub struct Arrival {
     to: IpAddr,
     hop_limit: u8,
     tos: u8,
+    overflowed: bool,
     label: u32,
     index: u16,
 }
@@ -27,14 +28,14 @@ pub struct Arrival {
 impl Arrival {
     /// The properties of this packet.
     pub fn of(packet: &Datagram<'_>) -> Arrival {
-        let Datagram { from, to, hop_limit, tos, label, index, .. } = *packet;
-        Arrival { from, to, hop_limit, tos, label, index }
+        let Datagram { from, to, hop_limit, tos, overflowed, label, index, .. } = *packet;
+        Arrival { from, to, hop_limit, tos, overflowed, label, index }
     }
 
     /// The packet again.
     pub fn with(self, bytes: &[u8]) -> Datagram<'_> {
-        let Arrival { from, to, hop_limit, tos, label, index } = self;
-        Datagram { from, to, hop_limit, tos, label, index, bytes }
+        let Arrival { from, to, hop_limit, tos, overflowed, label, index } = self;
+        Datagram { from, to, hop_limit, tos, overflowed, label, index, bytes }
     }
 }
 

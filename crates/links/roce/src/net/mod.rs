@@ -30,7 +30,7 @@ mod train;
 
 pub use counters::Counters;
 pub use faults::Arrival;
-pub use limits::{HOP_LIMIT, MOST_LABEL};
+pub use limits::{CE, ECT0, HOP_LIMIT, MOST_LABEL};
 pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
 pub use receive::{Datagram, ReceiveBatch};

@@ -1,6 +1,6 @@
 //! The socket options that RoCE v2 packets need.
 
-use super::limits::HOP_LIMIT;
+use super::limits::{ECT0, HOP_LIMIT};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,19 +32,21 @@ pub fn get(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0, and with the flow label of
-/// their address, unless that is 0.
+/// For a socket that packets leave by: never fragmented, so that IPv4 identification is 0, with the flow label of
+/// their address, unless that is 0, and ECN-capable, which most packets are: a control message would cost each train.
 pub fn for_sending(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
-    let hops = i32::from(HOP_LIMIT);
+    let (hops, class) = (i32::from(HOP_LIMIT), i32::from(ECT0));
     if local.is_ipv4() {
         set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
         set(fd, libc::IPPROTO_IP, libc::IP_TTL, &hops)?;
         set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, &hops)?;
+        set(fd, libc::IPPROTO_IP, libc::IP_TOS, &class)?;
     } else {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &hops)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, &hops)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, &ON)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class)?;
     }
     set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &ROOM)
 }
@@ -55,9 +57,14 @@ pub fn for_receiving(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     for_packets(fd, local)
 }
 
-/// For any socket that packets come in by.
+/// For any socket that packets come in by. Traffic class or TOS come with them, for the network's marks (RFC 3168); a
+/// network stack that does not tell them has none.
 pub fn for_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     for_any_packets(fd, local)?;
+    let _ = match local {
+        IpAddr::V4(_) => set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &ON),
+        IpAddr::V6(_) => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &ON),
+    };
     set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
     set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &ROOM)
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &ROOM))
@@ -76,11 +83,10 @@ pub fn for_any_packets(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for hop limit, traffic class and flow label of what comes in.
+/// Asks for hop limit and flow label of what comes in.
 pub fn for_hop_limits(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     if local.is_ipv4() {
-        set(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &ON)?;
-        set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &ON)
+        set(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &ON)
     } else {
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &ON)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &ON)

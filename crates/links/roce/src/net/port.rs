@@ -130,8 +130,8 @@ impl Port {
         self.receive.as_fd()
     }
 
-    /// Makes hop limit, traffic class and flow label of incoming packets available from now on, for the GRH of
-    /// datagrams. Not from the beginning, as they cost 170 ns a packet.
+    /// Makes hop limit and flow label of incoming packets available from now on, for the GRH of datagrams. Not from the
+    /// beginning, as they cost time for each train.
     pub fn tell_hop_limits(&self) {
         self.hop_limits.store(true, Ordering::Relaxed);
         if let Err(e) = options::for_hop_limits(self.receive.as_fd(), self.ip()) {
@@ -271,13 +271,15 @@ impl Port {
         self.groups.each(f)
     }
 
-    /// Counts received packets; `dropped` are those that the kernel has dropped so far.
-    pub(super) fn received(&self, packets: usize, bytes: usize, dropped: Option<u32>) {
+    /// Counts received packets; `dropped` are those that the kernel has dropped so far. Returns true if there are more
+    /// of them.
+    pub(super) fn received(&self, packets: usize, bytes: usize, dropped: Option<u32>) -> bool {
         self.counters.received_packets.add(packets as u64);
         self.counters.received_bytes.add(bytes as u64);
-        if let Some(dropped) = dropped {
-            self.counters.dropped.set(u64::from(dropped));
-        }
+        let Some(dropped) = dropped.map(u64::from) else { return false };
+        let overflowed = dropped != self.counters.dropped.get();
+        self.counters.dropped.set(dropped);
+        overflowed
     }
 
     /// Returns true if several packets may leave as one train.

@@ -4,7 +4,7 @@ use super::address::RawAddress;
 use super::ancillary::{self, RECEIVE_BYTES, Told};
 use super::capture::Captured;
 use super::faults::{Arrival, Lines};
-use super::limits::HOP_LIMIT;
+use super::limits::{CE, HOP_LIMIT};
 use super::port::Port;
 use super::{icrc, sys};
 use libc::{iovec, mmsghdr};
@@ -37,8 +37,10 @@ pub struct Datagram<'a> {
     pub to: IpAddr,
     /// Hop limit, or time to live; 0 before [`Port::tell_hop_limits`].
     pub hop_limit: u8,
-    /// Traffic class, or type of service; 0 before [`Port::tell_hop_limits`].
+    /// Traffic class, or type of service.
     pub tos: u8,
+    /// Since the packet before, the socket has dropped some for want of room.
+    pub overflowed: bool,
     /// Flow label of IPv6; 0 before [`Port::tell_hop_limits`].
     pub label: u32,
     /// Place in its train; if that came whole, the IPv4 identification.
@@ -48,6 +50,12 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
+    /// Returns true if the network has marked it: a queue on its way was too long (RFC 3168, CE).
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.tos & CE == CE
+    }
+
     /// Returns true if the ICRC is right. Over IPv4 any identification is accepted, with DF or without, as sockets show
     /// neither.
     pub fn is_intact(&self) -> bool {
@@ -105,6 +113,7 @@ struct Received {
     from: SocketAddr,
     to: IpAddr,
     told: Told,
+    overflowed: bool,
     length: usize,
 }
 
@@ -192,8 +201,10 @@ impl ReceiveBatch {
             if is_moved() {
                 from = known_socket(from).unwrap_or(UNKNOWN);
             }
-            *train = Some(Received { from, to, told, length });
-            port.received(told.packets(length), length, told.dropped);
+            // The sockets of groups count for themselves.
+            let dropped = told.dropped.filter(|_| to == port.ip());
+            let overflowed = port.received(told.packets(length), length, dropped);
+            *train = Some(Received { from, to, told, overflowed, length });
         }
         count
     }
@@ -214,6 +225,7 @@ impl Received {
             to: self.to,
             hop_limit: self.told.hop_limit,
             tos: self.told.tos,
+            overflowed: self.overflowed,
             label: self.told.label,
             index: index as u16,
             bytes,

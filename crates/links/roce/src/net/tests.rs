@@ -179,6 +179,40 @@ fn hop_limit_and_type_of_service_are_sent_and_told() {
     });
 }
 
+/// Sends packets with these types of service by `from`, and checks those that come to `to`.
+fn classes_arrive(from: &Arc<Port>, to: &Port, classes: &[u8]) {
+    let mut batch = SendBatch::new(Arc::clone(from));
+    for (n, tos) in classes.iter().enumerate() {
+        let bytes = payload(n, 20);
+        push(&mut batch, &Outgoing { tos: *tos, ..outgoing(to, &headers(n, 20), &pieces(&[&bytes])) });
+    }
+    batch.flush();
+    receive(to, classes.len(), |n, datagram| {
+        check_one(n, 20, datagram);
+        assert_eq!((datagram.tos, datagram.is_marked()), (classes[n], classes[n] & 3 == 3), "packet {n}");
+    });
+}
+
+#[test]
+fn ecn_bits_are_sent_and_told_from_the_beginning() {
+    // The kernel merges no packets whose bits differ.
+    let classes = [ECT0, 0, 1, CE, CE, ECT0, 0x68 | ECT0, 0x68 | CE, 0xfc, 0xff];
+    classes_arrive(&port(), &port(), &classes);
+    own_network();
+    let both = Arc::new(Port::open("::1".parse().unwrap(), 1).unwrap());
+    classes_arrive(&both, &both, &classes);
+    both.tell_hop_limits();
+    classes_arrive(&both, &both, &classes);
+}
+
+#[test]
+fn a_packet_without_control_messages_is_ecn_capable() {
+    let from = port();
+    for socket in [from.receive_socket(), from.flow(0, 0).0] {
+        assert_eq!(options::get(socket, libc::IPPROTO_IP, libc::IP_TOS).unwrap(), i32::from(ECT0));
+    }
+}
+
 #[test]
 fn packets_to_two_processes_never_share_a_train() {
     let (from, to) = (port(), port());
@@ -393,11 +427,15 @@ fn packets_that_find_no_room_at_the_receiver_are_counted() {
     send(&mut batch, &to, &(0..100).map(|n| 4 * n).collect::<Vec<_>>());
     let came = count();
     assert!(came > 0 && came < 100, "{came}");
-    // The kernel tells with the next packet.
+    // The kernel tells with the next packet, and with those after it.
     send(&mut batch, &to, &[1]);
-    assert_eq!(count(), 1);
+    let mut overflowed = Vec::new();
+    receive(&to, 1, |_, datagram| overflowed.push(datagram.overflowed));
+    send(&mut batch, &to, &[1]);
+    receive(&to, 1, |_, datagram| overflowed.push(datagram.overflowed));
+    assert_eq!(overflowed, [true, false], "once for each time that packets are dropped");
     assert_eq!(to.counters().dropped.get() + came as u64, 100);
-    assert_eq!(from.counters().sent_packets.get(), 101);
+    assert_eq!(from.counters().sent_packets.get(), 102);
 }
 
 #[test]

@@ -112,7 +112,8 @@ pub(super) fn packets(origin: Origin, bytes: &[u8]) -> impl Iterator<Item = Data
         let ([l0, l1, i0, i1], after) = rest.split_first_chunk::<RECORD>()?;
         let (bytes, after) = after.split_at_checked(usize::from(u16::from_ne_bytes([*l0, *l1])))?;
         rest = after;
-        Some(Datagram { from, to, hop_limit, tos, label, index: u16::from_ne_bytes([*i0, *i1]), bytes })
+        let index = u16::from_ne_bytes([*i0, *i1]);
+        Some(Datagram { from, to, hop_limit, tos, overflowed: false, label, index, bytes })
     })
 }
 

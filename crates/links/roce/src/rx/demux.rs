@@ -8,14 +8,15 @@ use crate::connections::Connections;
 use crate::datagrams::Datagrams;
 use crate::net::{Counters, Datagram};
 use crate::pacing::{Paces, PeerKey};
+use crate::packet_sink::Destination;
 use crate::ports::LocalPort;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_carrier::terms::takes;
-use vervain_hca::Qp;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::qp::remote::SenderAccess;
+use vervain_hca::{Grh, Qp, QpState};
 use vervain_transport::{Nanos, Service};
 use vervain_wire::{Bth, Deth, Packet, opcode, parse};
 
@@ -39,6 +40,12 @@ impl RxPacket<'_> {
 
     fn counters(&self) -> &Counters {
         self.port.port.counters()
+    }
+
+    /// Returns true if its sender is to be told of congestion.
+    #[inline]
+    fn is_congested(&self) -> bool {
+        (self.datagram.is_marked() || self.datagram.overflowed) && !self.is_retry
     }
 
     /// The process that has sent it, which owns QP `qpn`.
@@ -90,15 +97,44 @@ impl Addressees {
     pub(super) fn demux(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         let bth = rx.bth();
         // The default P_Key with either membership (IBA 9.6.1.1.1).
-        if bth.pkey & 0x7fff != 0x7fff || bth.opcode == opcode::CNP {
+        if bth.pkey & 0x7fff != 0x7fff {
             rx.counters().unwanted.add(1);
             return;
         }
         match opcode::service(bth.opcode) {
+            None if bth.opcode == opcode::CNP => self.demux_notification(rx),
             None => self.demux_credit(state, rx),
             Some(opcode::Service::Ud) => self.demux_datagram(state, rx),
             Some(service) => self.demux_connected(state, rx, service),
         }
+    }
+
+    /// Handles a congestion notification packet. One that is not from its QP's peer changes nothing.
+    #[cold]
+    fn demux_notification(&self, rx: &RxPacket<'_>) {
+        let Some(qp) = self.notified(rx) else {
+            rx.counters().unwanted.add(1);
+            return;
+        };
+        qp.tally.add(Word::ReceivedPackets, 1);
+        qp.tally.add(Word::ReceivedBytes, rx.datagram.bytes.len() as u64);
+        qp.tally.add(Word::NotificationsHandled, 1);
+    }
+
+    /// Slows down what a notification is about. The QP that it is for; None if it is not from that QP's peer.
+    fn notified(&self, rx: &RxPacket<'_>) -> Option<Arc<Qp>> {
+        let (qpn, from) = (rx.bth().dest_qpn, rx.datagram.from.ip());
+        let Some(connection) = self.connections.get(qpn) else {
+            return self.datagrams.qp(qpn).filter(|_| self.paces.notified(from, rx.now));
+        };
+        let is_peer = Arc::ptr_eq(&connection.port, rx.port) && from == connection.to.remote;
+        let sends = |qp: &Arc<Qp>| !matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Err);
+        let qp = connection.qp.upgrade().filter(|qp| is_peer && sends(qp))?;
+        match &connection.pace {
+            Some(pace) => pace.notified(rx.now),
+            None => connection.path.window.lock().notified(rx.now),
+        }
+        Some(qp)
     }
 
     /// Handles a probe or an echo (docs/protocol.md, Credit).
@@ -117,6 +153,9 @@ impl Addressees {
 
     fn demux_datagram(&self, state: &mut RxState, rx: &RxPacket<'_>) {
         let qpn = rx.bth().dest_qpn;
+        if rx.is_congested() {
+            self.datagram_congested(state, rx);
+        }
         let keep = |state: &mut RxState| {
             let closed = self.datagrams.closed(qpn);
             let stands = self.datagrams.qp(qpn).is_some_and(|qp| qp.is_stopped());
@@ -136,6 +175,15 @@ impl Addressees {
         }
     }
 
+    /// Tells the sender of a datagram of congestion, if it may send to its QP.
+    #[cold]
+    fn datagram_congested(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+        let Some(Deth { qkey, source_qpn }) = rx.packet.headers.deth else { return };
+        let Some(qp) = self.datagrams.qp(rx.bth().dest_qpn).filter(|qp| qp.qkey() == qkey) else { return };
+        let to = Destination::new(rx.datagram.from.ip(), &Grh::default());
+        state.notifications.congested(rx.port, rx.now, rx.datagram, &qp, (to, source_qpn));
+    }
+
     /// Handles a packet of a reliable or unreliable connection.
     fn demux_connected(&self, state: &mut RxState, rx: &RxPacket<'_>, service: opcode::Service) {
         let (bth, now) = (rx.bth(), rx.now);
@@ -146,6 +194,14 @@ impl Addressees {
         if !rx.is_retry {
             qp.tally.add(Word::ReceivedPackets, 1);
             qp.tally.add(Word::ReceivedBytes, rx.datagram.bytes.len() as u64);
+        }
+        if rx.is_congested() {
+            let sender = (connection.to, connection.terms.peer_qpn);
+            state.notifications.congested(rx.port, now, rx.datagram, &qp, sender);
+            if opcode::is_read_response(bth.opcode) {
+                // This end decides how much it asks for.
+                connection.path.window.lock().notified(now);
+            }
         }
         if service == opcode::Service::Uc {
             if !self.admit_uc(state, rx, &connection, &qp) {

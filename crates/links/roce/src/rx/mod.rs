@@ -1,12 +1,13 @@
 //! From the socket to the QP. The receiving thread takes packets from the sockets here. `demux` checks each and finds
 //! its requester or responder; `acks` decides when the responders' acknowledgements and answers leave. Packets that
 //! cannot be handled yet are kept: in `deferred` those whose QP another thread has, in `no_receive` unreliable messages
-//! that came before a receive for them.
+//! that came before a receive for them. `notifications` tells senders whose way is congested.
 
 mod acks;
 mod deferred;
 mod demux;
 mod no_receive;
+mod notifications;
 
 pub(super) use acks::ACK_DELAY_NS;
 pub(super) use demux::Addressees;
@@ -21,6 +22,7 @@ use acks::AcksDue;
 use deferred::Deferred;
 use demux::LastConnection;
 use no_receive::AwaitingReceive;
+use notifications::Notifications;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -72,6 +74,7 @@ struct RxState {
     deferred: Deferred,
     awaiting_receive: AwaitingReceive,
     echoes: Echoes,
+    notifications: Notifications,
 }
 
 impl Receiver {
@@ -106,9 +109,10 @@ impl Receiver {
         !self.state.deferred.is_empty() || !self.state.awaiting_receive.is_empty()
     }
 
-    /// Sends the echoes that lie in the batches of the ports.
-    fn send_echoes(&mut self) {
-        if self.state.echoes.take_batched() {
+    /// Sends the echoes and notifications that lie in the batches of the ports.
+    fn send_replies(&mut self) {
+        let notifies = self.state.notifications.take_batched();
+        if self.state.echoes.take_batched() || notifies {
             self.flush_ports();
         }
     }
@@ -169,7 +173,7 @@ impl Roce {
         }
         if !rx.state.awaiting_receive.is_empty() {
             process.handle_packets(|| self.addressees.retry_awaiting_receive(&mut rx.state, now_ns()));
-            rx.send_echoes();
+            rx.send_replies();
         }
     }
 
@@ -187,7 +191,7 @@ impl Roce {
             if rx.state.acks.must_leave(now) {
                 rx.send_responses();
             }
-            rx.send_echoes();
+            rx.send_replies();
             self.uncork();
             if lacks_receive {
                 // The program is to see these, and to post receives. The rest can stay where it is.
@@ -254,7 +258,7 @@ impl Roce {
     /// Sends the packets that result from [`Roce::arrived`].
     pub(super) fn settle(&self, rx: &mut Receiver, port: &LocalPort) {
         rx.misrouted.flush(&port.sharing);
-        rx.send_echoes();
+        rx.send_replies();
         rx.send_responses();
         self.uncork();
     }
@@ -368,7 +372,7 @@ impl Roce {
             }
         });
         if any {
-            rx.send_echoes();
+            rx.send_replies();
             rx.send_responses();
             self.uncork();
         }

@@ -1,0 +1,195 @@
+//! A sender of Writes without end, and the QP that takes them. Memory is not simulated: packets have a length only.
+
+use std::collections::VecDeque;
+
+use vervain_transport::{
+    Nak, Nanos, Opcode, Payload, Received, Refused, Request, Requester, RequesterConfig, RequesterHost, Responder,
+    ResponderConfig, ResponderHost, Right, Service, Status, Transmit, Window,
+};
+use vervain_wire::{Headers, Packet};
+
+pub const MTU: u32 = 4096;
+/// Bytes of a request.
+const MESSAGE: u64 = 256 << 10;
+/// Requests that are posted at a time.
+const POSTED: u32 = 64;
+/// Most bytes under way to one process, as of the RoCE link.
+const MOST_UNDER_WAY: u64 = 8 << 20;
+
+static ZEROS: [u8; MTU as usize] = [0; MTU as usize];
+
+/// A packet on its way.
+#[derive(Clone, Copy)]
+pub struct Sent {
+    pub headers: Headers,
+    pub length: usize,
+}
+
+impl Sent {
+    fn of(packet: &Transmit<'_>) -> Sent {
+        let length = match packet.payload {
+            Payload::None => 0,
+            Payload::Request { len, .. } | Payload::Memory { len, .. } => len as usize,
+        };
+        Sent { headers: *packet.headers, length }
+    }
+
+    pub fn packet(&self) -> Packet<'static> {
+        Packet { headers: self.headers, payload: &ZEROS[..self.length] }
+    }
+}
+
+/// The send queue, which is never empty.
+#[derive(Default)]
+pub struct SendQueue {
+    done: u32,
+    pub out: VecDeque<Sent>,
+}
+
+impl RequesterHost for SendQueue {
+    type Data = [u8];
+
+    fn request(&self, n: u32) -> Option<Request> {
+        let request = Request { opcode: Opcode::Write, length: MESSAGE, ..Request::default() };
+        (n.wrapping_sub(self.done) < POSTED).then_some(request)
+    }
+
+    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
+        self.out.push_back(Sent::of(packet));
+        Ok(())
+    }
+
+    fn deliver(&mut self, _: u32, _: u64, _: &[u8]) -> Result<(), Refused> {
+        unreachable!("no READ was posted")
+    }
+
+    fn deliver_word(&mut self, _: u32, _: u64) -> Result<(), Refused> {
+        unreachable!("no atomic was posted")
+    }
+
+    fn complete(&mut self, n: u32, status: Status) {
+        assert_eq!(status, Status::Success, "request {n}");
+        self.done = n.wrapping_add(1);
+    }
+}
+
+/// The memory that the Writes go to.
+#[derive(Default)]
+pub struct Sink {
+    /// Bytes written.
+    pub taken: u64,
+    pub out: VecDeque<Sent>,
+}
+
+impl ResponderHost for Sink {
+    type Data = [u8];
+
+    fn check(&mut self, _: u32, _: u32, _: u64, _: u64, _: Right) -> Result<(), Nak> {
+        Ok(())
+    }
+
+    fn write(&mut self, _: u32, _: u32, _: u64, data: &[u8], _: bool) -> Result<(), Nak> {
+        self.taken += data.len() as u64;
+        Ok(())
+    }
+
+    fn credits(&mut self) -> Option<u32> {
+        None
+    }
+
+    fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
+        self.out.push_back(Sent::of(packet));
+        Ok(())
+    }
+
+    fn fail(&mut self, nak: Nak) {
+        panic!("{nak:?}");
+    }
+
+    fn atomic(&mut self, _: u32, _: u32, _: u64, _: Option<u64>, _: u64) -> Result<u64, Nak> {
+        unreachable!("only Writes come")
+    }
+
+    fn atomic_write(&mut self, _: u32, _: u32, _: u64, _: u64) -> Result<(), Nak> {
+        unreachable!("only Writes come")
+    }
+
+    fn claim(&mut self, _: u32) -> Result<(u32, u64), Nak> {
+        unreachable!("only Writes come")
+    }
+
+    fn fill(&mut self, _: u32, _: u32, _: u64, _: &[u8], _: bool) -> Result<(), Nak> {
+        unreachable!("only Writes come")
+    }
+
+    fn invalidate(&mut self, _: u32, _: u32) -> Result<(), Nak> {
+        unreachable!("only Writes come")
+    }
+
+    fn complete(&mut self, _: u32, _: u32, _: &Received) {
+        unreachable!("only Writes come")
+    }
+
+    fn spoil(&mut self, _: u32, _: u32, _: &Received, _: Status, _: Nak) {
+        unreachable!("only Writes come")
+    }
+
+    fn unclaim(&mut self, _: u32, _: u32) {}
+}
+
+/// One QP of each of two processes, which share no path with others.
+pub struct Flow {
+    pub requester: Requester,
+    pub window: Window,
+    pub sends: SendQueue,
+    pub responder: Responder,
+    pub sink: Sink,
+    /// When the sender's line is free.
+    pub line_free: Nanos,
+    /// When a notification last left the receiver.
+    pub notified: Option<Nanos>,
+    /// When the last answer arrives: answers do not overtake each other.
+    pub answered: Nanos,
+    /// The deadline that an event stands for.
+    pub timer: Option<Nanos>,
+}
+
+impl Flow {
+    pub fn new() -> Flow {
+        let requester = RequesterConfig {
+            service: Service::Rc,
+            dest_qpn: 0x11,
+            pkey: 0xffff,
+            migrated: true,
+            introduces: false,
+            first_psn: 100,
+            first_request: 0,
+            mtu: MTU,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+        };
+        let responder = ResponderConfig {
+            service: Service::Rc,
+            dest_qpn: 0x12,
+            pkey: 0xffff,
+            migrated: true,
+            expected_psn: 100,
+            mtu: MTU,
+            max_dest_rd_atomic: 16,
+            acks_first: false,
+        };
+        Flow {
+            requester: Requester::new(&requester),
+            window: Window::new(MTU, MOST_UNDER_WAY),
+            sends: SendQueue::default(),
+            responder: Responder::new(&responder),
+            sink: Sink::default(),
+            line_free: 0,
+            notified: None,
+            answered: 0,
+            timer: None,
+        }
+    }
+}
