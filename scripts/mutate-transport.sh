@@ -47,15 +47,15 @@ echo "|---|---|---|"
 rule "duplicates are executed" responder.rs \
     'if bth.psn == self.expected {' 'if bth.psn == self.expected || psn::is_before(bth.psn, self.expected) {'
 rule "packets behind a gap are executed" responder.rs \
-    'self.out_of_sequence(bth.psn);' 'self.next_request(packet, host);'
+    'self.early(packet);' 'self.next_request(packet, host);'
 rule "sequence NAK names the packet that came" responder.rs \
     'Refusal { psn: self.expected, syndrome, then: Then::Nothing }' 'Refusal { psn, syndrome, then: Then::Nothing }'
 rule "no sequence NAK at all" responder.rs \
     'let syndrome = Syndrome::Nak(NakCode::Sequence);' 'let syndrome = Syndrome::Nak(NakCode::Sequence); return;'
 rule "after one sequence NAK never another" responder.rs \
-    '(self.quiet, self.dropped) = (false, None);' 'self.dropped = None;'
+    '(self.quiet, self.dropped) = (keeps_some, None);' 'self.dropped = None;'
 rule "READ takes one PSN" responder.rs \
-    'psn::add(before, packets)' 'psn::add(before, packets.min(1))'
+    'psn::add(self.expected, packets)' 'psn::add(self.expected, packets.min(1))'
 rule "acknowledgement asked for is not sent" responder.rs \
     'self.ack_due |= packet.headers.bth.ack_request && is_posted' 'self.ack_due |= false && is_posted'
 rule "RNR is not told" responder.rs \
@@ -161,7 +161,7 @@ rule "READ pieces overlap" requester/transmit.rs \
 rule "the last packet does not ask for an acknowledgement" requester/transmit.rs \
     'let asks = is_last' 'let asks = false'
 rule "credits are not heeded" requester/transmit.rs \
-    'let Some(granted) = self.receives_granted else { return Credit::Enough };' 'let Some(granted) = None::<u32> else { return Credit::Enough };'
+    'let Some(granted) = self.receives.granted else { return Credit::Enough };' 'let Some(granted) = None::<u32> else { return Credit::Enough };'
 rule "without credits nothing is tried" requester/transmit.rs \
     '1 if takes_now => Credit::Probe,' '1 if takes_now && false => Credit::Probe,'
 

@@ -40,7 +40,6 @@ fn reserved(opcode: u8, at: usize) -> u8 {
     let feth = if xrc { 16 } else { 12 };
     match at {
         4 => 0xff,
-        8 => 0x7f,
         12 if xrc => 0xff,
         16 if opcode::has_deth(opcode) => 0xff,
         _ if flush && (feth..feth + 3).contains(&at) => 0xff,

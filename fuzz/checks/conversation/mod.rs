@@ -6,10 +6,15 @@ mod receiver;
 mod script;
 mod sender;
 
+use std::sync::Arc;
+
 use vervain_transport::{
-    Flush, Opcode, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service, Window, send_flags,
+    Flush, KeptRoom, Opcode, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service, Window,
+    send_flags,
 };
-use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, Reth, opcode, parse};
+use vervain_wire::{
+    Aeth, AtomicEth, Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, Reth, VERVAIN, gaps, opcode, parse,
+};
 
 use receiver::Receiver;
 use script::Script;
@@ -18,11 +23,13 @@ use sender::Sender;
 const FIRST_PSN: u32 = 0xff_fffc;
 const EXPECTED_PSN: u32 = 0xff_fffa;
 const SRQN: u32 = 0x12_3456;
+/// Room for kept packets.
+const KEPT: u64 = 1 << 14;
 
 /// Plays a script. Panics where a rule is broken.
 pub fn check(script: &[u8]) {
     let mut script = Script::new(script);
-    if let Some(mut conversation) = Conversation::new(&mut script) {
+    if let Some(conversation) = Conversation::new(&mut script) {
         conversation.run(&mut script);
     }
 }
@@ -30,6 +37,8 @@ pub fn check(script: &[u8]) {
 /// A QP and what it acts on.
 struct Conversation {
     service: Service,
+    /// The responder keeps packets there.
+    room: Option<Arc<KeptRoom>>,
     mtu: u32,
     now: u64,
     window: Window,
@@ -45,7 +54,7 @@ impl Conversation {
     fn new(script: &mut Script<'_>) -> Option<Conversation> {
         let [service, mtu, reads, retries, credits] = script.bytes()?;
         let service = [Service::Rc, Service::Uc, Service::Xrc][usize::from(service % 3)];
-        let mtu = [256, 1024, 4096][usize::from(mtu % 3)];
+        let (mtu_choice, mtu) = (mtu, [256, 1024, 4096][usize::from(mtu % 3)]);
         let requester = RequesterConfig {
             service,
             dest_qpn: 5,
@@ -73,20 +82,24 @@ impl Conversation {
         let most = u64::from(credits >> 1) << 10;
         let is_lossless = retries >> 7 != 0;
         let window = if is_lossless { Window::lossless(mtu, most) } else { Window::new(mtu, most) };
+        let room = (mtu_choice > 127).then(|| Arc::new(KeptRoom::new(KEPT)));
+        let mut responder = Responder::new(&responder);
+        room.iter().for_each(|room| responder.keep_packets(room));
         Some(Conversation {
             service,
+            room,
             mtu,
             now: 1,
             window,
             requester: Requester::new(&requester),
             sender: Sender::new(mtu),
-            responder: Responder::new(&responder),
+            responder,
             receiver: Receiver::new(mtu, credits & 1 != 0),
             answers: 0,
         })
     }
 
-    fn run(&mut self, script: &mut Script<'_>) {
+    fn run(mut self, script: &mut Script<'_>) {
         while self.step(script).is_some() {
             self.poll();
         }
@@ -97,6 +110,8 @@ impl Conversation {
         assert!(self.receiver.sent <= self.answers, "{} packets where {} will do", self.receiver.sent, self.answers);
         assert_eq!(self.requester.has_ended(), self.sender.has_failed);
         assert_eq!(self.responder.has_ended(), self.receiver.has_failed);
+        self.responder.drop_kept();
+        assert!(self.room.is_none_or(|room| room.left() == KEPT));
         self.requester.abandon(&mut self.window);
         assert_eq!(self.window.in_flight(), 0);
     }
@@ -105,7 +120,11 @@ impl Conversation {
     fn step(&mut self, script: &mut Script<'_>) -> Option<()> {
         match script.byte()? % 8 {
             0 | 1 => self.feed(&self.any_request(script)?),
-            2 | 3 => self.feed(&self.any_response(script)?),
+            2 => self.feed(&self.any_response(script)?),
+            3 => match script.byte()? % 2 {
+                0 => self.feed(&self.any_response(script)?),
+                _ => self.feed(&self.any_report(script)?),
+            },
             4 => self.feed(script.piece()?),
             5 => self.post(script)?,
             6 => {
@@ -195,6 +214,28 @@ impl Conversation {
         Some(self.datagram(operation, near(self.sender.last_psn, psn), flags, self.length(payload), headers))
     }
 
+    /// A report near the last PSN that was sent, most often before it.
+    fn any_report(&self, script: &mut Script<'_>) -> Option<Vec<u8>> {
+        let [psn, syndrome, count] = script.bytes()?;
+        let bth = Bth {
+            opcode: opcode::GAPS,
+            pkey: 0xffff,
+            dest_qpn: 9,
+            psn: near(self.sender.last_psn, psn),
+            ..Bth::default()
+        };
+        let headers = Headers { bth, aeth: Some(Aeth { syndrome: syndrome & 0x1f, msn: 0 }), ..Headers::default() };
+        let mut bytes = [0; MAX_HEADERS];
+        let len = headers.emit(&mut bytes);
+        let mut datagram = bytes[..len].to_vec();
+        for _ in 0..count % 8 {
+            let [missing, kept] = script.bytes()?;
+            datagram.extend(gaps::Gap { missing: missing.into(), kept: kept.into() }.bytes());
+        }
+        datagram.extend([0; ICRC_LEN]);
+        Some(datagram)
+    }
+
     fn datagram(&self, operation: u8, psn: u32, flags: u8, payload: u32, mut headers: Headers) -> Vec<u8> {
         // Now and then one of another service.
         let opcode = if flags >> 4 == 15 { operation } else { self.service_bits() | opcode::operation(operation) };
@@ -212,7 +253,7 @@ impl Conversation {
             pkey: 0xffff,
             dest_qpn: 9,
             ack_request: flags & 2 != 0,
-            vervain: flags & 4 != 0,
+            mark: if flags & 4 != 0 { VERVAIN } else { 0 },
             psn,
         };
         sealed(&headers, payload)

@@ -3,6 +3,7 @@
 
 use vervain_transport::{Nak, Payload, Received, Refused, ResponderHost, Right, Status, Transmit};
 use vervain_wire::aeth::{NakCode, Syndrome};
+use vervain_wire::{gaps, opcode};
 
 use super::assert_well_formed;
 
@@ -160,9 +161,16 @@ impl ResponderHost for Receiver {
                 self.range(rkey, addr, len.into()).map_err(|_| Refused::Memory)?;
                 len
             }
+            Payload::Bytes(bytes) => {
+                assert!(gaps::parse(bytes).is_some(), "a report of {bytes:?}");
+                assert_eq!(packet.headers.bth.opcode, opcode::GAPS);
+                0
+            }
             Payload::Request { .. } => panic!("a responder sends data of a requester"),
         };
-        assert_well_formed(packet.headers, len, self.mtu);
+        if packet.headers.bth.opcode != opcode::GAPS {
+            assert_well_formed(packet.headers, len, self.mtu);
+        }
         self.room = self.room.checked_sub(1).ok_or(Refused::Full)?;
         self.sent += 1;
         self.has_refused = self.has_failed;

@@ -65,7 +65,7 @@ impl RequesterHost for Sender {
                 }
                 len
             }
-            Payload::Memory { .. } => panic!("a requester sends memory of a responder"),
+            Payload::Memory { .. } | Payload::Bytes(_) => panic!("a requester sends memory of a responder"),
         };
         assert_well_formed(packet.headers, len, self.mtu);
         self.room = self.room.checked_sub(1).ok_or(Refused::Full)?;

@@ -210,6 +210,11 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
         }
     }
 
+    /// The lane is entered anew: who waits for it to be left need not wait for all packets.
+    fn next_packet(&mut self) {
+        self.lanes.leave();
+    }
+
     fn unclaim(&mut self, srqn: u32, receive: u32) {
         if let Ok(inside) = self.inside(srqn) {
             inside.give_back(receive);
@@ -231,7 +236,8 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
 
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
         let Payload::Memory { srqn, rkey, addr, len, left } = packet.payload else {
-            return self.out.push(packet.headers, &Pieces::new());
+            let from = if let Payload::Bytes(bytes) = packet.payload { Pieces::of(bytes) } else { Pieces::new() };
+            return self.out.push(packet.headers, &from);
         };
         // It goes on when the process does, or never if the QP is done for.
         let inside = self.lanes.visit(self.qp, srqn, Visit::enter).map_err(|_| Refused::Full)?;

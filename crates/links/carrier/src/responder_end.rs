@@ -7,7 +7,7 @@ use super::responder::{Inbound, Lanes};
 use super::saved;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{Qp, Result};
-use vervain_transport::{Responder, ResponderConfig, ResponderCounters, SavedResponder};
+use vervain_transport::{KeptRoom, Responder, ResponderConfig, ResponderCounters, SavedResponder};
 
 /// The responder of a connected QP.
 pub struct ResponderEnd {
@@ -83,6 +83,16 @@ impl ResponderEnd {
         self.state.lock().responder.set_max_dest_rd_atomic(most);
     }
 
+    /// [`Responder::keep_packets`].
+    pub fn keep_packets(&self, room: &Arc<KeptRoom>) {
+        self.state.lock().responder.keep_packets(room);
+    }
+
+    /// [`Responder::drop_kept`].
+    pub fn drop_kept(&self) {
+        self.state.lock().responder.drop_kept();
+    }
+
     /// PSN of the request packet that is expected next.
     pub fn expected_psn(&self) -> u32 {
         self.state.lock().responder.expected_psn()
@@ -99,11 +109,13 @@ impl ResponderEnd {
         self.state.lock().responder.has_ack_due()
     }
 
-    /// Goes on in the place of a responder that was saved.
-    pub fn resume(&self, qp: &Qp, mut saved: SavedResponder) -> Result<()> {
+    /// Goes on in the place of a responder that was saved. If its requester takes reports of gaps, packets are kept in
+    /// `room`.
+    pub fn resume(&self, qp: &Qp, mut saved: SavedResponder, room: Option<&Arc<KeptRoom>>) -> Result<()> {
         saved::claim_places(qp, &mut saved)?;
         let mut state = self.state.lock();
         state.responder = Responder::resume(&state.config, &saved).map_err(saved::unusable)?;
+        room.filter(|_| saved.reports).iter().for_each(|room| state.responder.keep_packets(room));
         Ok(())
     }
 
@@ -123,5 +135,6 @@ impl ResponderEnd {
         let mut state = self.state.lock();
         self.closed.set();
         state.lanes.release();
+        state.responder.drop_kept();
     }
 }

@@ -10,19 +10,23 @@ use super::ports::LocalPort;
 use super::timers::Timer;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use vervain_carrier::responder::Inbound;
 use vervain_carrier::responder_end::ResponderEnd;
 use vervain_carrier::saved;
 use vervain_carrier::terms::Terms;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
-use vervain_transport::{Responder, SavedResponder, Service, Window};
-use vervain_wire::{Packet, opcode};
+use vervain_transport::{KeptRoom, Responder, SavedResponder, Service, Window};
+use vervain_wire::{Bth, Packet, TAKES_GAPS, opcode};
 
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
 /// one some megabytes; loss finds what is right in between.
 const MOST_UNDER_WAY: u64 = 8 << 20;
+
+/// Most bytes of packets that wait for a missing one, in all of this process's QPs.
+const MOST_KEPT: u64 = 64 << 20;
+static KEPT: LazyLock<Arc<KeptRoom>> = LazyLock::new(|| Arc::new(KeptRoom::new(MOST_KEPT)));
 
 /// No source port in particular.
 const ANY: u32 = u32::MAX;
@@ -179,6 +183,18 @@ impl Connection {
         });
     }
 
+    /// A packet of the peer has something in the reserved bits where a Vervain puts its marks. Called before the
+    /// program can know of the message, and answer it.
+    #[cold]
+    pub(super) fn marked(&self, bth: &Bth) {
+        if bth.is_vervain() {
+            self.path.is_vervain.store(true, Ordering::Relaxed);
+        }
+        if bth.mark == TAKES_GAPS && opcode::is_request(bth.opcode) {
+            self.responder.keep_packets(&KEPT);
+        }
+    }
+
     /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that
     /// can go out soon: nothing goes out of a QP that is done for.
     pub(super) fn answer(&self, qp: &Qp, packets: u32) -> bool {
@@ -261,13 +277,14 @@ impl Connection {
 
     /// Goes on in the place of a responder that was saved.
     pub(super) fn resume_responder(&self, qp: &Qp, saved: SavedResponder) -> Result<()> {
-        self.responder.resume(qp, saved)?;
+        self.responder.resume(qp, saved, Some(&KEPT))?;
         self.owed.any.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Returns true if packets of `service` are for such a QP.
-    pub(super) fn speaks(&self, service: opcode::Service) -> bool {
+    /// Returns true if packets of `service` are for such a QP; None: reports of gaps.
+    pub(super) fn speaks(&self, service: Option<opcode::Service>) -> bool {
+        let Some(service) = service else { return self.terms.service != Service::Uc };
         let own = match self.terms.service {
             Service::Rc => opcode::Service::Rc,
             Service::Uc => opcode::Service::Uc,

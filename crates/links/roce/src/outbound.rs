@@ -269,6 +269,7 @@ impl carrier::Connection for Connection {
     }
 
     fn disconnected(&self) {
+        self.responder.drop_kept();
         let mut outbound = self.outbound.lock();
         let Some(counters) = outbound.end.counters().copied() else { return };
         let mut window = self.path.window.lock();

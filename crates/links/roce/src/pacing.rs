@@ -16,7 +16,7 @@ use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::now_ns;
 use vervain_hca::{Grh, Qp};
 use vervain_transport::{Nanos, Pacer, Refused, pacer};
-use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, Packet, opcode};
+use vervain_wire::{Bth, Deth, Headers, ICRC_LEN, Packet, VERVAIN, opcode};
 
 /// Peers that are remembered beyond those of connected QPs; then those are forgotten that nothing waits for.
 const MOST_PEERS: usize = 1024;
@@ -163,7 +163,7 @@ impl Paced<'_> {
         }
         let pacer = &mut self.state.pacer;
         if pacer.sent(now, cost, headers.bth.psn) {
-            let bth = Bth { vervain: true, ..headers.bth };
+            let bth = Bth { mark: VERVAIN, ..headers.bth };
             return out.push(&Headers { bth, ..*headers }, from);
         }
         let probe = pacer.poll_probe(now);

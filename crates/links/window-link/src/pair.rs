@@ -498,7 +498,8 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_that_goes_with_a_message_is_what_it_was() {
-        let service = |bits| Bth { opcode: bits, migration: true, pkey: 0xffff, vervain: true, ..Bth::default() };
+        let service =
+            |bits| Bth { opcode: bits, migration: true, pkey: 0xffff, mark: vervain_wire::VERVAIN, ..Bth::default() };
         for (own, other) in [(0, 0), (0xa0, 0xa0), (0xa0, 0)] {
             let message = Bth {
                 ack_request: true,

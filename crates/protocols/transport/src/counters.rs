@@ -6,7 +6,7 @@
 pub struct RequesterCounters {
     /// Packets sent more than once.
     pub resent_packets: u64,
-    /// NAKs "PSN sequence error" that were obeyed (rcvd_seq_err).
+    /// NAKs "PSN sequence error", and reports of gaps, that were obeyed (rcvd_seq_err).
     pub sequence_naks: u64,
     /// Times that an answer overtook one that is missing (IBA 9.7.5.1, implied NAK).
     pub implied_naks: u64,
@@ -18,6 +18,8 @@ pub struct RequesterCounters {
     pub probes: u64,
     /// Responses that fit nothing outstanding and were dropped.
     pub stale: u64,
+    /// Those of them that are reports of gaps: only what is missing was sent again.
+    pub reports: u64,
 }
 
 /// Counters of a [`crate::Responder`].
@@ -41,4 +43,6 @@ pub struct ResponderCounters {
     pub errors: u64,
     /// Packets dropped without an answer: of another service, during an error, unknown duplicates, UC out of sequence.
     pub dropped: u64,
+    /// Reports of gaps that were sent.
+    pub reports: u64,
 }

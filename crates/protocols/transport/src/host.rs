@@ -10,7 +10,7 @@ pub type Nanos = u64;
 
 /// The source of an outgoing packet's payload. The host gathers it, so that large payloads are not copied here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload {
+pub enum Payload<'a> {
     /// No payload.
     None,
     /// Bytes `[offset, offset + len)` of the data of posted request `n`.
@@ -20,6 +20,8 @@ pub enum Payload {
     /// answer from here to its end.
     #[allow(missing_docs)]
     Memory { srqn: u32, rkey: u32, addr: u64, len: u32, left: u32 },
+    /// These bytes.
+    Bytes(&'a [u8]),
 }
 
 /// An outgoing packet.
@@ -28,7 +30,7 @@ pub struct Transmit<'a> {
     /// All headers; pad count and P_Key are set.
     pub headers: &'a Headers,
     /// The payload.
-    pub payload: Payload,
+    pub payload: Payload<'a>,
     /// The packet, or one with its PSN, has been sent before.
     pub again: bool,
 }
@@ -59,6 +61,15 @@ pub trait Data {
     fn has_landed(&self) -> bool {
         false
     }
+    /// The bytes, if they stay as they are and may be kept for later. Only over a channel that loses packets something
+    /// is kept.
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    /// Calls `act` with bytes that were kept. None: this kind of payload is never kept.
+    fn with_kept<R>(_bytes: &[u8], _act: impl FnOnce(&Self) -> R) -> Option<R> {
+        None
+    }
 }
 
 impl Data for [u8] {
@@ -70,6 +81,14 @@ impl Data for [u8] {
     #[inline]
     fn word(&self) -> Option<[u8; 8]> {
         self.try_into().ok()
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(self)
+    }
+
+    fn with_kept<R>(bytes: &[u8], act: impl FnOnce(&Self) -> R) -> Option<R> {
+        Some(act(bytes))
     }
 }
 
@@ -161,6 +180,8 @@ pub trait ResponderHost {
     fn complete(&mut self, srqn: u32, receive: u32, received: &Received);
     /// Ends a claimed receive in error, and the QP as well. `nak` is the answer that the peer gets then.
     fn spoil(&mut self, srqn: u32, receive: u32, received: &Received, status: Status, nak: Nak);
+    /// A packet has been handled, and another one follows that was kept until its turn came.
+    fn next_packet(&mut self) {}
     /// A message that was begun will not be finished (UC): its receive is for the next one.
     fn unclaim(&mut self, srqn: u32, receive: u32);
     /// The request is refused with an error that ends the QP (IBA 9.9.3 class C, asynchronous affiliated error). The

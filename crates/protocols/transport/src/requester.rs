@@ -8,6 +8,7 @@
 
 mod acknowledge;
 mod flight;
+mod holes;
 mod recovery;
 mod saved;
 mod transmit;
@@ -23,6 +24,7 @@ use crate::host::{Nanos, RequesterHost};
 use crate::psn;
 use crate::window::Window;
 use flight::{Flight, WireRead};
+use holes::{Holes, Introduction};
 use recovery::Timers;
 pub use saved::SavedRequester;
 
@@ -45,6 +47,15 @@ struct Cursor {
     index: usize,
     /// Packet of it.
     packet: u32,
+}
+
+/// Messages that take a receive (IBA 9.7.7.2).
+#[derive(Debug, Default)]
+struct Receives {
+    /// Those begun.
+    used: u32,
+    /// How many there may be by the peer's credits; None: no limit.
+    granted: Option<u32>,
 }
 
 /// The sending side of a connected QP.
@@ -71,14 +82,13 @@ pub struct Requester {
     held_back: bool,
     /// Bytes sent since the last packet that asked for an acknowledgement.
     since_request: u64,
-    /// Messages begun that take a receive, and how many there may be by the peer's credits (IBA 9.7.7.2).
-    receives_used: u32,
-    receives_granted: Option<u32>,
+    receives: Receives,
     /// A request that cannot be sent on, and why. It ends when all before it have.
     stopped: Option<(u32, Status)>,
-    /// True until the first acknowledgement: packets carry Vervain's mark, so that the peer knows it from the first
-    /// packet that it takes.
-    introduces: bool,
+    /// The first packets carry Vervain's marks, so that the peer knows it from the first packet that it takes.
+    introduction: Introduction,
+    /// What a peer misses that reports gaps. None: nothing that is known.
+    holes: Option<Box<Holes>>,
     ended: bool,
     timers: Timers,
     counters: RequesterCounters,
@@ -103,10 +113,10 @@ impl Requester {
             in_flight: 0,
             held_back: false,
             since_request: 0,
-            receives_used: 0,
-            receives_granted: None,
+            receives: Receives::default(),
             stopped: None,
-            introduces: config.introduces,
+            introduction: Introduction::new(config.introduces),
+            holes: None,
             ended: false,
             timers: Timers::new(config),
             counters: RequesterCounters::default(),

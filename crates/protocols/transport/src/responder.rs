@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 mod answer;
 mod duplicate;
 mod execute;
+mod kept;
 mod saved;
 mod transmit;
 mod unreliable;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use vervain_iba::{Nak, Status};
 use vervain_wire::aeth::{NakCode, Syndrome};
@@ -19,10 +21,13 @@ use vervain_wire::{Packet, opcode};
 
 use crate::config::{LARGEST_MTU, ResponderConfig, Service};
 use crate::counters::ResponderCounters;
-use crate::host::{Received, ResponderHost};
+use crate::host::{Data, Received, ResponderHost};
 use crate::psn;
 pub use answer::{Answer, Body, Resource};
 pub use execute::Message;
+pub use kept::KeptRoom;
+pub(crate) use kept::MOST_KEPT;
+use kept::{Fate, Kept};
 pub use saved::SavedResponder;
 
 /// The receiving side of a connected QP.
@@ -52,6 +57,8 @@ pub struct Responder {
     answers: VecDeque<Answer>,
     /// READs and atomics that may be asked for again, oldest first, at most `max_dest_rd_atomic`.
     resources: VecDeque<Resource>,
+    /// Packets beyond `expected`. None: the requester takes no reports of gaps, and nothing is kept.
+    kept: Option<Box<Kept>>,
     ended: bool,
     counters: ResponderCounters,
 }
@@ -121,6 +128,7 @@ impl Responder {
             refusal: None,
             answers: VecDeque::new(),
             resources: VecDeque::new(),
+            kept: None,
             ended: false,
             counters: ResponderCounters::default(),
         }
@@ -129,6 +137,24 @@ impl Responder {
     /// Changes how many READs and atomics the peer may have outstanding; it may while the QP is drained (IBA 11.2.5.2).
     pub fn set_max_dest_rd_atomic(&mut self, most: u8) {
         self.config.max_dest_rd_atomic = most;
+    }
+
+    /// Keeps packets that come before one that is missing, in `room`, and reports gaps from now on: the requester has
+    /// shown that it takes such reports ([`vervain_wire::TAKES_GAPS`]).
+    pub fn keep_packets(&mut self, room: &Arc<KeptRoom>) {
+        if self.config.service != Service::Uc && !self.ended {
+            self.kept.get_or_insert_with(|| Box::new(Kept::new(room)));
+        }
+    }
+
+    /// Drops the packets that are kept. Their requester takes them for lost when it is asked for them again.
+    pub fn drop_kept(&mut self) {
+        self.kept.iter_mut().for_each(|kept| kept.clear());
+    }
+
+    /// Returns true if packets are kept.
+    fn keeps_some(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
     }
 
     /// Returns true if [`Responder::poll_transmit`] has something to send.
@@ -174,7 +200,7 @@ impl Responder {
             self.counters.duplicates += 1;
             self.duplicate(packet, host);
         } else {
-            self.out_of_sequence(bth.psn);
+            self.early(packet);
         }
     }
 
@@ -187,23 +213,54 @@ impl Responder {
     /// The packet with the expected PSN.
     #[inline]
     fn next_request<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
-        match self.execute(packet, host) {
-            Ok(packets) => {
-                let before = self.expected;
-                self.expected = psn::add(before, packets);
+        let missing = self.expected;
+        match self.execute_next(packet, host) {
+            Ok(()) => {
                 if self.quiet {
-                    self.go_on(before);
-                }
-                // The others are answered by themselves.
-                let is_posted =
-                    opcode::is_send(packet.headers.bth.opcode) || opcode::is_write(packet.headers.bth.opcode);
-                if std::mem::take(&mut self.acked_first) {
-                    self.ack_due = false;
-                } else {
-                    self.ack_due |= packet.headers.bth.ack_request && is_posted;
+                    self.go_on(missing, host);
                 }
             }
             Err(stop) => self.refuse(stop),
+        }
+    }
+
+    /// Executes the packet with the expected PSN; the next one is expected then.
+    #[inline(always)]
+    fn execute_next<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) -> Result<(), Stop> {
+        let packets = self.execute(packet, host)?;
+        self.expected = psn::add(self.expected, packets);
+        // The others are answered by themselves.
+        let is_posted = opcode::is_send(packet.headers.bth.opcode) || opcode::is_write(packet.headers.bth.opcode);
+        if std::mem::take(&mut self.acked_first) {
+            self.ack_due = false;
+        } else {
+            self.ack_due |= packet.headers.bth.ack_request && is_posted;
+        }
+        Ok(())
+    }
+
+    /// A packet beyond the expected one. If it can be kept, the requester gets a report when it needs one: of a new
+    /// gap, and when it asks, by AckReq or by sending again what has come.
+    #[cold]
+    fn early<D: Data + ?Sized>(&mut self, packet: &Packet<'_, D>) {
+        let (bth, expected) = (&packet.headers.bth, self.expected);
+        let psns = match packet.headers.reth {
+            Some(reth) if opcode::operation(bth.opcode) == opcode::READ_REQUEST => {
+                reth.length.div_ceil(self.config.mtu).max(1)
+            }
+            _ => 1,
+        };
+        let fate = self.kept.as_mut().map_or(Fate::Dropped, |kept| kept.add(expected, packet, psns));
+        if fate == Fate::Dropped {
+            return self.out_of_sequence(bth.psn);
+        }
+        self.counters.out_of_sequence += 1;
+        if std::mem::replace(&mut self.quiet, true) && self.beyond.is_none() {
+            return;
+        }
+        self.beyond = Some(bth.psn);
+        if (fate != Fate::Fits || bth.ack_request) && self.refusal.is_none() {
+            self.refuse_sequence();
         }
     }
 
@@ -266,16 +323,28 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then: Then::Nothing });
     }
 
-    /// The packet at `missing` has come after all. If its NAK has not left yet, it is not told of, but the next one is
-    /// that was dropped behind it: else its requester would learn of that by its timeout.
+    /// The packet at `missing` has come after all, and with it the turn of those that were kept behind it. If its NAK
+    /// has not left yet, it is not told of, but the next one is that was dropped, or is missing, behind it: else its
+    /// requester would learn of that by its timeout.
     #[cold]
-    fn go_on(&mut self, missing: u32) {
+    fn go_on<H: ResponderHost>(&mut self, missing: u32, host: &mut H) {
+        while let Some(kept) = self.kept.as_mut().and_then(|kept| kept.take(self.expected)) {
+            let headers = kept.headers;
+            host.next_packet();
+            let executed =
+                H::Data::with_kept(&kept.payload, |payload| self.execute_next(&Packet { headers, payload }, host));
+            if let Some(Err(stop)) = executed {
+                self.refusal.take_if(|refusal| refusal.psn == missing);
+                return self.refuse(stop);
+            }
+        }
+        let keeps_some = self.keeps_some();
         if self.refusal.is_some_and(|refusal| refusal.psn == missing) {
-            if self.dropped.is_some_and(|dropped| !psn::is_before(dropped, self.expected)) {
+            if keeps_some || self.dropped.is_some_and(|dropped| !psn::is_before(dropped, self.expected)) {
                 return self.refuse_sequence();
             }
             self.refusal = None;
         }
-        (self.quiet, self.dropped) = (false, None);
+        (self.quiet, self.dropped) = (keeps_some, None);
     }
 }

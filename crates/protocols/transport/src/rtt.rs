@@ -24,6 +24,11 @@ impl Rtt {
         (self.smoothed > 0).then_some(self.smoothed)
     }
 
+    /// The smoothed round trip time, or what is assumed before the first answer.
+    pub(crate) fn assumed(&self) -> Nanos {
+        self.smoothed().unwrap_or(INITIAL)
+    }
+
     /// Takes a measured time of a packet that was sent once (RFC 6298, 2.2, 2.3 and 3).
     pub(crate) fn sample(&mut self, time: Nanos) {
         let time = time.max(1);

@@ -3,7 +3,9 @@
 mod chaos;
 mod duplicates;
 mod errors;
+mod gaps;
 mod golden;
+mod goodput;
 mod host;
 mod landed;
 mod loss;

@@ -7,7 +7,9 @@ use crate::opcode::{self, Format};
 pub const BTH_LEN: usize = 12;
 /// Vervain's mark in the 7 reserved bits behind AckReq; all other devices send 0. It has several bits, so that a device
 /// which gives one of them a meaning is not taken for Vervain.
-pub const VERVAIN: u32 = 0x56;
+pub const VERVAIN: u8 = 0x56;
+/// The mark of a Vervain requester that takes [`opcode::GAPS`]: no bit is as in [`VERVAIN`].
+pub const TAKES_GAPS: u8 = 0x29;
 /// Bytes of the longest headers: BTH, XRCETH and AtomicETH.
 pub const MAX_HEADERS: usize = BTH_LEN + 4 + 28;
 
@@ -54,10 +56,19 @@ pub struct Bth {
     pub dest_qpn: u32,
     /// Asks for an acknowledgement.
     pub ack_request: bool,
-    /// The sender says that it is Vervain: 0x56 in the reserved field behind AckReq, which receivers ignore (IBA 9.2).
-    pub vervain: bool,
+    /// The reserved field behind AckReq, 7 bits, which receivers ignore (IBA 9.2): [`VERVAIN`] or [`TAKES_GAPS`] from a
+    /// sender that shows itself, else 0. Any other value means nothing.
+    pub mark: u8,
     /// Packet sequence number, 24 bits.
     pub psn: u32,
+}
+
+impl Bth {
+    /// Returns true if the sender shows that it is Vervain.
+    #[inline]
+    pub fn is_vervain(&self) -> bool {
+        self.mark == VERVAIN || self.mark == TAKES_GAPS
+    }
 }
 
 /// Datagram extended transport header (IBA 9.3.1).
@@ -150,8 +161,7 @@ impl Headers {
         // A17.9.3: a CNP is a packet with BECN.
         let becn = u32::from(bth.opcode == opcode::CNP) << 30;
         to.word(becn | bth.dest_qpn & 0xff_ffff);
-        let mark = if bth.vervain { VERVAIN << 24 } else { 0 };
-        to.word(u32::from(bth.ack_request) << 31 | mark | bth.psn & 0xff_ffff);
+        to.word(u32::from(bth.ack_request) << 31 | u32::from(bth.mark & 0x7f) << 24 | bth.psn & 0xff_ffff);
 
         if opcode::has_xrceth(bth.opcode) {
             to.word(self.srqn.unwrap_or_default() & 0xff_ffff);

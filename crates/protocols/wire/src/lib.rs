@@ -7,13 +7,14 @@
 
 pub mod aeth;
 pub mod cm;
+pub mod gaps;
 mod headers;
 pub mod icrc;
 pub mod mad;
 pub mod opcode;
 mod parse;
 
-pub use headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, MAX_HEADERS, Reth};
+pub use headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, MAX_HEADERS, Reth, TAKES_GAPS, VERVAIN};
 pub use parse::{ICRC_LEN, Malformed, Packet, parse, parse_headers, parse_headers_to};
 
 /// The UDP port of RoCE v2 (IANA).

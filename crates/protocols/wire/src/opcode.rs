@@ -17,6 +17,9 @@ pub const CNP: u8 = 0x81;
 pub const PROBE: u8 = 0xec;
 /// The answer to that; the four bytes are the room.
 pub const ECHO: u8 = 0xf1;
+/// Vervain's own: a responder of RC or XRC reports which request packets it misses, and which later ones it keeps. A
+/// whole opcode; an AETH and the [`crate::gaps`] follow. It acknowledges everything before its PSN.
+pub const GAPS: u8 = 0xda;
 
 /// First packet of a SEND.
 pub const SEND_FIRST: u8 = 0x00;
@@ -197,6 +200,7 @@ const fn opcode_flags(opcode: u8) -> u16 {
         _ if opcode == CNP => KNOWN | START | END,
         _ if opcode == PROBE => KNOWN | REQUEST | PAYLOAD | START | END | DETH,
         _ if opcode == ECHO => KNOWN | PAYLOAD | START | END | DETH,
+        _ if opcode == GAPS => KNOWN | PAYLOAD | START | END | (Format::Aeth as u16) << FORMAT_SHIFT,
         _ => 0,
     }
 }
@@ -222,7 +226,7 @@ pub fn is_known(opcode: u8) -> bool {
     has(opcode, KNOWN)
 }
 
-/// The transport service; none for the CNP, [`PROBE`], [`ECHO`] and for what is unknown.
+/// The transport service; none for the CNP, [`PROBE`], [`ECHO`], [`GAPS`] and for what is unknown.
 #[inline]
 pub fn service(opcode: u8) -> Option<Service> {
     if !is_known(opcode) {
@@ -249,7 +253,7 @@ pub fn is_request(opcode: u8) -> bool {
     has(opcode, REQUEST)
 }
 
-/// Goes from responder to requester: READ response, ACK, NAK, atomic answer, [`ECHO`].
+/// Goes from responder to requester: READ response, ACK, NAK, atomic answer, [`ECHO`], [`GAPS`].
 #[inline]
 pub fn is_response(opcode: u8) -> bool {
     FLAGS[opcode as usize] & (KNOWN | REQUEST) == KNOWN && opcode != CNP
@@ -387,11 +391,12 @@ mod tests {
         assert!(of(XRC).eq(reliable.iter().map(|operation| XRC | operation)));
         assert!(of(UC).eq(UC..=UC | WRITE_ONLY_IMM));
         assert!(of(UD).eq([UD | SEND_ONLY, UD | SEND_ONLY_IMM]));
-        assert_eq!(known().count(), 25 + 25 + 12 + 2 + 1 + 2);
+        assert_eq!(known().count(), 25 + 25 + 12 + 2 + 1 + 3);
         assert!(is_known(CNP) && service(CNP).is_none() && !is_request(CNP) && !is_response(CNP));
         // Those of a manufacturer (0xc0 and above) belong to no service.
-        assert!(known().filter(|opcode| *opcode >= 0xc0).eq([PROBE, ECHO]));
-        assert!(service(PROBE).is_none() && service(ECHO).is_none() && is_request(PROBE) && is_response(ECHO));
+        assert!(known().filter(|opcode| *opcode >= 0xc0).eq([GAPS, PROBE, ECHO]));
+        assert!([GAPS, PROBE, ECHO].iter().all(|own| service(*own).is_none()));
+        assert!(is_request(PROBE) && is_response(ECHO) && is_response(GAPS) && has_aeth(GAPS));
     }
 
     #[test]
@@ -401,8 +406,9 @@ mod tests {
             assert_eq!(places.iter().filter(|is| is(opcode)).count(), 1, "{opcode:#x}");
             assert_eq!(starts(opcode), is_first(opcode) || is_only(opcode));
             assert_eq!(ends(opcode), is_last(opcode) || is_only(opcode));
-            assert_eq!(is_request(opcode), opcode != CNP && !(0x0d..=0x12).contains(&operation(opcode)));
-            assert_eq!(is_response(opcode), opcode != CNP && (0x0d..=0x12).contains(&operation(opcode)));
+            let answers = opcode == GAPS || (0x0d..=0x12).contains(&operation(opcode));
+            assert_eq!(is_request(opcode), opcode != CNP && !answers);
+            assert_eq!(is_response(opcode), opcode != CNP && answers);
         }
         for opcode in (0..=u8::MAX).filter(|&opcode| !is_known(opcode)) {
             assert!(![is_first, is_middle, is_last, is_only, is_request, is_response].iter().any(|is| is(opcode)));
@@ -436,6 +442,7 @@ mod tests {
             (CNP, 12),
             (PROBE, 20),
             (ECHO, 20),
+            (GAPS, 16),
         ] {
             assert_eq!(headers_len(opcode), len, "{opcode:#x}");
         }

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use crate::headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Reth, VERVAIN};
+use crate::gaps;
+use crate::headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Reth};
 use crate::opcode::{self, Format};
 
 /// Bytes of the ICRC, the end of every packet.
@@ -149,6 +150,7 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     let allowed = match opcode {
         opcode::CNP => payload_len == CNP_PAYLOAD,
         opcode::PROBE | opcode::ECHO => payload_len == CREDIT_PAYLOAD,
+        opcode::GAPS => gaps::parse(&payload[..payload_len]).is_some(),
         _ if !opcode::has_payload(opcode) => payload.is_empty(),
         _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload_len == ATOMIC_WRITE_PAYLOAD,
         _ => true,
@@ -193,7 +195,7 @@ pub fn parse_headers_to(bytes: &[u8], payload: usize, headers: &mut Headers) -> 
         return Err(Malformed::Short { wanted, found });
     }
     let allowed = match opcode {
-        opcode::CNP | opcode::PROBE | opcode::ECHO => false,
+        opcode::CNP | opcode::PROBE | opcode::ECHO | opcode::GAPS => false,
         _ if !opcode::has_payload(opcode) => payload == 0,
         _ if opcode::operation(opcode) == opcode::ATOMIC_WRITE => payload == ATOMIC_WRITE_PAYLOAD,
         _ => true,
@@ -220,7 +222,7 @@ fn read_headers(bytes: &[u8], headers: &mut Headers) {
         pkey,
         dest_qpn: qpn & 0xff_ffff,
         ack_request: psn & 1 << 31 != 0,
-        vervain: psn >> 24 & 0x7f == VERVAIN,
+        mark: (psn >> 24) as u8 & 0x7f,
         psn: psn & 0xff_ffff,
     };
     if opcode::has_xrceth(opcode) {

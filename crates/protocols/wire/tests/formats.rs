@@ -20,7 +20,7 @@ fn bth(opcode: u8) -> Bth {
         pkey: 0xffff,
         dest_qpn: 0x12_3456,
         ack_request: true,
-        vervain: false,
+        mark: 0,
         psn: 0xab_cdef,
     }
 }
@@ -124,7 +124,32 @@ fn reserved_bits_are_ignored() {
     out[8] |= 0x7f;
     out[16] = 0xff;
     let datagram = [&out[..len], &[0; 4]].concat();
-    assert_eq!(parse(&datagram).unwrap().headers, headers);
+    let read = parse(&datagram).unwrap().headers;
+    assert_eq!(read, Headers { bth: Bth { mark: 0x7f, ..headers.bth }, ..headers });
+    assert!(!read.bth.is_vervain(), "all bits together are no mark");
+}
+
+/// docs/protocol.md, The marks in connections.
+#[test]
+fn a_mark_is_all_seven_bits() {
+    let of_vervain = |mark| Bth { mark, ..Bth::default() }.is_vervain();
+    assert!((0..0x80).filter(|mark| of_vervain(*mark)).eq([0x29, 0x56]));
+}
+
+/// Vervain's own: an AETH, and runs of missing and kept packets.
+#[test]
+fn reports_of_gaps() {
+    let headers = Headers { aeth: Some(Aeth { syndrome: 0x1f, msn: 7 }), bth: bth(GAPS), ..Headers::default() };
+    assert_format(headers, &[0x1f, 0, 0, 7], &[0, 1, 0, 2]);
+    let mut out = [0; MAX_HEADERS];
+    let len = headers.emit(&mut out);
+    let is_good = |payload: &[u8]| parse(&[&out[..len], payload, &[0; 4]].concat()).is_ok();
+    assert!(is_good(&[0, 1, 0, 1]) && is_good(&[0, 1, 0, 1].repeat(64)));
+    assert!(!is_good(&[]) && !is_good(&[0, 1, 0, 0]) && !is_good(&[0, 1, 0, 1].repeat(65)));
+    assert!(!is_good(&[0; 4]) && !is_good(&[0xff; 4]), "no packets, and too many");
+    // Padding would cut a gap in two.
+    out[1] |= 0x10;
+    assert!(parse(&[&out[..len], &[0, 1, 0, 1], &[0; 4]].concat()).is_err());
 }
 
 #[test]
@@ -211,6 +236,8 @@ fn payload_is_where_the_opcode_allows_it() {
         for (pad, len) in [(0, 0), (0, 4), (1, 8), (0, 8), (0, 16), (0, 4096)] {
             let right = match operation(opcode) {
                 _ if opcode == CNP => len == 16,
+                // Runs of no packets.
+                _ if opcode == GAPS => false,
                 _ if [PROBE, ECHO].contains(&opcode) => len == 4 && pad == 0,
                 READ_REQUEST | ACKNOWLEDGE | ATOMIC_ACKNOWLEDGE | COMPARE_SWAP | FETCH_ADD | FLUSH => len == 0,
                 ATOMIC_WRITE => len == 8 && pad == 0,
@@ -240,11 +267,12 @@ fn what_is_malformed_says_what_was_wanted_and_found() {
 /// Headers of any known opcode of a service, with those extended headers that it has.
 fn any_headers() -> impl Strategy<Value = Headers> {
     let known: Vec<u8> = (0..=u8::MAX).filter(|&opcode| opcode::service(opcode).is_some()).collect();
-    let bth = (proptest::sample::select(known), any::<[bool; 4]>(), any::<u16>(), 0..1u32 << 24, 0..1u32 << 24);
+    let bth =
+        (proptest::sample::select(known), any::<[bool; 3]>(), 0..0x80u8, any::<u16>(), 0..1u32 << 24, 0..1u32 << 24);
     let numbers = (any::<[u32; 5]>(), any::<[u64; 4]>(), any::<[u8; 4]>(), 0..16u8, 0..4u8);
-    (bth, numbers).prop_map(|((opcode, [solicited, migration, ack_request, vervain], pkey, dest_qpn, psn), numbers)| {
+    (bth, numbers).prop_map(|((opcode, [solicited, migration, ack_request], mark, pkey, dest_qpn, psn), numbers)| {
         let (words, doubles, imm, placement, selectivity) = numbers;
-        let bth = Bth { opcode, solicited, migration, pad: 0, pkey, dest_qpn, ack_request, vervain, psn };
+        let bth = Bth { opcode, solicited, migration, pad: 0, pkey, dest_qpn, ack_request, mark, psn };
         let operation = operation(opcode);
         Headers {
             bth,

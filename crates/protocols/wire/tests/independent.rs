@@ -62,7 +62,7 @@ fn headers(n: usize, opcode: u8, pad: u8) -> Headers {
             pkey: 0x8001,
             dest_qpn: 0x20_0000 + n,
             ack_request: n & 4 != 0,
-            vervain: n & 8 != 0,
+            mark: if n & 8 != 0 { 0x56 } else { 0 },
             psn: 0xfe_dc00 + n,
         },
         srqn: has_xrceth(opcode).then_some(0x10_2030),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use vervain_hca::device::port_counters::{Word, own_sums};
 use vervain_hca::{Ah, QpAttr, QpState, QpType, UdDest, attr};
 use vervain_wire::icrc::Flow;
-use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
+use vervain_wire::{Bth, Deth, Headers, UDP_PORT, VERVAIN, opcode, parse};
 
 const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// A QP there.
@@ -59,7 +59,7 @@ impl Peer {
                 continue;
             }
             self.messages += 1;
-            if bth.vervain {
+            if bth.is_vervain() {
                 self.marked.push(bth.psn);
             }
         }
@@ -94,7 +94,7 @@ fn probe(from: SocketAddr, qpn: u32, deth: Deth) -> Forged {
 /// A message with the mark.
 fn marked(from: SocketAddr, service: u8, qpn: u32, deth: Option<Deth>) -> Forged {
     let opcode = service | opcode::SEND_ONLY;
-    let bth = Bth { opcode, pkey: 0xffff, dest_qpn: qpn, psn: 5, vervain: true, ..Bth::default() };
+    let bth = Bth { opcode, pkey: 0xffff, dest_qpn: qpn, psn: 5, mark: VERVAIN, ..Bth::default() };
     credit_packet(from, &Headers { bth, deth, ..Headers::default() }, 0)
 }
 

@@ -11,7 +11,6 @@ use crate::pacing::{Paces, PeerKey};
 use crate::packet_sink::Destination;
 use crate::ports::LocalPort;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use vervain_carrier::terms::takes;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::port_counters::{FIRST, Word};
@@ -103,9 +102,10 @@ impl Addressees {
         }
         match opcode::service(bth.opcode) {
             None if bth.opcode == opcode::CNP => self.demux_notification(rx),
+            None if bth.opcode == opcode::GAPS => self.demux_connected(state, rx, None),
             None => self.demux_credit(state, rx),
             Some(opcode::Service::Ud) => self.demux_datagram(state, rx),
-            Some(service) => self.demux_connected(state, rx, service),
+            service => self.demux_connected(state, rx, service),
         }
     }
 
@@ -170,7 +170,7 @@ impl Addressees {
         } else {
             return;
         }
-        if rx.bth().vervain {
+        if rx.bth().is_vervain() {
             self.answer_probe(state, rx);
         }
     }
@@ -184,8 +184,8 @@ impl Addressees {
         state.notifications.congested(rx.port, rx.now, rx.datagram, &qp, (to, source_qpn));
     }
 
-    /// Handles a packet of a reliable or unreliable connection.
-    fn demux_connected(&self, state: &mut RxState, rx: &RxPacket<'_>, service: opcode::Service) {
+    /// Handles a packet of a reliable or unreliable connection; a report of gaps is of no `service` in particular.
+    fn demux_connected(&self, state: &mut RxState, rx: &RxPacket<'_>, service: Option<opcode::Service>) {
         let (bth, now) = (rx.bth(), rx.now);
         let Some((connection, qp)) = self.find_addressee(state, rx, service) else {
             rx.counters().unwanted.add(1);
@@ -203,13 +203,12 @@ impl Addressees {
                 connection.path.window.lock().notified(now);
             }
         }
-        if service == opcode::Service::Uc {
+        if service == Some(opcode::Service::Uc) {
             if !self.admit_uc(state, rx, &connection, &qp) {
                 return;
             }
-        } else if bth.vervain {
-            // Set before the program can know of the message, and answer it.
-            connection.path.is_vervain.store(true, Ordering::Relaxed);
+        } else if bth.mark != 0 {
+            connection.marked(bth);
         }
         let waits = qp.is_stopped() || must_wait(&connection, now);
         if waits || state.deliver(&qp, &connection, now, rx.packet) == SenderAccess::Busy {
@@ -224,7 +223,7 @@ impl Addressees {
         &self,
         state: &RxState,
         rx: &RxPacket<'_>,
-        service: opcode::Service,
+        service: Option<opcode::Service>,
     ) -> Option<(Arc<Connection>, Arc<Qp>)> {
         let bth = rx.bth();
         let connection = state.last.get(bth.dest_qpn).or_else(|| self.connections.get(bth.dest_qpn))?;
@@ -251,7 +250,7 @@ impl Addressees {
         if is_early && awaiting.keep(rx, bth.dest_qpn, closed, sender, stands) {
             return false;
         }
-        if bth.vervain {
+        if bth.is_vervain() {
             self.answer_probe(state, rx);
         }
         if is_early {

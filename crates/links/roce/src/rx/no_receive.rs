@@ -153,7 +153,7 @@ impl Addressees {
                     let rx = RxPacket { port, datagram, packet: &packet, now, is_retry: true };
                     if !ended || bth.opcode == opcode::PROBE {
                         self.demux(state, &rx);
-                    } else if bth.vervain {
+                    } else if bth.is_vervain() {
                         // Its sender waits for the echo, with all its QPs.
                         self.answer_probe(state, &rx);
                     }

@@ -34,6 +34,9 @@ impl Requester {
         let psn = headers.bth.psn;
         let ahead = psn::distance(self.unacknowledged, psn);
         if headers.bth.opcode != self.opcode_base | opcode::operation(headers.bth.opcode) {
+            if headers.bth.opcode == opcode::GAPS {
+                return self.take_report(now, packet, window, host);
+            }
             self.counters.stale += 1;
             return;
         }
@@ -163,7 +166,7 @@ impl Requester {
     /// Takes everything before `to` as arrived. False when that passes an answer that is missing: then everything up to
     /// it.
     #[inline]
-    fn advance(&mut self, now: Nanos, to: u32, window: &mut Window, host: &mut impl RequesterHost) -> bool {
+    pub(super) fn advance(&mut self, now: Nanos, to: u32, window: &mut Window, host: &mut impl RequesterHost) -> bool {
         if self.unacknowledged == to {
             return true;
         }
@@ -212,6 +215,7 @@ impl Requester {
     /// timers begin anew.
     #[inline]
     fn settle(&mut self, now: Nanos, cost: u64, window: &mut Window) {
+        let cost = if self.holes.is_some() { self.settle_holes(cost, window) } else { cost };
         // Packets that were given up as lost are not counted as outstanding.
         let cost = cost.min(self.in_flight);
         self.in_flight -= cost;
@@ -230,20 +234,20 @@ impl Requester {
 
     /// An answer has come before one that is missing: that is lost (IBA 9.7.5.1, implied NAK).
     #[cold]
-    fn overtaken(&mut self, now: Nanos, window: &mut Window) {
+    pub(super) fn overtaken(&mut self, now: Nanos, window: &mut Window) {
         self.counters.implied_naks += u64::from(self.missing(now, window));
     }
 
     /// Credits that come with everything before `unacknowledged` (IBA 9.7.7.2). The count is of receives that are left
     /// behind those messages, so that messages which take none need no credit.
     #[inline]
-    fn grant(&mut self, code: u8) {
-        self.receives_granted = aeth::credits(code).map(|receives| self.receives_taken().wrapping_add(receives));
+    pub(super) fn grant(&mut self, code: u8) {
+        self.receives.granted = aeth::credits(code).map(|receives| self.receives_taken().wrapping_add(receives));
     }
 
     /// Messages that have taken a receive at the peer by `unacknowledged`: a SEND does with its first packet.
     fn receives_taken(&self) -> u32 {
-        let Some(oldest) = self.flights.front() else { return self.receives_used };
+        let Some(oldest) = self.flights.front() else { return self.receives.used };
         let operation = oldest.request.opcode;
         let begun = oldest.first_psn != self.unacknowledged && operation != Opcode::WriteImm;
         oldest.receives.wrapping_sub(u32::from(takes_receive(operation) && !begun))

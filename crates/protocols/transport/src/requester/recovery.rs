@@ -181,6 +181,21 @@ impl Timers {
         }
     }
 
+    /// Packets before `end` may be sent again: what is being measured is not, if it is one of them.
+    pub fn spoil_before(&mut self, end: u32) {
+        self.timed.take_if(|timed| psn::is_before(timed.psn, end));
+    }
+
+    /// The packets from `from` to `to` have arrived: an answer to what is being measured, if it is one of them.
+    pub fn measure_between(&mut self, now: Nanos, from: u32, to: u32, window: &mut Window) {
+        if let Some(timed) = self.timed
+            && !psn::is_before(timed.psn, from)
+            && psn::is_before(timed.psn, to)
+        {
+            self.measure(now, timed, window);
+        }
+    }
+
     /// An answer to what is being measured has come. The time since it was sent first is too long if the first
     /// transmission was lost; it counts where the path is so slow that nothing is answered before it is probed for.
     fn measure(&mut self, now: Nanos, timed: Timed, window: &mut Window) {
@@ -206,7 +221,9 @@ impl Requester {
         timers.retries_left = self.config.retry_cnt;
         timers.not_ready_left = self.config.rnr_retry;
         timers.probes = 0;
-        self.introduces = false;
+        if self.introduction.mark != 0 {
+            self.introduction.acknowledged(self.unacknowledged, self.highest);
+        }
         match self.next == self.unacknowledged {
             true => timers.retry_at = Nanos::MAX,
             false => timers.restart(now),
@@ -221,6 +238,7 @@ impl Requester {
         self.next = self.unacknowledged;
         self.reads_sent = 0;
         self.since_request = 0;
+        self.holes = None;
         self.release(window);
         self.timers.spoil();
     }
@@ -350,6 +368,7 @@ impl Requester {
         let probes = self.timers.probes;
         self.timers.probes += 1;
         self.timers.spoil();
+        self.holes.iter_mut().for_each(|holes| holes.doubt());
         // An answer after the probe is new.
         self.timers.went_back = None;
         self.timers.arm_probe(now, window);

@@ -1,5 +1,6 @@
 //! The requester of a QP that stands still, as a record from which another one goes on in its place, in another process
-//! say: what the peer has acknowledged is not sent again, and all else is, as after a step back.
+//! say: what the peer has acknowledged is not sent again, and all else is, as after a step back, whatever the peer has
+//! reported that it keeps.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -48,9 +49,9 @@ impl Requester {
             highest: self.highest,
             begun: self.flights.len() as u32,
             reads: self.reads.iter().map(|read| read.end).collect(),
-            receives_used: self.flights.iter().fold(self.receives_used, taken),
-            receives_granted: self.receives_granted,
-            introduces: self.introduces,
+            receives_used: self.flights.iter().fold(self.receives.used, taken),
+            receives_granted: self.receives.granted,
+            introduces: self.introduction.mark != 0,
         })
     }
 
@@ -70,7 +71,7 @@ impl Requester {
         }
         let introduces = saved.introduces;
         let mut resumed = Requester::new(&RequesterConfig { first_psn, introduces, ..*config });
-        (resumed.receives_used, resumed.receives_granted) = (saved.receives_used, saved.receives_granted);
+        (resumed.receives.used, resumed.receives.granted) = (saved.receives_used, saved.receives_granted);
         for _ in 0..saved.begun {
             if !resumed.begin(host) {
                 return Err(Unusable("a request that was begun is not there, or cannot be sent"));

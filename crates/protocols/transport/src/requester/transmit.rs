@@ -23,6 +23,12 @@ impl Requester {
     /// Sends until a limit is met.
     #[inline]
     pub(super) fn transmit_reliable(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) -> Sent {
+        if self.holes.is_some()
+            && let Some(stop) = self.send_missing(now, window, host)
+        {
+            self.end_stopped(window, host);
+            return stop;
+        }
         let stop = loop {
             if self.cursor.index == self.flights.len() && !self.begin(host) {
                 break Sent::All;
@@ -60,13 +66,13 @@ impl Requester {
             self.stopped = Some((n, status));
             return false;
         }
-        self.receives_used = self.receives_used.wrapping_add(u32::from(takes_receive(request.opcode)));
+        self.receives.used = self.receives.used.wrapping_add(u32::from(takes_receive(request.opcode)));
         let packets = match request.opcode {
             // Its length is that of remote memory.
             Opcode::Flush => 1,
             _ => Flight::packets(request.length, self.config.mtu),
         };
-        self.flights.push_back(Flight { request, first_psn: self.highest, packets, receives: self.receives_used });
+        self.flights.push_back(Flight { request, first_psn: self.highest, packets, receives: self.receives.used });
         true
     }
 
@@ -137,11 +143,11 @@ impl Requester {
 
     /// Headers that all packets of a request have in common.
     #[inline]
-    fn headers(&self, request: &Request) -> Headers {
+    pub(super) fn headers(&self, request: &Request) -> Headers {
         let mut headers = Headers::default();
         headers.bth.pkey = self.config.pkey;
         headers.bth.migration = self.config.migrated;
-        headers.bth.vervain = self.introduces;
+        headers.bth.mark = self.introduction.mark;
         headers.bth.dest_qpn = self.config.dest_qpn;
         if self.opcode_base == opcode::XRC {
             headers.srqn = Some(request.srqn);
@@ -151,7 +157,7 @@ impl Requester {
 
     /// Fills in what is particular to one packet of a SEND or WRITE, or to several that go as one.
     #[inline(always)]
-    fn posted_packet(&self, flight: &Flight, packets: Range<u32>, asks: bool, headers: &mut Headers) {
+    pub(super) fn posted_packet(&self, flight: &Flight, packets: Range<u32>, asks: bool, headers: &mut Headers) {
         let request = &flight.request;
         let packet = packets.start;
         let (is_first, is_last) = (packet == 0, packets.end == flight.packets);
@@ -256,7 +262,14 @@ impl Requester {
     }
 
     /// Fills in a request that is answered.
-    fn answered_packet(&self, flight: &Flight, n: u32, packet: u32, packets: u32, headers: &mut Headers) -> Payload {
+    pub(super) fn answered_packet(
+        &self,
+        flight: &Flight,
+        n: u32,
+        packet: u32,
+        packets: u32,
+        headers: &mut Headers,
+    ) -> Payload<'static> {
         let request = &flight.request;
         let mtu = u64::from(self.config.mtu);
         let mut reth = Reth { addr: request.remote_addr, rkey: request.rkey, length: request.length as u32 };
@@ -361,7 +374,7 @@ impl Requester {
     /// time to try again.
     #[inline]
     fn credit(&self, flight: &Flight, is_last: bool) -> Credit {
-        let Some(granted) = self.receives_granted else { return Credit::Enough };
+        let Some(granted) = self.receives.granted else { return Credit::Enough };
         // A SEND takes its receive with the first packet, a WRITE with immediate with the last.
         let takes_now = match flight.request.opcode {
             Opcode::WriteImm => is_last,

@@ -36,6 +36,9 @@ pub struct SavedResponder {
     pub resources: Vec<Resource>,
     /// A request was refused with an error; the NAK may wait to be sent.
     pub ended: bool,
+    /// The requester takes reports of gaps. The packets that are kept are not part of the record: their requester sends
+    /// them again.
+    pub reports: bool,
 }
 
 impl Responder {
@@ -57,11 +60,13 @@ impl Responder {
             answers: self.answers.iter().copied().collect(),
             resources: self.resources.iter().copied().collect(),
             ended: self.ended,
+            reports: self.kept.is_some(),
         }
     }
 
     /// A responder in the place of one that was saved. `config` is as for [`Responder::new`], whose `expected_psn` is
-    /// not looked at. That the receives of its message and of its refusal are claimed, the host sees to.
+    /// not looked at. The host sees that the receives of its message and of its refusal are claimed. If
+    /// `saved.reports`, the caller goes on with [`Responder::keep_packets`].
     ///
     /// # Errors
     /// No responder has been in such a state.

@@ -76,13 +76,28 @@ impl Responder {
         let Some(Refusal { psn, syndrome, then }) = &mut self.refusal else { return false };
         let (psn, syndrome, then) = (*psn, *syndrome, std::mem::replace(then, Then::Nothing));
         self.finish(then, host);
-        if self.send_aeth(psn, syndrome, self.msn, host).is_err() {
+        let sent = match syndrome {
+            Syndrome::Nak(NakCode::Sequence) if self.keeps_some() => self.send_report(psn, host),
+            _ => self.send_aeth(psn, syndrome, self.msn, host),
+        };
+        if sent.is_err() {
             return true;
         }
         self.refusal = None;
         // It acknowledges all before it.
         self.ack_due &= psn != self.expected;
         false
+    }
+
+    /// Sends a report of what is missing from `expected` on, which is a NAK "PSN sequence error" that says more.
+    fn send_report(&mut self, expected: u32, host: &mut impl ResponderHost) -> Result<(), Refused> {
+        let mut headers = self.headers(0, expected);
+        headers.bth.opcode = opcode::GAPS;
+        headers.aeth = Some(Aeth { syndrome: self.acknowledge(host).encode(), msn: self.msn & psn::MASK });
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let (payload, len) = kept.report(expected);
+        self.counters.reports += 1;
+        host.transmit(&Transmit { headers: &headers, payload: Payload::Bytes(&payload[..len]), again: false })
     }
 
     /// Carries out the consequence of a refusal for the QP.
@@ -99,6 +114,7 @@ impl Responder {
         self.ended = true;
         // Of the answers that are due, only the NAK is left.
         self.ack_due = false;
+        self.kept = None;
     }
 
     /// Sends READ responses and atomic answers. Returns true if some are left.

@@ -156,7 +156,7 @@ impl RequesterHost for Host {
             Payload::Request { n, offset, len } => {
                 self.requests[n as usize].1[offset as usize..][..len as usize].to_vec()
             }
-            Payload::Memory { .. } => panic!("a requester does not send remote memory"),
+            Payload::Memory { .. } | Payload::Bytes(_) => panic!("a requester sends data of its requests"),
         };
         self.send(packet, &data)
     }
@@ -280,6 +280,7 @@ impl ResponderHost for Host {
                 let offset = self.range(rkey, addr, u64::from(len), Right::Read).map_err(|_| Refused::Memory)?;
                 self.memory[offset..][..len as usize].to_vec()
             }
+            Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Request { .. } => panic!("a responder does not send requests"),
         };
         self.send(packet, &data)

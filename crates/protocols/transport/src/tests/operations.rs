@@ -1,7 +1,7 @@
 //! Every operation over a wire that loses nothing.
 
 use proptest::prelude::*;
-use vervain_wire::opcode;
+use vervain_wire::{TAKES_GAPS, VERVAIN, opcode};
 
 use super::host::{BASE, Host};
 use super::pair::*;
@@ -422,15 +422,20 @@ fn every_packet_says_whether_the_path_has_migrated() {
 }
 
 #[test]
-fn requests_say_who_sends_them_until_one_is_acknowledged() {
+fn requests_show_who_sends_them_until_one_is_acknowledged_and_then_what_it_takes_until_one_is() {
     let config = RequesterConfig { introduces: true, ..requester_config(Service::Rc) };
     let mut pair = Pair::with(&config, &responder_config(Service::Rc));
     for round in 0..3 {
         pair.client.post(Opcode::Write, &pattern(3000, 1), |_| ());
         let mut lose = lose_once(|way, _, _| way == Way::Response);
         pair.finish(|way, packet| {
-            let says = way == Way::Request && round == 0;
-            assert_eq!(packet.headers.bth.vervain, says, "{way:?} of round {round}, first or again");
+            let mark = match round {
+                0 => VERVAIN,
+                1 => TAKES_GAPS,
+                _ => 0,
+            };
+            let expected = if way == Way::Request { mark } else { 0 };
+            assert_eq!(packet.headers.bth.mark, expected, "{way:?} of round {round}, first or again");
             lose(way, packet)
         });
     }

@@ -1,6 +1,8 @@
 //! One requester and one responder with a wire between them that a test may cut packet by packet, in virtual time.
 
-use vervain_wire::{Packet, opcode};
+use std::sync::Arc;
+
+use vervain_wire::{Packet, TAKES_GAPS, opcode};
 
 use super::host::{BASE, Host, parsed};
 use crate::*;
@@ -23,6 +25,8 @@ pub struct Pair {
     pub server: Host,
     /// Every packet that was sent, as way, operation and PSN.
     pub log: Vec<(Way, u8, u32)>,
+    /// The responder keeps packets there if the requester shows that it takes reports. None: it keeps none.
+    pub room: Option<Arc<KeptRoom>>,
 }
 
 /// PSNs begin close to their wrap, as those of the captures.
@@ -75,11 +79,33 @@ impl Pair {
             responder: Responder::new(responder),
             server: Host::new(),
             log: Vec::new(),
+            room: None,
         }
     }
 
     pub fn transmit(&mut self) -> Sent {
         self.requester.poll_transmit(self.now, &mut self.window, &mut self.client)
+    }
+
+    /// Two that speak of gaps, after the requests by which they have shown it.
+    pub fn speaking() -> Pair {
+        let config = RequesterConfig { introduces: true, ..requester_config(Service::Rc) };
+        let mut pair = Pair::with(&config, &responder_config(Service::Rc));
+        pair.room = Some(Arc::new(KeptRoom::new(1 << 20)));
+        for _ in 0..2 {
+            pair.client.post(Opcode::Write, b"shows it", |r| r.remote_addr = BASE + (1 << 20) - 8);
+            pair.run(all);
+        }
+        pair.log.clear();
+        pair
+    }
+
+    /// Gives the responder a request, as a link does.
+    pub fn arrives(&mut self, packet: &Packet<'_>) {
+        if let Some(room) = self.room.as_ref().filter(|_| packet.headers.bth.mark == TAKES_GAPS) {
+            self.responder.keep_packets(room);
+        }
+        self.responder.handle_packet(packet, &mut self.server);
     }
 
     /// Gives the requester what the responder has sent.
@@ -99,7 +125,7 @@ impl Pair {
                 let bth = &packet.headers.bth;
                 self.log.push((Way::Request, opcode::operation(bth.opcode), bth.psn));
                 if keep(Way::Request, &packet) {
-                    self.responder.handle_packet(&packet, &mut self.server);
+                    self.arrives(&packet);
                 }
             }
             self.now += self.one_way;
@@ -109,7 +135,8 @@ impl Pair {
             for bytes in &responses {
                 let packet = parsed(bytes);
                 let bth = &packet.headers.bth;
-                self.log.push((Way::Response, opcode::operation(bth.opcode), bth.psn));
+                let code = if bth.opcode == opcode::GAPS { bth.opcode } else { opcode::operation(bth.opcode) };
+                self.log.push((Way::Response, code, bth.psn));
                 if keep(Way::Response, &packet) {
                     self.requester.handle_packet(self.now, &packet, &mut self.window, &mut self.client);
                 }
@@ -191,7 +218,7 @@ pub fn requests(pair: &mut Pair) -> Vec<Vec<u8>> {
 
 /// The responder's answers to `bytes`, as operation and PSN.
 pub fn replies<'a>(pair: &mut Pair, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<(u8, u32)> {
-    packets.into_iter().for_each(|bytes| pair.responder.handle_packet(&parsed(bytes), &mut pair.server));
+    packets.into_iter().for_each(|bytes| pair.arrives(&parsed(bytes)));
     while pair.responder.poll_transmit(1, &mut pair.server) {}
     pair.server.sent().into_iter().map(|(code, psn, _)| (code, psn)).collect()
 }

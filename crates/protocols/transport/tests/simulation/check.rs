@@ -112,6 +112,10 @@ impl World {
             assert_eq!(end.requester.next_timeout(), None, "QP {index}: an idle requester waits for a time");
         }
         for (index, host) in self.hosts.iter().enumerate().filter(|(_, host)| !host.stopped) {
+            let ends = || host.ends.iter().map(|end| &self.ends[*end]);
+            if ends().all(|end| !end.dead && !self.ends[end.peer].dead) {
+                assert_eq!(host.kept.0.left(), host.kept.1, "host {index}: packets are kept for ever");
+            }
             for (to, window) in host.windows.iter().enumerate() {
                 assert_eq!(window.in_flight(), 0, "host {index}: bytes stay in flight to host {to}");
             }

@@ -2,7 +2,7 @@
 
 use vervain_transport::{Flush, Nanos, Opcode, Request, Status};
 
-use crate::plan::{ConnectionPlan, EndPlan, HostPlan, MS, Op, Plan, Receives, SECOND, Service, US, keys};
+use crate::plan::{ConnectionPlan, EndPlan, Gaps, HostPlan, MS, Op, Plan, Receives, SECOND, Service, US, keys};
 use crate::random::{mix, pattern};
 use crate::world::{Outcome, World};
 
@@ -50,6 +50,7 @@ fn plan(service: Service) -> Plan {
         patience: 60 * SECOND,
         strangers: Vec::new(),
         rings: None,
+        gaps: Gaps::Nobody,
     }
 }
 
@@ -141,6 +142,16 @@ fn unreliable(operation: Opcode) -> bool {
 /// Drops, doubles, delays and damages each packet of a short exchange in turn, in both directions.
 #[test]
 fn any_single_fault_is_made_good() {
+    single_faults(Gaps::Nobody);
+}
+
+#[test]
+fn any_single_fault_is_made_good_by_those_who_report_gaps() {
+    single_faults(Gaps::Everybody);
+}
+
+fn single_faults(gaps: Gaps) {
+    let plan = |service| Plan { gaps, ..plan(service) };
     let normal = plan(Service::Reliable).with(MIXED).run();
     for host in 0..2 {
         for n in 1..normal.packets {
@@ -161,6 +172,16 @@ fn any_single_fault_is_made_good() {
 /// Each packet is dropped, and again one of those that follow: resent ones among them.
 #[test]
 fn any_two_losses_are_made_good() {
+    two_losses(Gaps::Nobody);
+}
+
+#[test]
+fn any_two_losses_are_made_good_by_those_who_report_gaps() {
+    two_losses(Gaps::Everybody);
+}
+
+fn two_losses(gaps: Gaps) {
+    let plan = |service| Plan { gaps, ..plan(service) };
     let normal = plan(Service::Reliable).with(MIXED).run();
     for (one, other) in [(0, 0), (0, 1), (1, 1)] {
         for n in 1..normal.packets {
@@ -349,6 +370,17 @@ fn packets_older_than_half_of_all_psns_change_nothing() {
             assert_eq!(outcome.failures, 0, "{ahead} PSNs later");
         }
     }
+}
+
+/// Hosts with other processors, kernels and cards between lose packets anywhere; what the peer keeps need not go again.
+#[test]
+fn random_loss_costs_those_who_report_gaps_what_is_lost() {
+    let mut plan = plan(Service::Reliable).with(&all(60, Opcode::Write, 200_000)).faults(0, "drop=1%");
+    plan.gaps = Gaps::Everybody;
+    let outcome = plan.run();
+    assert_eq!((outcome.requests, outcome.failures), (60, 0));
+    let lost = outcome.packets / 100;
+    assert!((lost / 2..2 * lost).contains(&outcome.again), "{} of {} packets", outcome.again, outcome.packets);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use vervain_transport::{Flush, Nanos, Opcode, Request, send_flags};
 
 use crate::plan::{
-    ConnectionPlan, EndPlan, HostPlan, Landings, MS, Misdeed, Op, Plan, Receives, Rings, SECOND, Service, US, keys,
+    ConnectionPlan, EndPlan, Gaps, HostPlan, Landings, MS, Misdeed, Op, Plan, Receives, Rings, SECOND, Service, US,
+    keys,
 };
 use crate::random::{Random, mix};
 
@@ -48,6 +49,7 @@ pub fn plan(seed: u64) -> Plan {
         patience: 100 * SECOND,
         strangers: Vec::new(),
         rings: None,
+        gaps: Gaps::ByChance,
     };
     if stop {
         let host = random.between(0, hosts - 1) as usize;
@@ -88,6 +90,7 @@ pub fn rings(seed: u64) -> Plan {
         patience: 200 * SECOND,
         strangers: Vec::new(),
         rings: None,
+        gaps: Gaps::Nobody,
     };
     let endless = !stop && !misdeeds && random.permille(100);
     let connections = random.between(hosts / 2, 2 * hosts).max(1);

@@ -1,12 +1,15 @@
 //! A simulated host and a QP of it: how they are made from their plans. `world.rs` runs them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use vervain_fault::{Direction, Faults, Line};
-use vervain_transport::{Nanos, Requester, RequesterConfig, Responder, ResponderConfig, Service as Protocol, Window};
+use vervain_transport::{
+    KeptRoom, Nanos, Requester, RequesterConfig, Responder, ResponderConfig, Service as Protocol, Window,
+};
 
 use crate::landing::{Parcel, Putter};
-use crate::plan::{ConnectionPlan, EndPlan, HostPlan, Plan, Rings, Service, keys};
+use crate::plan::{ConnectionPlan, EndPlan, Gaps, HostPlan, Plan, Rings, Service, keys};
 use crate::port::{Port, Ring};
 use crate::random::{Random, mix};
 use crate::receive::{ReceiveQueue, Shared, Target};
@@ -29,6 +32,8 @@ pub struct Host {
     pub random: Random,
     pub awaited: Awaited,
     pub stopped: bool,
+    /// Room for packets that wait for a missing one, and how much there is in all.
+    pub kept: (Arc<KeptRoom>, u64),
 }
 
 /// Which events are on their way, so that each is only once.
@@ -62,6 +67,8 @@ pub struct End {
     pub posting: bool,
     /// Completions that have been looked at.
     pub judged: usize,
+    /// It keeps packets, and reports gaps, if the peer takes that.
+    pub keeps: bool,
     /// UC: the PSN, counted without wrapping, at which each request of the peer begins.
     pub starts: Vec<u64>,
 }
@@ -77,6 +84,10 @@ impl Host {
         let mut port = Port::new(host, *full, *deaf, Random::new(random.bits()));
         let ring = |rings: &Rings| Ring { slots: rings.slots, put: 0, taken: 0, known: 0 };
         port.rings = plan.rings.iter().flat_map(|rings| plan.hosts.iter().map(move |_| ring(rings))).collect();
+        let room = match plan.gaps {
+            Gaps::Everybody => 1 << 30,
+            _ => Random::new(mix(plan.seed, 0x6a8_0000 + host as u64)).magnitude(1 << 10, 1 << 24),
+        };
         let window = |to: usize| match plan.rings {
             None => Window::new(plan.mtu_between(host, to), WINDOW),
             Some(rings) => Window::lossless(plan.mtu_between(host, to), rings.window),
@@ -93,18 +104,22 @@ impl Host {
             random,
             awaited: Awaited::default(),
             stopped: false,
+            kept: (Arc::new(KeptRoom::new(room)), room),
         }
     }
 }
 
 impl End {
-    pub fn new(connection: &ConnectionPlan, side: usize, index: usize, seed: u64) -> Self {
+    pub fn new(connection: &ConnectionPlan, side: usize, index: usize, seed: u64, gaps: Gaps) -> Self {
         let (plan, peer) = (&connection.ends[side], &connection.ends[1 - side]);
         let service = match connection.service {
             Service::Reliable | Service::ReliableShared => Protocol::Rc,
             Service::Extended => Protocol::Xrc,
             Service::Unreliable => Protocol::Uc,
         };
+        let mut random = Random::new(mix(seed, 0x6a9_0000 + index as u64));
+        let takes_reports = gaps != Gaps::ByChance || random.permille(800);
+        let keeps = gaps == Gaps::Everybody || gaps == Gaps::ByChance && random.permille(800);
         let dest_qpn = FIRST_QPN + (index ^ 1) as u32;
         let mtu = connection.mtu;
         let requester = RequesterConfig {
@@ -112,7 +127,7 @@ impl End {
             dest_qpn,
             pkey: 0xffff,
             migrated: true,
-            introduces: true,
+            introduces: takes_reports,
             first_psn: plan.first_psn,
             first_request: plan.first_request,
             mtu,
@@ -159,6 +174,7 @@ impl End {
             timer: None,
             posting: true,
             judged: 0,
+            keeps,
             starts,
             plan: plan.clone(),
         }

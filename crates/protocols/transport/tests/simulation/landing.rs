@@ -54,6 +54,14 @@ impl Data for Arrived {
     fn has_landed(&self) -> bool {
         self.place.is_some()
     }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        self.place.is_none().then_some(&self.bytes)
+    }
+
+    fn with_kept<R>(bytes: &[u8], act: impl FnOnce(&Self) -> R) -> Option<R> {
+        Some(act(&Arrived { bytes: bytes.to_vec(), place: None }))
+    }
 }
 
 /// PSNs of a message, or of an answer, for which there is a place.

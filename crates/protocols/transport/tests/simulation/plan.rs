@@ -7,6 +7,17 @@ pub const US: Nanos = 1_000;
 pub const MS: Nanos = 1_000_000;
 pub const SECOND: Nanos = 1_000_000_000;
 
+/// Which QPs report gaps, and take such reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gaps {
+    /// None does, as other devices and rings.
+    Nobody,
+    /// Each takes them, or sends them, or both or neither, and shows it as a link does.
+    ByChance,
+    /// All, and they know it from the first packet on.
+    Everybody,
+}
+
 /// A whole simulation.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -24,6 +35,8 @@ pub struct Plan {
     pub strangers: Vec<(Nanos, usize, usize, Vec<u8>)>,
     /// Packets go through rings, which lose nothing, and not over lines.
     pub rings: Option<Rings>,
+    /// Which QPs speak of gaps.
+    pub gaps: Gaps,
 }
 
 /// Rings between hosts, in which a packet lies until it is taken.

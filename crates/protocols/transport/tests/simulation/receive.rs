@@ -471,6 +471,7 @@ impl ResponderHost for TargetHost<'_> {
                     data.copy_from_slice(&self.target.memory[start as usize..start as usize + len as usize]);
                 }
             }
+            Payload::Bytes(bytes) => data = bytes.to_vec(),
             Payload::Request { .. } => panic!("a responder sends a request's data"),
         }
         if self.port.is_full(self.peer_host) {

@@ -249,7 +249,7 @@ impl RequesterHost for SendHost<'_> {
                 data = vec![0; len as usize];
                 pattern(op.key, offset, &mut data);
             }
-            Payload::Memory { .. } => panic!("a requester sends remote memory"),
+            Payload::Memory { .. } | Payload::Bytes(_) => panic!("a requester sends what is not its data"),
         }
         if self.port.is_full(self.peer_host) {
             return Err(Refused::Full);

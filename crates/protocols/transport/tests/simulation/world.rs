@@ -4,13 +4,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use vervain_transport::{Nanos, Requester, Responder, Sent, Window};
-use vervain_wire::{Headers, Packet, opcode};
+use vervain_transport::{Nanos, Requester, Responder, SavedResponder, Sent, Window};
+use vervain_wire::{Headers, Packet, TAKES_GAPS, opcode};
 
 use crate::codec;
 use crate::host::{End, FIRST_QPN, Host, locate};
 use crate::landing::{Arrived, Note, Parcel};
-use crate::plan::{EndPlan, MS, Plan, Receives, SECOND, US};
+use crate::plan::{EndPlan, Gaps, MS, Plan, Receives, SECOND, US};
 use crate::port::Trace;
 use crate::random::mix;
 use crate::receive::TargetHost;
@@ -127,7 +127,10 @@ impl World {
             for side in 0..2 {
                 let index = world.ends.len();
                 world.hosts[connection.ends[side].host].ends.push(index);
-                world.ends.push(End::new(connection, side, index, world.plan.seed));
+                world.ends.push(End::new(connection, side, index, world.plan.seed, world.plan.gaps));
+                if world.plan.gaps == Gaps::Everybody {
+                    world.keep_packets(index);
+                }
             }
         }
         for (at, from, host, packet) in std::mem::take(&mut world.plan.strangers) {
@@ -283,11 +286,16 @@ impl World {
                 assert_eq!(requester.save().as_ref(), Some(&saved));
             });
             let config = *self.ends[index].responder_config();
+            let mut reports = false;
             self.with_responder(index, None, |responder, host| {
                 let saved = responder.save(host);
                 *responder = Responder::resume(&config, &saved).expect("what was saved");
-                assert_eq!(responder.save(host), saved);
+                assert_eq!(responder.save(host), SavedResponder { reports: false, ..saved.clone() });
+                reports = saved.reports;
             });
+            if reports {
+                self.keep_packets(index);
+            }
         }
         self.resume(host);
     }
@@ -396,9 +404,18 @@ impl World {
             let now = self.now;
             self.with_requester(index, |requester, window, host| requester.handle_packet(now, packet, window, host));
         } else {
+            if bth.mark == TAKES_GAPS && self.ends[index].keeps {
+                self.keep_packets(index);
+            }
             self.with_responder(index, Some(headers), |responder, host| responder.handle_packet(packet, host));
             self.message_ends(index, headers);
         }
+    }
+
+    /// Makes the responder of an end keep packets that come before one that is missing.
+    fn keep_packets(&mut self, index: usize) {
+        let end = &mut self.ends[index];
+        end.responder.keep_packets(&self.hosts[end.plan.host].kept.0);
     }
 
     /// Lets the requesters of a host send.
