@@ -1,9 +1,10 @@
 //! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
 
 use super::connection::Connection;
-use super::net::SendBatch;
+use super::net::{Datagram, SendBatch};
 use super::pacing::Paced;
 use super::packet_sink::{Destination, PacketSink};
+use super::rx::Visit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_carrier::PacketOut;
@@ -15,7 +16,7 @@ use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
 use vervain_hca::{Qp, Result, now_ns};
 use vervain_transport::{Nanos, Refused, Requester, RequesterCounters, Sent, Window};
-use vervain_wire::{Headers, Packet, opcode};
+use vervain_wire::{Headers, opcode};
 
 /// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the
 /// time after which the progress thread believes that the program no longer polls.
@@ -41,16 +42,17 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// A packet that answers a request of this QP.
-    fn response(
+    /// Packets that answer requests of this QP.
+    #[inline]
+    fn responses<'d>(
         &mut self,
         connection: &Connection,
         sends: &mut Sends<'_>,
         now: Nanos,
-        packet: &Packet<'_>,
+        visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
     ) -> Progress {
         self.run(connection, sends, now, Trigger::Packet, |requester, window, host| {
-            requester.handle_packet(now, packet, window, host);
+            visit.each(|packet| requester.handle_packet(now, packet, window, host));
         })
     }
 
@@ -206,12 +208,13 @@ fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: 
     }) else {
         return AckPosition::Last;
     };
-    match posted.length.div_ceil(sends.path().mtu_bytes.into()) {
+    let mtu = u64::from(connection.terms.mtu);
+    match posted.length {
         // A SEND of nothing is smaller than an acknowledgement, and ends a train.
         0 => AckPosition::First,
-        1 => AckPosition::Last,
+        length if length <= mtu => AckPosition::Last,
         // More packets take so long that the peer's own message would not complete meanwhile.
-        packets if packets <= BUDGET.into() => AckPosition::WithLast,
+        length if length <= u64::from(BUDGET) * mtu => AckPosition::WithLast,
         _ => AckPosition::First,
     }
 }
@@ -278,9 +281,15 @@ impl carrier::Connection for Connection {
 }
 
 impl Connection {
-    /// A packet that answers a request of this QP has come. [`SenderAccess::Ran`] once the requester has had it.
-    pub(super) fn response(self: &Arc<Self>, qp: &Qp, now: Nanos, packet: &Packet<'_>) -> SenderAccess {
-        qp.with_sends(self, |sends| self.outbound.lock().response(self, sends, now, packet))
+    /// Packets that answer requests of this QP have come, and are handled in one visit to the requester: what they let
+    /// it send leaves together. [`SenderAccess::Ran`] once it has had them; else they are as they were.
+    #[inline]
+    pub(super) fn responses<'d>(
+        self: &Arc<Self>,
+        now: Nanos,
+        visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
+    ) -> SenderAccess {
+        visit.qp.with_sends(self, |sends| self.outbound.lock().responses(self, sends, now, visit))
     }
 
     /// The time that its requester asked for may have come. If it has, and not everything `is_taken_in` that came until

@@ -2,7 +2,7 @@
 
 use super::address::Address;
 use super::net::address::scoped;
-use super::net::{Datagram, Port, SendBatch};
+use super::net::{Datagram, LastFlow, Port, SendBatch};
 use super::poll_rate::PortPollRate;
 use super::port_sharing::{self, Sharing};
 use rustix::event::epoll;
@@ -70,16 +70,26 @@ impl LocalPort {
     }
 
     /// Returns true if the ICRC of a packet is right; counts the packet otherwise.
-    #[inline]
     pub(super) fn is_intact(&self, datagram: &Datagram<'_>) -> bool {
-        let is_intact = datagram.is_intact();
+        self.is_intact_by(datagram, &mut LastFlow::default())
+    }
+
+    /// [`LocalPort::is_intact`], with the flow of the `last` packet.
+    #[inline]
+    pub(super) fn is_intact_by(&self, datagram: &Datagram<'_>, last: &mut LastFlow) -> bool {
+        let is_intact = datagram.flow_by(last).is_some_and(|flow| datagram.is_intact_in(&flow));
         if !is_intact {
-            let counters = self.port.counters();
-            counters.bad_icrc.add(1);
-            FIRST.add(Word::BadIcrc, 1);
-            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+            self.count_bad_icrc(datagram);
         }
         is_intact
+    }
+
+    #[cold]
+    fn count_bad_icrc(&self, datagram: &Datagram<'_>) {
+        let counters = self.port.counters();
+        counters.bad_icrc.add(1);
+        FIRST.add(Word::BadIcrc, 1);
+        tell_of_bad_icrc(datagram, counters.bad_icrc.get());
     }
 
     /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at
