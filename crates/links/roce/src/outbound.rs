@@ -4,6 +4,7 @@ use super::connection::Connection;
 use super::net::{Datagram, SendBatch};
 use super::pacing::Paced;
 use super::packet_sink::{Destination, PacketSink};
+use super::ports::MAX_CORKED;
 use super::rx::Visit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,9 +40,28 @@ pub(super) struct Outbound {
     end: RequesterEnd,
     /// The source port. It changes when nothing is under way, so that no packet overtakes another.
     spread: u32,
+    /// One past the last request at the last post.
+    seen: u32,
+    /// Posts since the requester last went on, which wait to be begun together.
+    waiting_posts: u32,
 }
 
 impl Outbound {
+    /// Returns true if the requester need not go on yet: earlier messages are under way, and what was posted is a small
+    /// one, which waits for the next. Together they cost one visit to the requester, and one system call. Whoever sends
+    /// the corked packets lets it go on, by a call that posts nothing.
+    #[inline]
+    fn may_wait(&mut self, connection: &Connection, sends: &Sends<'_>) -> bool {
+        let tail = sends.tail();
+        let posted = tail.wrapping_sub(std::mem::replace(&mut self.seen, tail));
+        let last = tail.wrapping_sub(1);
+        posted == 1
+            && self.waiting_posts + 1 < MAX_CORKED
+            && connection.pace.is_none()
+            && self.end.has_begun()
+            && sends.get(last).is_some_and(|last| last.length <= connection.terms.mtu.into() && !last.opcode.is_local())
+    }
+
     /// Packets that answer requests of this QP.
     #[inline]
     fn responses<'d>(
@@ -84,7 +104,8 @@ impl Outbound {
         trigger: Trigger,
         f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, RequestSink<'_, '_, '_>>),
     ) -> Progress {
-        let Outbound { end, spread } = self;
+        let Outbound { end, spread, waiting_posts, .. } = self;
+        *waiting_posts = 0;
         if end.start(sends, |psn, head| connection.terms.requester(&sends.path(), psn, head)).is_none() {
             return Progress::Idle;
         }
@@ -135,7 +156,7 @@ impl Outbound {
                 // as one alone. So can the beginning of a train that the next call goes on with. A poll that finds
                 // nothing sends them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
-                flush_or_cork(connection, trigger, may_wait, out.batch);
+                flush_or_cork(connection, now, trigger, may_wait, out.batch);
             }
             drop(batch);
             if !end.do_local(sends) {
@@ -155,13 +176,13 @@ impl Outbound {
 
 /// Sends what is in the batch, or leaves it to be sent with what follows.
 #[inline]
-fn flush_or_cork(connection: &Connection, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
+fn flush_or_cork(connection: &Connection, now: Nanos, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
     if trigger == Trigger::Packet {
         connection.poll_state.cork_follow_up();
     } else if !may_wait || !connection.port.cork() {
         connection.port.flush_batch(batch);
     } else {
-        connection.poll_state.cork_post();
+        connection.poll_state.cork_post(|| now);
     }
 }
 
@@ -226,8 +247,16 @@ impl carrier::Connection for Connection {
     }
 
     fn advance(&self, sends: &mut Sends<'_>) -> Progress {
+        let mut outbound = self.outbound.lock();
+        if outbound.may_wait(self, sends) {
+            if outbound.waiting_posts == 0 {
+                self.poll_state.cork_requests(&self.qp);
+            }
+            outbound.waiting_posts += 1;
+            return Progress::Idle;
+        }
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
-        self.outbound.lock().run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
+        outbound.run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
     }
 
     fn psns(&self) -> Psns {

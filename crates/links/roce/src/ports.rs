@@ -25,8 +25,8 @@ use vervain_qp1::gid_of;
 use vervain_sockets::os_error;
 use vervain_wire::UDP_PORT;
 
-/// Posts that wait in a batch at most.
-const MAX_CORKED: u32 = 48;
+/// Posts that wait in a batch at most, or to be begun.
+pub(super) const MAX_CORKED: u32 = 48;
 /// Nanoseconds that an address is left alone that could not be opened: a try takes milliseconds, and datagrams come
 /// often.
 const REFUSED_NS: u64 = 1_000_000_000;
@@ -94,8 +94,11 @@ impl LocalPort {
 
     /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at
     /// once, for enough wait.
+    #[inline]
     pub(super) fn cork(&self) -> bool {
-        self.corked.fetch_add(1, Ordering::Relaxed) + 1 < MAX_CORKED
+        let corked = self.corked.load(Ordering::Relaxed) + 1;
+        self.corked.store(corked, Ordering::Relaxed);
+        corked < MAX_CORKED
     }
 
     /// Sends the packets that were collected.
