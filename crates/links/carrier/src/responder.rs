@@ -1,5 +1,6 @@
 //! The responder's end of a connection. The device model's one responder carries out the packets' requests, through a
-//! lane of the QP's own, with the same checks as for every initiator. The lane is entered once for each packet.
+//! lane of the QP's own, with the same checks as for every initiator. The lane is entered once for packets that are
+//! handled together.
 
 use super::{AsPieces, PacketOut};
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ pub struct Lanes {
     own: Option<Box<Responder>>,
     /// By SRQ number.
     xrc: HashMap<u32, Box<Responder>>,
-    /// The lane entered for the packet in hand.
+    /// The lane entered for the packets in hand.
     visit: Option<(u32, Visit)>,
 }
 
@@ -51,7 +52,7 @@ impl Lanes {
         qp.way_in(srqn).map(Box::new)
     }
 
-    /// Enters the lane by `enter`, unless it is entered for the packet in hand already.
+    /// Enters the lane by `enter`, unless it is entered for the packets in hand already.
     #[inline]
     fn visit(&mut self, qp: &Qp, srqn: u32, enter: Enter) -> Result<&Visit, Nak> {
         if self.visit.as_ref().is_none_or(|(entered, _)| *entered != srqn) {
@@ -67,7 +68,7 @@ impl Lanes {
         self.visit.as_ref().map(|(_, visit)| visit).ok_or(Nak::Silence)
     }
 
-    /// Leaves the lane: the packet in hand is handled, or its thread has ended in the middle.
+    /// Leaves the lane: the packets in hand are handled, or its thread has ended in the middle.
     #[inline]
     pub fn leave(&mut self) {
         if let Some((srqn, visit)) = self.visit.take() {
@@ -85,7 +86,7 @@ impl Lanes {
 /// A way to enter a lane.
 type Enter = fn(Box<Responder>) -> Result<Visit, (Box<Responder>, Barred)>;
 
-/// A QP while a packet for it is handled. Dropping this leaves the lane that was entered.
+/// A QP while packets for it are handled together. Dropping this leaves the lane that was entered.
 pub struct Inbound<'a, O> {
     /// The QP.
     pub qp: &'a Qp,

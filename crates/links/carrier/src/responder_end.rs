@@ -83,11 +83,6 @@ impl ResponderEnd {
         self.state.lock().responder.set_max_dest_rd_atomic(most);
     }
 
-    /// [`Responder::keep_packets`].
-    pub fn keep_packets(&self, room: &Arc<KeptRoom>) {
-        self.state.lock().responder.keep_packets(room);
-    }
-
     /// [`Responder::drop_kept`].
     pub fn drop_kept(&self) {
         self.state.lock().responder.drop_kept();

@@ -1,12 +1,13 @@
 //! A connected QP as its packets see it: who its peer is, its responder, and its requester (`outbound`).
 
 use super::backlog::Backlog;
-use super::net::SendBatch;
+use super::net::{Datagram, SendBatch};
 use super::outbound::Outbound;
 use super::pacing::Pace;
 use super::packet_sink::{Destination, Lanes, PacketSink};
 use super::poll_state::PollState;
 use super::ports::LocalPort;
+use super::rx::Visit;
 use super::timers::Timer;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,7 +19,7 @@ use vervain_carrier::terms::Terms;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
 use vervain_transport::{KeptRoom, Responder, SavedResponder, Service, Window};
-use vervain_wire::{Bth, Packet, TAKES_GAPS, opcode};
+use vervain_wire::{Bth, TAKES_GAPS, opcode};
 
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
 /// one some megabytes; loss finds what is right in between.
@@ -168,30 +169,44 @@ impl Connection {
         }
     }
 
-    /// A request of the peer.
-    pub(super) fn request(self: &Arc<Self>, qp: &Qp, packet: &Packet<'_>) {
-        let op = packet.headers.bth.opcode;
-        if !(opcode::is_send(op) || opcode::is_write(op)) {
-            self.answers(op, packet.headers.reth.map_or(0, |reth| reth.length));
-        }
-        self.reply(qp, |responder, host| {
-            if packet.headers.bth.ack_request && self.terms.service != Service::Uc {
-                Path::owe(self);
-            }
+    /// Packets of requests of the peer, in one visit to the responder; each is `noted`.
+    #[inline]
+    pub(super) fn requests<'d>(
+        self: &Arc<Self>,
+        visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
+        mut noted: impl FnMut(&Bth),
+    ) {
+        self.reply(visit.qp, |responder, host| {
             self.owed.any.store(true, Ordering::Relaxed);
-            responder.handle_packet(packet, host);
+            visit.each(|packet| {
+                let bth = &packet.headers.bth;
+                noted(bth);
+                if !(opcode::is_send(bth.opcode) || opcode::is_write(bth.opcode)) {
+                    self.answers(bth.opcode, packet.headers.reth.map_or(0, |reth| reth.length));
+                    host.out.to.spread = self.back().spread;
+                }
+                if self.terms.service != Service::Uc {
+                    // Both before the program can know of the message, and answer it.
+                    if bth.mark != 0 {
+                        self.marked(bth, responder);
+                    }
+                    if bth.ack_request {
+                        Path::owe(self);
+                    }
+                }
+                responder.handle_packet(packet, host);
+            });
         });
     }
 
-    /// A packet of the peer has something in the reserved bits where a Vervain puts its marks. Called before the
-    /// program can know of the message, and answer it.
+    /// A request of the peer has something in the reserved bits where a Vervain puts its marks.
     #[cold]
-    pub(super) fn marked(&self, bth: &Bth) {
+    fn marked(&self, bth: &Bth, responder: &mut Responder) {
         if bth.is_vervain() {
             self.path.is_vervain.store(true, Ordering::Relaxed);
         }
-        if bth.mark == TAKES_GAPS && opcode::is_request(bth.opcode) {
-            self.responder.keep_packets(&KEPT);
+        if bth.mark == TAKES_GAPS {
+            responder.keep_packets(&KEPT);
         }
     }
 

@@ -1,9 +1,11 @@
 //! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
 
 use super::connection::Connection;
-use super::net::SendBatch;
+use super::net::{Datagram, SendBatch};
 use super::pacing::Paced;
 use super::packet_sink::{Destination, PacketSink};
+use super::ports::MAX_CORKED;
+use super::rx::Visit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_carrier::PacketOut;
@@ -15,7 +17,7 @@ use vervain_hca::qp::carrier::{self, PathAttr, Psns};
 use vervain_hca::qp::remote::{SenderAccess, Sends};
 use vervain_hca::{Qp, Result, now_ns};
 use vervain_transport::{Nanos, Refused, Requester, RequesterCounters, Sent, Window};
-use vervain_wire::{Headers, Packet, opcode};
+use vervain_wire::{Headers, opcode};
 
 /// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the
 /// time after which the progress thread believes that the program no longer polls.
@@ -38,19 +40,39 @@ pub(super) struct Outbound {
     end: RequesterEnd,
     /// The source port. It changes when nothing is under way, so that no packet overtakes another.
     spread: u32,
+    /// One past the last request at the last post.
+    seen: u32,
+    /// Posts since the requester last went on, which wait to be begun together.
+    waiting_posts: u32,
 }
 
 impl Outbound {
-    /// A packet that answers a request of this QP.
-    fn response(
+    /// Returns true if the requester need not go on yet: earlier messages are under way, and what was posted is a small
+    /// one, which waits for the next. Together they cost one visit to the requester, and one system call. Whoever sends
+    /// the corked packets lets it go on, by a call that posts nothing.
+    #[inline]
+    fn may_wait(&mut self, connection: &Connection, sends: &Sends<'_>) -> bool {
+        let tail = sends.tail();
+        let posted = tail.wrapping_sub(std::mem::replace(&mut self.seen, tail));
+        let last = tail.wrapping_sub(1);
+        posted == 1
+            && self.waiting_posts + 1 < MAX_CORKED
+            && connection.pace.is_none()
+            && self.end.has_begun()
+            && sends.get(last).is_some_and(|last| last.length <= connection.terms.mtu.into() && !last.opcode.is_local())
+    }
+
+    /// Packets that answer requests of this QP.
+    #[inline]
+    fn responses<'d>(
         &mut self,
         connection: &Connection,
         sends: &mut Sends<'_>,
         now: Nanos,
-        packet: &Packet<'_>,
+        visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
     ) -> Progress {
         self.run(connection, sends, now, Trigger::Packet, |requester, window, host| {
-            requester.handle_packet(now, packet, window, host);
+            visit.each(|packet| requester.handle_packet(now, packet, window, host));
         })
     }
 
@@ -82,7 +104,8 @@ impl Outbound {
         trigger: Trigger,
         f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, RequestSink<'_, '_, '_>>),
     ) -> Progress {
-        let Outbound { end, spread } = self;
+        let Outbound { end, spread, waiting_posts, .. } = self;
+        *waiting_posts = 0;
         if end.start(sends, |psn, head| connection.terms.requester(&sends.path(), psn, head)).is_none() {
             return Progress::Idle;
         }
@@ -134,7 +157,7 @@ impl Outbound {
                 // as one alone. So can the beginning of a train that the next call goes on with. A poll that finds
                 // nothing sends them.
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
-                flush_or_cork(connection, trigger, may_wait, out.batch);
+                flush_or_cork(connection, now, trigger, may_wait, out.batch);
             }
             drop(batch);
             if !end.do_local(sends) {
@@ -154,21 +177,24 @@ impl Outbound {
 
 /// Sends what is in the batch, or leaves it to be sent with what follows.
 #[inline]
-fn flush_or_cork(connection: &Connection, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
+fn flush_or_cork(connection: &Connection, now: Nanos, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
     if trigger == Trigger::Packet {
         connection.poll_state.cork_follow_up();
     } else if !may_wait || !connection.port.cork() {
         connection.port.flush_batch(batch);
     } else {
-        connection.poll_state.cork_post();
+        connection.poll_state.cork_post(|| now);
     }
 }
 
 /// Other QPs of the path that may owe the peer an acknowledgement.
 #[inline]
 fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
-    let acks_due = connection.path.take_acks_due().into_iter();
-    let others = acks_due.filter(|other| !std::ptr::eq(&**other, connection));
+    let acks_due = connection.path.take_acks_due();
+    if acks_due.is_empty() {
+        return Vec::new();
+    }
+    let others = acks_due.into_iter().filter(|other| !std::ptr::eq(&**other, connection));
     others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
 }
 
@@ -207,12 +233,13 @@ fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: 
     }) else {
         return AckPosition::Last;
     };
-    match posted.length.div_ceil(sends.path().mtu_bytes.into()) {
+    let mtu = u64::from(connection.terms.mtu);
+    match posted.length {
         // A SEND of nothing is smaller than an acknowledgement, and ends a train.
         0 => AckPosition::First,
-        1 => AckPosition::Last,
+        length if length <= mtu => AckPosition::Last,
         // More packets take so long that the peer's own message would not complete meanwhile.
-        packets if packets <= BUDGET.into() => AckPosition::WithLast,
+        length if length <= u64::from(BUDGET) * mtu => AckPosition::WithLast,
         _ => AckPosition::First,
     }
 }
@@ -224,8 +251,16 @@ impl carrier::Connection for Connection {
     }
 
     fn advance(&self, sends: &mut Sends<'_>) -> Progress {
+        let mut outbound = self.outbound.lock();
+        if outbound.may_wait(self, sends) {
+            if outbound.waiting_posts == 0 {
+                self.poll_state.cork_requests(&self.qp);
+            }
+            outbound.waiting_posts += 1;
+            return Progress::Idle;
+        }
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
-        self.outbound.lock().run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
+        outbound.run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
     }
 
     fn psns(&self) -> Psns {
@@ -280,9 +315,15 @@ impl carrier::Connection for Connection {
 }
 
 impl Connection {
-    /// A packet that answers a request of this QP has come. [`SenderAccess::Ran`] once the requester has had it.
-    pub(super) fn response(self: &Arc<Self>, qp: &Qp, now: Nanos, packet: &Packet<'_>) -> SenderAccess {
-        qp.with_sends(self, |sends| self.outbound.lock().response(self, sends, now, packet))
+    /// Packets that answer requests of this QP have come, and are handled in one visit to the requester: what they let
+    /// it send leaves together. [`SenderAccess::Ran`] once it has had them; else they are as they were.
+    #[inline]
+    pub(super) fn responses<'d>(
+        self: &Arc<Self>,
+        now: Nanos,
+        visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
+    ) -> SenderAccess {
+        visit.qp.with_sends(self, |sends| self.outbound.lock().responses(self, sends, now, visit))
     }
 
     /// The time that its requester asked for may have come. If it has, and not everything `is_taken_in` that came until

@@ -144,9 +144,10 @@ impl Roce {
         }
     }
 
-    /// Sends the packets that wait in batches.
+    /// Sends the packets that wait in batches, and those of requests that wait to be begun.
     pub(super) fn uncork(&self) {
         if self.poll_state.take_corked() {
+            self.poll_state.begin_corked();
             self.ports.each(LocalPort::flush);
         }
     }

@@ -5,7 +5,9 @@ use super::idle_probe::IdleProbe;
 use super::poll_rate::PollRate;
 use super::timers::{NEVER, Timer, Timers};
 use super::waiters::Waiters;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vervain_hca::Qp;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::host::tid::tid;
 use vervain_hca::now_ns;
@@ -20,8 +22,9 @@ pub(super) const LAST_TICK_NS: u64 = 400_000;
 pub(super) struct PollState {
     /// Timers of requesters.
     pub timers: Timers,
-    /// Packets wait in a batch for others.
+    /// Packets wait in a batch for others, or requests of `corked_qps`.
     corked: AtomicBool,
+    corked_qps: OwnerLock<Vec<Weak<Qp>>>,
     /// Rate at which polls ask for packets.
     pub rate: PollRate,
     /// Threads of the program that sleep for events, and how often one of them has received.
@@ -54,18 +57,47 @@ impl PollState {
     }
 
     /// Packets of a post wait in a batch for others: the next poll of the program sends them, or the progress thread.
-    pub(super) fn cork_post(&self) {
-        self.corked.store(true, Ordering::SeqCst);
+    /// The caller holds the batch. If others wait there already, the thread that is to send those sends these too: it
+    /// clears the mark before it locks the batch.
+    #[inline]
+    pub(super) fn cork_post(&self, now: impl FnOnce() -> u64) {
+        if self.corked.load(Ordering::Relaxed) || self.corked.swap(true, Ordering::SeqCst) {
+            return;
+        }
         if let Some(process) = Process::current() {
             process.packets.set_poll_interval(1);
-            self.ensure(process, now_ns() + FIRST_TICK_NS);
+            self.ensure(process, now() + FIRST_TICK_NS);
+        }
+    }
+
+    /// Requests that were posted to `qp` wait for others to be begun with: the thread that sends the packets which wait
+    /// for others begins them.
+    pub(super) fn cork_requests(&self, qp: &Weak<Qp>) {
+        let mut corked = self.corked_qps.lock();
+        if !corked.iter().any(|other| other.ptr_eq(qp)) {
+            corked.push(Weak::clone(qp));
+        }
+        drop(corked);
+        self.cork_post(now_ns);
+    }
+
+    /// Begins the requests that wait for others, unless their QP is in the hands of another thread: then they wait on.
+    pub(super) fn begin_corked(&self) {
+        let qps = std::mem::take(&mut *self.corked_qps.lock());
+        for qp in qps {
+            if qp.upgrade().is_some_and(|qp| !qp.go_on()) {
+                self.cork_requests(&qp);
+            }
         }
     }
 
     /// Makes packets that result from a received one wait for those that result from others: the receiving thread sends
     /// them when a poll ends.
+    #[inline]
     pub(super) fn cork_follow_up(&self) {
-        self.corked.store(true, Ordering::SeqCst);
+        if !self.corked.load(Ordering::Relaxed) {
+            self.corked.store(true, Ordering::SeqCst);
+        }
     }
 
     /// A thread sends. One of the program's that is at it will poll, as far as can be told.
@@ -88,9 +120,29 @@ impl PollState {
         }
     }
 
-    /// Returns true if packets wait in a batch for others, and clears that: the caller sends them.
+    /// Returns true if packets wait in a batch for others, and clears that: the caller sends them, and before that what
+    /// [`PollState::begin_corked`] adds.
     #[inline]
     pub(super) fn take_corked(&self) -> bool {
         self.corked.load(Ordering::Relaxed) && self.corked.swap(false, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_wait_are_marked_until_the_next_thread_that_sends_begins_them() {
+        let state = PollState::default();
+        // A QP that is gone has nothing to begin, and nothing of it stays.
+        let qp = Weak::new();
+        for round in 0..3 {
+            (0..5).for_each(|_| state.cork_requests(&qp));
+            assert_eq!(state.corked_qps.lock().len(), 1, "round {round}: each QP waits once");
+            assert!(state.take_corked(), "round {round}");
+            state.begin_corked();
+            assert!(state.corked_qps.lock().is_empty() && !state.take_corked(), "round {round}");
+        }
     }
 }

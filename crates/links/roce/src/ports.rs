@@ -2,7 +2,7 @@
 
 use super::address::Address;
 use super::net::address::scoped;
-use super::net::{Datagram, Port, SendBatch};
+use super::net::{Datagram, LastFlow, Port, SendBatch};
 use super::poll_rate::PortPollRate;
 use super::port_sharing::{self, Sharing};
 use rustix::event::epoll;
@@ -25,8 +25,8 @@ use vervain_qp1::gid_of;
 use vervain_sockets::os_error;
 use vervain_wire::UDP_PORT;
 
-/// Posts that wait in a batch at most.
-const MAX_CORKED: u32 = 48;
+/// Posts that wait in a batch at most, or to be begun.
+pub(super) const MAX_CORKED: u32 = 48;
 /// Nanoseconds that an address is left alone that could not be opened: a try takes milliseconds, and datagrams come
 /// often.
 const REFUSED_NS: u64 = 1_000_000_000;
@@ -70,22 +70,35 @@ impl LocalPort {
     }
 
     /// Returns true if the ICRC of a packet is right; counts the packet otherwise.
-    #[inline]
     pub(super) fn is_intact(&self, datagram: &Datagram<'_>) -> bool {
-        let is_intact = datagram.is_intact();
+        self.is_intact_by(datagram, &mut LastFlow::default())
+    }
+
+    /// [`LocalPort::is_intact`], with the flow of the `last` packet.
+    #[inline]
+    pub(super) fn is_intact_by(&self, datagram: &Datagram<'_>, last: &mut LastFlow) -> bool {
+        let is_intact = datagram.flow_by(last).is_some_and(|flow| datagram.is_intact_in(&flow));
         if !is_intact {
-            let counters = self.port.counters();
-            counters.bad_icrc.add(1);
-            FIRST.add(Word::BadIcrc, 1);
-            tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+            self.count_bad_icrc(datagram);
         }
         is_intact
     }
 
+    #[cold]
+    fn count_bad_icrc(&self, datagram: &Datagram<'_>) {
+        let counters = self.port.counters();
+        counters.bad_icrc.add(1);
+        FIRST.add(Word::BadIcrc, 1);
+        tell_of_bad_icrc(datagram, counters.bad_icrc.get());
+    }
+
     /// Counts a post whose packets are to wait in the batch, which the caller holds; false if they are to leave at
     /// once, for enough wait.
+    #[inline]
     pub(super) fn cork(&self) -> bool {
-        self.corked.fetch_add(1, Ordering::Relaxed) + 1 < MAX_CORKED
+        let corked = self.corked.load(Ordering::Relaxed) + 1;
+        self.corked.store(corked, Ordering::Relaxed);
+        corked < MAX_CORKED
     }
 
     /// Sends the packets that were collected.

@@ -30,10 +30,11 @@ mod train;
 
 pub use counters::Counters;
 pub use faults::Arrival;
+pub use icrc::LastFlow;
 pub use limits::{CE, ECT0, HOP_LIMIT, MOST_LABEL};
 pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
-pub use receive::{Datagram, ReceiveBatch};
+pub use receive::{Datagram, Datagrams, ReceiveBatch};
 pub use send::{Outgoing, SendBatch, TooLarge};
 
 /// Checks the variables that ask for faults and for a capture. The error is one sentence.

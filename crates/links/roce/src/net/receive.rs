@@ -4,6 +4,7 @@ use super::address::RawAddress;
 use super::ancillary::{self, RECEIVE_BYTES, Told};
 use super::capture::Captured;
 use super::faults::{Arrival, Lines};
+use super::icrc::LastFlow;
 use super::limits::{CE, HOP_LIMIT};
 use super::port::Port;
 use super::{icrc, sys};
@@ -62,13 +63,28 @@ impl<'a> Datagram<'a> {
         self.untold().is_some()
     }
 
+    /// [`Datagram::flow`], by `last`.
+    #[inline]
+    pub fn flow_by(&self, last: &mut LastFlow) -> Option<Flow> {
+        let (from, to) = (self.from, SocketAddr::new(self.to, UDP_PORT));
+        let (from, to) = if is_moved() { self.on_the_wire() } else { (from, to) };
+        last.get(from, to)
+    }
+
+    /// [`Datagram::is_intact`], where `flow` is that of a packet with the same addresses.
+    #[inline]
+    pub fn is_intact_in(&self, flow: &Flow) -> bool {
+        flow.verify(self.index, self.bytes).is_some()
+    }
+
     /// The fields of the IPv4 header that follow from the ICRC.
     fn untold(&self) -> Option<Untold> {
         self.flow()?.verify(self.index, self.bytes)
     }
 
+    /// The ICRC's view of its addresses; None: there is none by which its ICRC could be right.
     #[inline]
-    fn flow(&self) -> Option<Flow> {
+    pub fn flow(&self) -> Option<Flow> {
         if is_moved() {
             return self.flow_of_moved();
         }
@@ -210,25 +226,43 @@ impl ReceiveBatch {
     }
 
     /// The packets, in the order of arrival.
-    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
-        let trains = self.trains.iter().zip(self.bytes[self.start..].chunks(ROOM));
-        let now = trains.filter_map(|(train, room)| Some(train.as_ref()?.packets(room))).flatten();
-        now.chain(self.late.iter().map(|(arrival, bytes)| arrival.with(bytes)))
+    pub fn datagrams(&self) -> Datagrams<'_> {
+        Datagrams { batch: self, train: 0, at: 0, index: 0, late: 0 }
     }
 }
 
-impl Received {
-    fn packets(self, bytes: &[u8]) -> impl Iterator<Item = Datagram<'_>> {
-        let bytes = &bytes[..self.length];
-        bytes.chunks(self.told.segment(self.length)).enumerate().map(move |(index, bytes)| Datagram {
-            from: self.from,
-            to: self.to,
-            hop_limit: self.told.hop_limit,
-            tos: self.told.tos,
-            overflowed: self.overflowed,
-            label: self.told.label,
-            index: index as u16,
-            bytes,
-        })
+/// The packets of a batch. Small, since a copy of it is how a caller looks ahead.
+#[derive(Clone, Copy)]
+pub struct Datagrams<'a> {
+    batch: &'a ReceiveBatch,
+    /// The train, the offset in it and the number of the next packet.
+    train: usize,
+    at: usize,
+    index: u16,
+    /// The next of the late ones, which follow.
+    late: usize,
+}
+
+impl<'a> Iterator for Datagrams<'a> {
+    type Item = Datagram<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Datagram<'a>> {
+        while let Some(Some(train)) = self.batch.trains.get(self.train) {
+            if self.at < train.length {
+                let start = self.batch.start + self.train * ROOM + self.at;
+                let length = train.told.segment(train.length).min(train.length - self.at);
+                let Received { from, to, told, overflowed, .. } = *train;
+                let (Told { hop_limit, tos, label, .. }, index) = (told, self.index);
+                self.at += length;
+                self.index = index.wrapping_add(1);
+                let bytes = &self.batch.bytes[start..start + length];
+                return Some(Datagram { from, to, hop_limit, tos, overflowed, label, index, bytes });
+            }
+            (self.train, self.at, self.index) = (self.train + 1, 0, 0);
+        }
+        let (arrival, bytes) = self.batch.late.get(self.late)?;
+        self.late += 1;
+        Some(arrival.with(bytes))
     }
 }

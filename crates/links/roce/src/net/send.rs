@@ -11,7 +11,7 @@
 //! From memory it took 0.37 in place of 0.44 us, beside some 0.7 that the kernel takes.
 
 use super::address::RawAddress;
-use super::icrc;
+use super::icrc::LastFlow;
 use super::limits::{HOP_LIMIT, MAX_DATAGRAM};
 use super::port::Port;
 use super::room::Room;
@@ -70,6 +70,7 @@ pub struct SendBatch {
     pub(super) too_large: Option<TooLarge>,
     /// The next two packets go in one train.
     together: bool,
+    last_flow: LastFlow,
 }
 
 // SAFETY: the pointers in its lists are used only by the call that makes them.
@@ -86,6 +87,7 @@ impl SendBatch {
             messages: Vec::with_capacity(TRAINS),
             too_large: None,
             together: false,
+            last_flow: LastFlow::default(),
         }
     }
 
@@ -168,7 +170,7 @@ impl SendBatch {
             }
             let (_, source) = self.port.flow(slot, spread);
             let (from, to) = (self.port.source(source), self.port.remote(&key));
-            let Some(flow) = icrc::flow(from, to) else {
+            let Some(flow) = self.last_flow.get(from, to) else {
                 self.port.counters().unreachable.add(1);
                 FIRST.add(Word::Discarded, 1);
                 return None;

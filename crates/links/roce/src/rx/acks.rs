@@ -21,7 +21,7 @@ const MAX_UNACKNOWLEDGED: u32 = 32;
 #[derive(Default)]
 pub(super) struct AcksDue {
     connections: Vec<Arc<Connection>>,
-    /// Time from which the first of them has owed packets.
+    /// Time from which the first of them has owed packets, or an acknowledgement, if one is owed.
     since: Nanos,
     /// True if one of them owes more than an acknowledgement.
     urgent: bool,
@@ -70,7 +70,8 @@ impl AcksDue {
     /// Notes that the responder of `connection` has taken a request's packet.
     #[inline]
     pub(super) fn add(&mut self, connection: &Arc<Connection>, now: Nanos, bth: &Bth) {
-        if !connection.owed.in_acks_due.swap(true, Ordering::Relaxed) {
+        let in_acks_due = &connection.owed.in_acks_due;
+        if !in_acks_due.load(Ordering::Relaxed) && !in_acks_due.swap(true, Ordering::Relaxed) {
             self.connections.push(Arc::clone(connection));
             if self.connections.len() == 1 {
                 self.since = now;
@@ -80,11 +81,23 @@ impl AcksDue {
             self.begin(now);
         }
         connection.owed.piggybacked.store(false, Ordering::Relaxed);
+        self.count(now, bth);
+    }
+
+    /// Counts a request's packet.
+    #[inline]
+    fn count(&mut self, now: Nanos, bth: &Bth) {
         self.urgent |= !(opcode::is_send(bth.opcode) || opcode::is_write(bth.opcode));
         self.requests += 1;
         self.in_message = !opcode::ends(bth.opcode);
         self.messages += u32::from(!self.in_message);
-        self.unacknowledged += u32::from(bth.ack_request);
+        if bth.ack_request {
+            // The wait is for the program's answer to a message. A long one takes longer to come than that may last.
+            if self.unacknowledged == 0 {
+                self.since = now;
+            }
+            self.unacknowledged += 1;
+        }
     }
 
     /// Restarts the counts; the rest has waited since `now`.
@@ -132,6 +145,18 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_acknowledgement_waits_from_the_first_packet_that_asks_for_it() {
+        let mut acks = AcksDue::default();
+        let packet = |op, ack_request| Bth { opcode: opcode::RC | op, ack_request, ..Bth::default() };
+        acks.count(100, &packet(opcode::WRITE_FIRST, false));
+        acks.count(200, &packet(opcode::WRITE_MIDDLE, false));
+        acks.count(300, &packet(opcode::WRITE_LAST, true));
+        assert_eq!(acks.since, 300, "a long message may take longer than its acknowledgement may wait");
+        acks.count(400, &packet(opcode::WRITE_ONLY, true));
+        assert_eq!(acks.since, 300, "the second makes the first wait no longer");
+    }
 
     #[test]
     fn one_message_is_no_stream_however_long_and_its_beginning_is() {

@@ -4,14 +4,15 @@
 //! long (`ibv_wr_start`), so the others wait for a while only.
 
 use super::RxState;
+use super::demux::Visit;
 use crate::connection::Connection;
+use crate::net::Datagram;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vervain_hca::Qp;
 use vervain_hca::now_ns;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_transport::{Nanos, Service};
-use vervain_wire::{Packet, opcode, parse};
+use vervain_wire::parse;
 
 /// The packets, in the order of arrival.
 #[derive(Default)]
@@ -66,23 +67,25 @@ impl Deferred {
 }
 
 impl RxState {
-    /// Gives a packet to its requester or responder.
-    pub(super) fn deliver(
+    /// Gives the packets of a visit to their requester or responder.
+    #[inline]
+    pub(super) fn deliver<'d>(
         &mut self,
-        qp: &Qp,
         connection: &Arc<Connection>,
         now: Nanos,
-        packet: &Packet<'_>,
+        visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
     ) -> SenderAccess {
-        if opcode::is_request(packet.headers.bth.opcode) {
-            connection.request(qp, packet);
-            // UC has no acknowledgements.
-            if connection.terms.service != Service::Uc {
-                self.acks.add(connection, now, &packet.headers.bth);
-            }
-            return SenderAccess::Ran;
+        if !visit.are_requests() {
+            return connection.responses(now, visit);
         }
-        connection.response(qp, now, packet)
+        // UC has no acknowledgements.
+        let is_acknowledged = connection.terms.service != Service::Uc;
+        connection.requests(visit, |bth| {
+            if is_acknowledged {
+                self.acks.add(connection, now, bth);
+            }
+        });
+        SenderAccess::Ran
     }
 
     /// Handles the deferred packets whose QP is free by now.
@@ -94,9 +97,11 @@ impl RxState {
             if connection.responder.is_closed() {
                 continue;
             }
+            let mut nothing = std::iter::empty();
+            let visit = Visit::of_one(&qp, &connection.port, &packet, &mut nothing);
             if qp.is_stopped()
                 || must_wait(connection, now)
-                || self.deliver(&qp, connection, now, &packet) == SenderAccess::Busy
+                || self.deliver(connection, now, visit) == SenderAccess::Busy
             {
                 self.deferred.push(deferred);
             }

@@ -22,6 +22,11 @@ use vervain_wire::{Bth, Deth, Packet, opcode, parse};
 /// Bytes of the largest path MTU (IBA 9.2.8).
 const LARGEST_MTU: usize = 4096;
 
+/// Most packets, and bytes of them, that a visit to a connection handles together. They are checked first, without its
+/// locks, and handled after that: all of them should still lie in the first level of the cache then.
+const MOST_IN_VISIT: usize = 32;
+const MOST_BYTES_IN_VISIT: usize = 8 << 10;
+
 /// An intact packet on its way to its QP.
 pub(super) struct RxPacket<'a> {
     pub port: &'a Arc<LocalPort>,
@@ -78,22 +83,30 @@ pub(crate) struct Addressees {
 }
 
 impl Addressees {
-    /// Checks a packet for this process, and delivers it to its QP.
-    pub(super) fn packet(&self, port: &Arc<LocalPort>, state: &mut RxState, now: Nanos, datagram: &Datagram<'_>) {
-        if !port.is_intact(datagram) {
+    /// Checks a packet for this process, and delivers it to its QP. Those of the `following` that are for the same half
+    /// of the same QP are taken along.
+    pub(super) fn packet<'a>(
+        &self,
+        port: &Arc<LocalPort>,
+        state: &mut RxState,
+        now: Nanos,
+        datagram: &Datagram<'a>,
+        following: &mut (impl Iterator<Item = Datagram<'a>> + Clone),
+    ) {
+        if !port.is_intact_by(datagram, &mut state.last_flow) {
             return;
         }
-        let counters = port.port.counters();
-        let Ok(packet) = parse(datagram.bytes).map_err(drop).and_then(fits_a_path) else {
-            counters.malformed.add(1);
-            FIRST.add(Word::Malformed, 1);
-            return;
-        };
-        self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false });
+        let Some(packet) = parsed(port, datagram) else { return };
+        self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false }, following);
     }
 
-    /// Delivers a packet to its QP.
-    pub(super) fn demux(&self, state: &mut RxState, rx: &RxPacket<'_>) {
+    /// Delivers a packet to its QP, and `following` ones with it.
+    pub(super) fn demux<'a>(
+        &self,
+        state: &mut RxState,
+        rx: &RxPacket<'_>,
+        following: &mut (impl Iterator<Item = Datagram<'a>> + Clone),
+    ) {
         let bth = rx.bth();
         // The default P_Key with either membership (IBA 9.6.1.1.1).
         if bth.pkey & 0x7fff != 0x7fff {
@@ -102,10 +115,10 @@ impl Addressees {
         }
         match opcode::service(bth.opcode) {
             None if bth.opcode == opcode::CNP => self.demux_notification(rx),
-            None if bth.opcode == opcode::GAPS => self.demux_connected(state, rx, None),
+            None if bth.opcode == opcode::GAPS => self.demux_connected(state, rx, None, following),
             None => self.demux_credit(state, rx),
             Some(opcode::Service::Ud) => self.demux_datagram(state, rx),
-            service => self.demux_connected(state, rx, service),
+            service => self.demux_connected(state, rx, service, following),
         }
     }
 
@@ -184,34 +197,39 @@ impl Addressees {
         state.notifications.congested(rx.port, rx.now, rx.datagram, &qp, (to, source_qpn));
     }
 
-    /// Handles a packet of a reliable or unreliable connection; a report of gaps is of no `service` in particular.
-    fn demux_connected(&self, state: &mut RxState, rx: &RxPacket<'_>, service: Option<opcode::Service>) {
-        let (bth, now) = (rx.bth(), rx.now);
+    /// Handles a packet of a reliable or unreliable connection, and over a reliable one `following` ones with it. A
+    /// report of gaps is of no `service` in particular.
+    fn demux_connected<'a>(
+        &self,
+        state: &mut RxState,
+        rx: &RxPacket<'_>,
+        service: Option<opcode::Service>,
+        following: &mut (impl Iterator<Item = Datagram<'a>> + Clone),
+    ) {
+        let now = rx.now;
         let Some((connection, qp)) = self.find_addressee(state, rx, service) else {
             rx.counters().unwanted.add(1);
             return;
         };
         if !rx.is_retry {
-            qp.tally.add(Word::ReceivedPackets, 1);
-            qp.tally.add(Word::ReceivedBytes, rx.datagram.bytes.len() as u64);
+            count_received(&qp, rx.datagram);
         }
         if rx.is_congested() {
             let sender = (connection.to, connection.terms.peer_qpn);
             state.notifications.congested(rx.port, now, rx.datagram, &qp, sender);
-            if opcode::is_read_response(bth.opcode) {
+            if opcode::is_read_response(rx.bth().opcode) {
                 // This end decides how much it asks for.
                 connection.path.window.lock().notified(now);
             }
         }
-        if service == Some(opcode::Service::Uc) {
-            if !self.admit_uc(state, rx, &connection, &qp) {
-                return;
-            }
-        } else if bth.mark != 0 {
-            connection.marked(bth);
+        if service == Some(opcode::Service::Uc) && !self.admit_uc(state, rx, &connection, &qp) {
+            return;
         }
         let waits = qp.is_stopped() || must_wait(&connection, now);
-        if waits || state.deliver(&qp, &connection, now, rx.packet) == SenderAccess::Busy {
+        let alone = waits || matches!(service, None | Some(opcode::Service::Uc));
+        let along = if alone { 0 } else { packets_along(rx.datagram, following.clone()) };
+        let visit = Visit { first: rx.packet, along, following, port: rx.port, qp: &qp };
+        if waits || state.deliver(&connection, now, visit) == SenderAccess::Busy {
             state.deferred.add(&connection, rx.datagram.bytes, now);
         }
         state.last = LastConnection(Some(connection));
@@ -284,7 +302,164 @@ impl Addressees {
     }
 }
 
-/// Refuses a packet with more payload than the largest path MTU, which also bounds the packets kept for later.
-fn fits_a_path(packet: Packet<'_>) -> Result<Packet<'_>, ()> {
-    if packet.payload.len() <= LARGEST_MTU { Ok(packet) } else { Err(()) }
+/// Packets for one half of a connected QP, which are handled in one visit to it.
+pub(crate) struct Visit<'a, I> {
+    first: &'a Packet<'a>,
+    /// The number of those of the `following` that are handled with it, which are intact.
+    along: usize,
+    following: &'a mut I,
+    port: &'a LocalPort,
+    /// The QP.
+    pub qp: &'a Qp,
+}
+
+impl<'a, 'd, I: Iterator<Item = Datagram<'d>>> Visit<'a, I> {
+    /// A visit with a packet alone.
+    pub(super) fn of_one(qp: &'a Qp, port: &'a LocalPort, packet: &'a Packet<'a>, nothing: &'a mut I) -> Self {
+        Visit { first: packet, along: 0, following: nothing, port, qp }
+    }
+
+    /// Returns true if they are for the responder.
+    #[inline]
+    pub fn are_requests(&self) -> bool {
+        opcode::is_request(self.first.headers.bth.opcode)
+    }
+
+    /// Hands out each of them.
+    #[inline]
+    pub fn each(self, mut f: impl FnMut(&Packet<'_>)) {
+        f(self.first);
+        for datagram in self.following.take(self.along) {
+            count_received(self.qp, &datagram);
+            if let Some(packet) = parsed(self.port, &datagram) {
+                f(&packet);
+            }
+        }
+    }
+}
+
+/// Counts a packet that is for a connected QP.
+#[inline]
+fn count_received(qp: &Qp, datagram: &Datagram<'_>) {
+    qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, datagram.bytes.len() as u64));
+}
+
+/// The number of packets, from the first of `following` on, that are handled with `first` in one visit to its
+/// connection: intact ones of the same process, service and direction to the same QP. What is wrong with another shows
+/// when its turn comes.
+#[inline]
+fn packets_along<'a>(first: &Datagram<'_>, following: impl Iterator<Item = Datagram<'a>>) -> usize {
+    let (mut bytes, mut flow) = (first.bytes.len(), None);
+    let is_along = |datagram: &Datagram<'a>| {
+        bytes += datagram.bytes.len();
+        bytes <= MOST_BYTES_IN_VISIT
+            && is_alike(first, datagram)
+            && flow.get_or_insert_with(|| first.flow()).is_some_and(|flow| datagram.is_intact_in(&flow))
+    };
+    following.take(MOST_IN_VISIT - 1).take_while(is_along).count()
+}
+
+/// Returns true if the two have the same addresses, service, direction, P_Key and QP, and the other does not tell of
+/// congestion by itself.
+#[inline]
+fn is_alike(one: &Datagram<'_>, other: &Datagram<'_>) -> bool {
+    let (Some(a), Some(b)) = (one.bytes.first_chunk::<8>(), other.bytes.first_chunk::<8>()) else { return false };
+    a[2..] == b[2..]
+        && opcode::service(a[0]) == opcode::service(b[0])
+        && opcode::is_request(a[0]) == opcode::is_request(b[0])
+        && one.from == other.from
+        && one.to == other.to
+        && one.is_marked() == other.is_marked()
+        && !other.overflowed
+}
+
+/// The packet in an intact datagram; counts one that is malformed. One with more payload than the largest path MTU is
+/// too, which also bounds the packets kept for later.
+#[inline(always)]
+fn parsed<'a>(port: &LocalPort, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
+    match parse(datagram.bytes) {
+        Ok(packet) if packet.payload.len() <= LARGEST_MTU => Some(packet),
+        _ => {
+            count_malformed(port);
+            None
+        }
+    }
+}
+
+#[cold]
+fn count_malformed(port: &LocalPort) {
+    port.port.counters().malformed.add(1);
+    FIRST.add(Word::Malformed, 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{IpAddr, SocketAddr};
+    use vervain_wire::{Headers, MAX_HEADERS};
+
+    const HERE: [u8; 4] = [192, 0, 2, 1];
+    const QPN: u32 = 0x1234;
+
+    fn peer(host: u8) -> SocketAddr {
+        ([192, 0, 2, host], 50_000).into()
+    }
+
+    /// An intact packet with `payload` bytes.
+    fn packet(from: SocketAddr, opcode: u8, dest_qpn: u32, payload: usize) -> Vec<u8> {
+        let mut headers = Headers::default();
+        (headers.bth.opcode, headers.bth.pkey, headers.bth.dest_qpn) = (opcode, 0xffff, dest_qpn);
+        let mut bytes = [0; MAX_HEADERS];
+        let length = headers.emit(&mut bytes);
+        let mut packet = bytes[..length].to_vec();
+        packet.resize(length + payload, 7);
+        let flow = datagram(from, &packet).flow().expect("both of IPv4");
+        packet.extend(flow.icrc(0, &packet));
+        packet
+    }
+
+    fn datagram(from: SocketAddr, bytes: &[u8]) -> Datagram<'_> {
+        Datagram { from, to: IpAddr::from(HERE), hop_limit: 64, tos: 0, overflowed: false, label: 0, index: 0, bytes }
+    }
+
+    const WRITE: u8 = opcode::RC | opcode::WRITE_ONLY;
+
+    #[test]
+    fn packets_of_one_direction_to_one_qp_are_handled_together_up_to_the_first_other() {
+        let write = packet(peer(2), WRITE, QPN, 8);
+        let first = datagram(peer(2), &write);
+        let along = |other: &[u8], from: SocketAddr| {
+            packets_along(&first, [first, first, datagram(from, other), first].into_iter())
+        };
+        assert_eq!(along(&write, peer(2)), 4);
+        let send = packet(peer(2), opcode::RC | opcode::SEND_ONLY, QPN, 8);
+        assert_eq!(along(&send, peer(2)), 4, "another request");
+        for (what, other) in [
+            ("another QP", packet(peer(2), WRITE, QPN + 1, 8)),
+            ("another service", packet(peer(2), opcode::XRC | opcode::WRITE_ONLY, QPN, 8)),
+            ("a manufacturer's", packet(peer(2), opcode::PROBE, QPN, 4)),
+            ("an unknown opcode", packet(peer(2), 0xff, QPN, 8)),
+            ("a response", packet(peer(2), opcode::RC | opcode::ACKNOWLEDGE, QPN, 0)),
+            ("too short for an ICRC", write[..12].to_vec()),
+            ("nothing", vec![]),
+        ] {
+            assert_eq!(along(&other, peer(2)), 2, "{what}");
+        }
+        assert_eq!(along(&packet(peer(3), WRITE, QPN, 8), peer(3)), 2, "another sender");
+        for at in 0..write.len() {
+            let mut damaged = write.clone();
+            damaged[at] ^= 0x10;
+            // The ICRC leaves this byte out (FECN and BECN), but the packet may mean something else.
+            assert_eq!(along(&damaged, peer(2)), 2, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_visit_to_a_connection_is_short() {
+        for (payload, most) in [(8, MOST_IN_VISIT - 1), (LARGEST_MTU, 0)] {
+            let write = packet(peer(2), WRITE, QPN, payload);
+            let first = datagram(peer(2), &write);
+            assert_eq!(packets_along(&first, [first; 100].into_iter()), most, "{payload} bytes");
+        }
+    }
 }

@@ -10,11 +10,11 @@ mod no_receive;
 mod notifications;
 
 pub(super) use acks::ACK_DELAY_NS;
-pub(super) use demux::Addressees;
+pub(super) use demux::{Addressees, Visit};
 
 use super::Roce;
 use super::connection::Connection;
-use super::net::{Arrival, Datagram, ReceiveBatch};
+use super::net::{Arrival, Datagram, LastFlow, ReceiveBatch};
 use super::pacing::Echoes;
 use super::port_sharing::{Misrouted, qpn_of_packet, slot_of_packet};
 use super::ports::LocalPort;
@@ -70,6 +70,7 @@ pub(super) struct Receiver {
 #[derive(Default)]
 struct RxState {
     last: LastConnection,
+    last_flow: LastFlow,
     acks: AcksDue,
     deferred: Deferred,
     awaiting_receive: AwaitingReceive,
@@ -219,11 +220,13 @@ impl Roce {
                 return None;
             }
             let now = now_ns();
-            for datagram in batch.datagrams().filter(|d| !is_request(d)) {
-                self.take_or_forward(port, state, misrouted, now, &datagram);
+            let mut responses = batch.datagrams().filter(|d| !is_request(d));
+            while let Some(datagram) = responses.next() {
+                self.take_or_forward(port, state, misrouted, now, &datagram, &mut responses);
             }
-            for datagram in batch.datagrams().filter(is_request) {
-                self.take_or_forward(port, state, misrouted, now, &datagram);
+            let mut requests = batch.datagrams().filter(is_request);
+            while let Some(datagram) = requests.next() {
+                self.take_or_forward(port, state, misrouted, now, &datagram, &mut requests);
             }
             Some(now)
         });
@@ -252,7 +255,7 @@ impl Roce {
 
     /// Handles a packet that has not come by a socket; [`Roce::settle`] is called after the last.
     pub(super) fn arrived(&self, rx: &mut Receiver, port: &Arc<LocalPort>, datagram: &Datagram<'_>) {
-        self.take_or_forward(port, &mut rx.state, &mut rx.misrouted, now_ns(), datagram);
+        self.take_or_forward(port, &mut rx.state, &mut rx.misrouted, now_ns(), datagram, &mut std::iter::empty());
     }
 
     /// Sends the packets that result from [`Roce::arrived`].
@@ -263,19 +266,21 @@ impl Roce {
         self.uncork();
     }
 
-    /// Gives a packet to its process, which is nearly always this one.
+    /// Gives a packet to its process, which is nearly always this one, with those of the `following` that are for the
+    /// same QP.
     #[inline]
-    fn take_or_forward(
+    fn take_or_forward<'a>(
         &self,
         port: &Arc<LocalPort>,
         state: &mut RxState,
         misrouted: &mut Misrouted,
         now: Nanos,
-        datagram: &Datagram<'_>,
+        datagram: &Datagram<'a>,
+        following: &mut (impl Iterator<Item = Datagram<'a>> + Clone),
     ) {
         match slot_of_packet(datagram.bytes) {
             Some(slot) if port.sharing.owns(slot) || slot == slot_of(MULTICAST_QPN) => {
-                self.addressees.packet(port, state, now, datagram);
+                self.addressees.packet(port, state, now, datagram, following);
             }
             slot => self.forward(port, misrouted, slot, datagram),
         }
@@ -361,13 +366,14 @@ impl Roce {
             kept.sort_by_key(|(.., bytes)| is_request(bytes));
             for (port, arrival, bytes) in kept {
                 any = true;
-                self.take_or_forward(&port, state, misrouted, now_ns(), &arrival.with(&bytes));
+                let datagram = arrival.with(&bytes);
+                self.take_or_forward(&port, state, misrouted, now_ns(), &datagram, &mut std::iter::empty());
                 misrouted.flush(&port.sharing);
             }
             for port in ports.iter() {
                 port.sharing.handle_events(Some(&mut |datagram: &Datagram<'_>| {
                     any = true;
-                    self.addressees.packet(port, state, now_ns(), datagram);
+                    self.addressees.packet(port, state, now_ns(), datagram, &mut std::iter::empty());
                 }));
             }
         });

@@ -152,7 +152,7 @@ impl Addressees {
                     let (port, datagram, bth) = (&early.port, &early.datagram(), &packet.headers.bth);
                     let rx = RxPacket { port, datagram, packet: &packet, now, is_retry: true };
                     if !ended || bth.opcode == opcode::PROBE {
-                        self.demux(state, &rx);
+                        self.demux(state, &rx, &mut std::iter::empty());
                     } else if bth.is_vervain() {
                         // Its sender waits for the echo, with all its QPs.
                         self.answer_probe(state, &rx);

@@ -31,8 +31,10 @@ pub(super) struct WireRead {
 
 impl Flight {
     /// Packets that `length` bytes take; an empty message takes one.
+    #[inline]
     pub fn packets(length: u64, mtu: u32) -> u32 {
-        length.div_ceil(u64::from(mtu)).max(1) as u32
+        // The length of most messages; a division takes as long as much of the rest.
+        if length <= u64::from(mtu) { 1 } else { length.div_ceil(u64::from(mtu)) as u32 }
     }
 
     /// Returns true if the message takes a receive.
