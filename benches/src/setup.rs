@@ -155,7 +155,7 @@ mod tests {
         let stem = |path: PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
         let there: BTreeSet<String> = names.filter(is_source).map(stem).collect();
         let own = PROGRAMS.iter().filter(|program| !program.1.contains('/'));
-        assert_eq!(there, own.map(|program| program.1.to_owned()).collect());
+        assert_eq!(there, own.map(|program| program.1.to_owned()).collect::<BTreeSet<_>>());
         let directory = tempfile::tempdir().expect("a directory");
         for (name, source, ..) in PROGRAMS.iter().filter(|program| program.2.is_none() && program.3.is_empty()) {
             let source = sources.join(source).with_extension("c");

@@ -84,9 +84,11 @@ fn an_error_that_is_attended_to_after_a_reset_ends_nothing_of_the_next_connectio
         let target = bind(&qp, foreign(1));
         // The progress thread is called, and finds a thread that posts.
         qp.post_send(|_| {
+            target.qp.established.store(1, Ordering::SeqCst);
             target.fail(None);
             let until = Instant::now() + Duration::from_secs(20);
-            while target.qp.fault.load(Ordering::SeqCst) != 0 {
+            // It looks at this first.
+            while target.qp.established.load(Ordering::SeqCst) == 1 {
                 assert!(Instant::now() < until, "the progress thread does not come");
                 std::thread::yield_now();
             }

@@ -5,6 +5,7 @@ use super::closed::Closed;
 use super::counters;
 use super::responder::{Inbound, Lanes};
 use super::saved;
+use std::sync::Arc;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{Qp, Result};
 use vervain_transport::{KeptRoom, Responder, ResponderConfig, ResponderCounters, SavedResponder};

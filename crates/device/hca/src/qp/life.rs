@@ -56,9 +56,13 @@ impl Qp {
 
     /// Moves the QP to ERR by decision of this process, with an async event.
     pub(crate) fn fail(&self, event: u32) {
+        let is_over = || matches!(self.state(), QpState::Reset | QpState::Err);
+        if is_over() {
+            return;
+        }
         let mut sends = self.lock_sends();
-        // Looked at behind the lock, which a reset takes too.
-        if matches!(self.state(), QpState::Reset | QpState::Err) {
+        // A reset takes the lock too.
+        if is_over() {
             return;
         }
         self.shared.state.store(QpState::Err as u32, Ordering::SeqCst);
@@ -254,13 +258,14 @@ impl Attend for Qp {
         {
             self.raise(event::COMM_EST);
         }
-        let fault = self.shared.fault.swap(0, Ordering::SeqCst);
-        if fault == 0 {
+        if self.shared.fault.load(Ordering::SeqCst) == 0 {
             return Looked::Done;
         }
         let mut sends = self.lock_sends();
-        // The program may have reset the QP meanwhile; what it has posted since belongs to another connection.
-        if self.state() == QpState::Err {
+        // The program may have reset the QP meanwhile, which takes the fault back; what it has posted since belongs to
+        // another connection.
+        let fault = self.shared.fault.swap(0, Ordering::SeqCst);
+        if fault != 0 && self.state() == QpState::Err {
             self.tell_of_fault(fault);
             self.enter_error(&mut sends);
             drop(sends);

@@ -476,10 +476,11 @@ impl Qp {
         Ok(())
     }
 
-    /// Flushes a receive that was posted in ERR. A thread that has begun a batch has the send queue already.
+    /// Flushes a receive that was posted in ERR.
     #[cold]
     fn flush_posted_receive(&self) {
-        let _sends = (!self.sends.raw().held_by_me()).then(|| self.lock_sends());
+        // A reset waits for this; but another thread may hold it across code of the program, a batch that it has begun.
+        let _sends = self.lock_sends_soon();
         // Another thread may have reset the QP meanwhile: its receives are those of another connection.
         if self.state() == QpState::Err {
             // Messages that peers have delivered come first, and no peer may be filling a receive that is flushed.

@@ -25,8 +25,8 @@ pub const RECEIVE: usize = 2 * MTU;
 const RECEIVES: u64 = 8;
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
-/// Runs a test in a process of its own, which reaches even itself in packets, and in a network namespace of its own, that
-/// of a user namespace unless this is root. Where neither may be had, tests take turns: each wants the same addresses.
+/// Runs a test in a process of its own, which reaches even itself in packets, and in a network namespace of its own, by
+/// a user namespace unless this is root. Where neither may be had, tests take turns: each wants the same addresses.
 pub fn alone(test: &str, body: impl FnOnce()) {
     alone_with(test, &[], body);
 }

@@ -168,8 +168,8 @@ pub(crate) struct Retry {
     deadline: u64,
     /// Time at which a handshake under way counts as silence; 0: none is under way.
     handshake_until: u64,
-    /// Receiver not ready: the time of the next try (0: the receiver is ready), and the tries left. Those are a word, so
-    /// that whole words are reset with each request.
+    /// Receiver not ready: the time of the next try (0: the receiver is ready), and the tries left. Those are a word,
+    /// so that whole words are reset with each request.
     rnr_until: u64,
     rnr_left: u32,
     /// How often it was looked at without progress.
