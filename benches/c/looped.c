@@ -7,13 +7,14 @@
  * clock costs nothing. Messages are 8 bytes; each is posted signalled and polled for before the next.
  *
  * The operation `packet` is for VERVAIN_LINK=roce: send_packet and receive_packet are one packet each, to be counted alone; and
- * `message` for VERVAIN_LINK=window, with send_packet and poll_received.
+ * `message` for VERVAIN_LINK=window, with send_packet and poll_received. `write-train`, `read-train` and `fetch-add-train` are
+ * as many requests as may be on the wire at once, posted one by one by post_train.
  */
 #define _GNU_SOURCE
 #include "clock.h"
 #include "verbs.h"
 
-enum { LENGTH = 8, REMOTE = 64, RECEIVED = 128 };
+enum { LENGTH = 8, REMOTE = 64, RECEIVED = 128, TRAIN = 16 };
 
 static struct ibv_qp *qp;
 static struct ibv_qp_ex *qpx;
@@ -156,6 +157,39 @@ static void message(void)
 	await(send_cq, 1);
 }
 
+/* As programs post a stream: one request in each call. */
+static __attribute__((noinline)) int post_train(void)
+{
+	struct ibv_send_wr *bad;
+	for (int i = 0; i < TRAIN; i++) {
+		int error = ibv_post_send(qp, &packet_wr, &bad);
+		if (error)
+			return error;
+	}
+	return 0;
+}
+
+static void train(enum ibv_wr_opcode opcode)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, LENGTH, mr->lkey };
+	packet_wr = (struct ibv_send_wr){ .sg_list = &sge, .num_sge = 1, .opcode = opcode,
+					  .send_flags = IBV_SEND_SIGNALED };
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		packet_wr.wr.atomic.remote_addr = (uintptr_t)memory + REMOTE;
+		packet_wr.wr.atomic.rkey = mr->rkey;
+		packet_wr.wr.atomic.compare_add = 1;
+	} else {
+		packet_wr.wr.rdma.remote_addr = (uintptr_t)memory + REMOTE;
+		packet_wr.wr.rdma.rkey = mr->rkey;
+	}
+	need("ibv_post_send", post_train());
+	await(send_cq, TRAIN);
+}
+
+static void write_train(void) { train(IBV_WR_RDMA_WRITE); }
+static void read_train(void) { train(IBV_WR_RDMA_READ); }
+static void fetch_add_train(void) { train(IBV_WR_ATOMIC_FETCH_AND_ADD); }
+
 static const struct operation {
 	const char *name;
 	void (*run)(void);
@@ -171,6 +205,9 @@ static const struct operation {
 	{ "poll-empty", poll_empty },
 	{ "packet", packet },
 	{ "message", message },
+	{ "write-train", write_train },
+	{ "read-train", read_train },
+	{ "fetch-add-train", fetch_add_train },
 };
 
 static void open_looped_qp(void)

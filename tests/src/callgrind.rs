@@ -28,9 +28,9 @@ pub struct Call {
     pub at_most: f64,
 }
 
-/// A poll in vain, of which few do more than the most (they look at the clock, and offer the CPU); and of 8 bytes each an RDMA Write
-/// over packets, and a Send through a window.
-pub const CALL_INSTRUCTIONS_AT_MOST: [Call; 5] = [
+/// A poll in vain, of which few do more than the most (they look at the clock, and offer the CPU); of 8 bytes each an RDMA Write
+/// over packets, a Send through a window, and 16 requests over packets that are begun together.
+pub const CALL_INSTRUCTIONS_AT_MOST: [Call; 8] = [
     Call {
         function: "poll_received",
         operation: "poll-empty",
@@ -54,6 +54,30 @@ pub const CALL_INSTRUCTIONS_AT_MOST: [Call; 5] = [
         what: "packet received: ibv_poll_cq that takes it in",
         at_least: MOVES_A_PACKET,
         at_most: 2_985.0,
+    },
+    Call {
+        function: "post_train",
+        operation: "write-train",
+        link: "roce",
+        what: "16 ibv_post_send of a write each",
+        at_least: POSTS_A_TRAIN,
+        at_most: 9_990.0,
+    },
+    Call {
+        function: "post_train",
+        operation: "read-train",
+        link: "roce",
+        what: "16 ibv_post_send of a read each",
+        at_least: POSTS_A_TRAIN,
+        at_most: 9_950.0,
+    },
+    Call {
+        function: "post_train",
+        operation: "fetch-add-train",
+        link: "roce",
+        what: "16 ibv_post_send of a fetch-and-add each",
+        at_least: POSTS_A_TRAIN,
+        at_most: 9_910.0,
     },
     Call {
         function: "send_packet",
@@ -83,6 +107,8 @@ const LONG: u32 = 6_000;
 const CALLS: u32 = 250;
 /// A call that moves no packet takes fewer instructions: a few hundred.
 const MOVES_A_PACKET: u64 = 1_000;
+/// And 16 of them that wait to be begun take more than this, the first of them sent.
+const POSTS_A_TRAIN: u64 = 4_000;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Instructions of the library in one `operation` of `benches/c/looped.c`, compiled as `looped`, under `vervain run`, and
