@@ -189,8 +189,11 @@ fn flush_or_cork(connection: &Connection, now: Nanos, trigger: Trigger, may_wait
 /// Other QPs of the path that may owe the peer an acknowledgement.
 #[inline]
 fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
-    let acks_due = connection.path.take_acks_due().into_iter();
-    let others = acks_due.filter(|other| !std::ptr::eq(&**other, connection));
+    let acks_due = connection.path.take_acks_due();
+    if acks_due.is_empty() {
+        return Vec::new();
+    }
+    let others = acks_due.into_iter().filter(|other| !std::ptr::eq(&**other, connection));
     others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
 }
 
