@@ -5,8 +5,8 @@
 //! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
 //! The operations: `write`, `read`, `atomic`, `deliver` (messages into receives) and [`datagram`], over the memory that
 //! `memory` finds. A requester that works by memory takes the operations in pieces; a carrier of packets takes them
-//! whole, once for each packet ([`Visit`]). The fast path of a requester ([`crate::qp::sq::fast_path`]) shares the gate
-//! and the checks.
+//! whole, and enters once for those that it handles together ([`Visit`]). The fast path of a requester
+//! ([`crate::qp::sq::fast_path`]) shares the gate and the checks.
 
 mod atomic;
 pub mod datagram;

@@ -1,4 +1,4 @@
-//! A visit: an initiator in flight on a lane that it owns, for as long as it handles one packet.
+//! A visit: an initiator in flight on a lane that it owns, for as long as it handles packets that came together.
 
 use crate::responder::{Barred, Responder};
 use std::ops::Deref;
