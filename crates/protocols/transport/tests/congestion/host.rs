@@ -30,6 +30,7 @@ impl Sent {
         let length = match packet.payload {
             Payload::None => 0,
             Payload::Request { len, .. } | Payload::Memory { len, .. } => len as usize,
+            Payload::Bytes(_) => unreachable!("no responder here reports gaps"),
         };
         Sent { headers: *packet.headers, length }
     }
