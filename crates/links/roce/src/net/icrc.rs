@@ -8,7 +8,7 @@ use vervain_wire::icrc::Flow;
 pub struct LastFlow(Option<(SocketAddr, SocketAddr, Flow)>);
 
 impl LastFlow {
-    /// [`flow`].
+    /// The flow of packets between two addresses, as they are on the wire; None if they are of different families.
     #[inline]
     pub fn get(&mut self, from: SocketAddr, to: SocketAddr) -> Option<Flow> {
         if let Some((last_from, last_to, flow)) = self.0
