@@ -17,7 +17,7 @@ impl QpBase {
     }
 
     /// Grants `peer` the writing of `memory`, addresses of this process that belong to a message in hand and were found
-    /// by `key`. [`Qp::end_grant`] ends it too.
+    /// by `key`. [`QpBase::end_grant`] ends it too.
     pub fn grant_memory(
         &self,
         key: u32,
@@ -35,7 +35,7 @@ impl QpBase {
         self.process.grants.add((key, self.qp_num()), peer, grantor, find)
     }
 
-    /// Ends a grant of [`Qp::grant_memory`] that the peer will not use any more.
+    /// Ends a grant of [`QpBase::grant_memory`] that the peer will not use any more.
     pub fn end_grant(&self, memory: &Range<u64>, peer: u64) {
         self.process.grants.end(self.qp_num(), memory, peer);
     }
