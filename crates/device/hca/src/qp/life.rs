@@ -100,6 +100,15 @@ impl Qp {
         self.pending.set(false);
     }
 
+    /// Begins what waits to go together with what is posted next: an adapter has sent it before it carries out the
+    /// command that ends or drains the send queue.
+    pub(super) fn begin_waiting(&self) {
+        let mut sends = self.lock_sends();
+        if sends.connection.is_some() {
+            sends.start(self, LOOK_BUDGET);
+        }
+    }
+
     /// Finishes requests posted to a peer that lives: an adapter has sent them before it carries out the command that
     /// ends the QP. They may wait for the handshake with the peer's process, for their turn, or for room on the way,
     /// which packets of the peer's make.

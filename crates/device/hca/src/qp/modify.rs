@@ -57,6 +57,9 @@ impl Qp {
         if self.is_gone() {
             return Err(Error::invalid("the QP was destroyed"));
         }
+        if mask & attr::STATE != 0 && matches!(new.qp_state, QpState::Sqd | QpState::Err) {
+            self.begin_waiting();
+        }
         if mask & attr::STATE != 0 && matches!(new.qp_state, QpState::Reset | QpState::Err) {
             if new.qp_state == QpState::Reset {
                 self.let_sends_leave();
