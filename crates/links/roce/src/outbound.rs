@@ -253,7 +253,8 @@ impl carrier::Connection for Connection {
     fn advance(&self, sends: &mut Sends<'_>) -> Progress {
         let mut outbound = self.outbound.lock();
         if outbound.may_wait(self, sends) {
-            if outbound.waiting_posts == 0 {
+            // A thread may have taken it off the list and been kept from going on.
+            if outbound.waiting_posts == 0 || !self.poll_state.is_corked() {
                 self.poll_state.cork_requests(&self.qp);
             }
             outbound.waiting_posts += 1;

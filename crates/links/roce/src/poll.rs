@@ -194,9 +194,9 @@ impl Roce {
         let state = &self.poll_state;
         state.thread.store(tid(), Ordering::Relaxed);
         let slept_until = state.sleeps_until.swap(0, Ordering::SeqCst);
-        self.uncork();
         // Requests from now on are seen when it goes to sleep.
         let was_wanted = state.wanted.swap(0, Ordering::SeqCst) != 0;
+        self.uncork();
         let now = now_ns();
         if process.is_stopped() {
             // It sleeps until it is woken.

@@ -120,6 +120,12 @@ impl PollState {
         }
     }
 
+    /// Returns true if packets or requests wait.
+    #[inline]
+    pub(super) fn is_corked(&self) -> bool {
+        self.corked.load(Ordering::Relaxed)
+    }
+
     /// Returns true if packets wait in a batch for others, and clears that: the caller sends them, and before that what
     /// [`PollState::begin_corked`] adds.
     #[inline]

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use vervain_hca::host::address_map::{actual, is_moved};
 use vervain_hca::{Error, Result};
@@ -28,6 +28,8 @@ const FLOWS: usize = 8 * SPREAD;
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 /// Source ports of others that a flow tries before it uses [`UDP_PORT`].
 const TRIES: u16 = 64;
+/// Memory that the kernel takes for a packet beyond its bytes, at least.
+const OVERHEAD: u64 = 512;
 
 /// The sockets of one local address, by which the program knows it; they are bound to its present address.
 pub struct Port {
@@ -45,6 +47,8 @@ pub struct Port {
     multicast_loops: AtomicBool,
     /// Bytes that its receive buffer holds, as the kernel counts them.
     room: u64,
+    /// Bytes that had been received when the buffer was last found full, with [`OVERHEAD`].
+    taken_when_full: AtomicU64,
     counters: Counters,
     pub(super) groups: Groups,
     pub(super) lines: Option<Arc<Lines>>,
@@ -83,6 +87,7 @@ impl Port {
         let room = options::get(receive.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or_default();
         Ok(Port {
             room: u64::try_from(room).unwrap_or_default(),
+            taken_when_full: AtomicU64::new(0),
             ip,
             interface: AtomicU32::new(interface),
             receive,
@@ -277,9 +282,22 @@ impl Port {
         self.counters.received_packets.add(packets as u64);
         self.counters.received_bytes.add(bytes as u64);
         let Some(dropped) = dropped.map(u64::from) else { return false };
-        let overflowed = dropped != self.counters.dropped.get();
+        let more = dropped != self.counters.dropped.get();
         self.counters.dropped.set(dropped);
-        overflowed
+        more && self.can_have_been_full()
+    }
+
+    /// Returns true if so much has come since the last time that the receive buffer may have been full. The kernel also
+    /// counts packets with a wrong checksum as dropped: who sends such must not slow down others.
+    #[cold]
+    fn can_have_been_full(&self) -> bool {
+        let taken = self.counters.received_bytes.get() + OVERHEAD * self.counters.received_packets.get();
+        let since = taken - self.taken_when_full.load(Ordering::Relaxed).min(taken);
+        let enough = since >= self.room / 4;
+        if enough {
+            self.taken_when_full.store(taken, Ordering::Relaxed);
+        }
+        enough
     }
 
     /// Returns true if several packets may leave as one train.

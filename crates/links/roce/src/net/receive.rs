@@ -257,6 +257,7 @@ impl<'a> Iterator for Datagrams<'a> {
                 self.at += length;
                 self.index = index.wrapping_add(1);
                 let bytes = &self.batch.bytes[start..start + length];
+                let overflowed = overflowed && index == 0;
                 return Some(Datagram { from, to, hop_limit, tos, overflowed, label, index, bytes });
             }
             (self.train, self.at, self.index) = (self.train + 1, 0, 0);

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -422,8 +423,13 @@ fn a_train_that_is_refused_goes_packet_by_packet_and_so_do_all_after_it() {
 
 #[test]
 fn packets_that_find_no_room_at_the_receiver_are_counted() {
-    let (from, to) = (port(), port());
-    options::set(to.receive_socket(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0i32).unwrap();
+    let from = port();
+    let to = {
+        let at = address();
+        let socket = Port::bind(at, 0).unwrap();
+        options::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &0i32).unwrap();
+        Arc::new(Port::with_socket(at, 0, socket).unwrap())
+    };
     let mut batch = SendBatch::new(from.clone());
     let count = || {
         let mut batch = ReceiveBatch::new();
@@ -442,6 +448,21 @@ fn packets_that_find_no_room_at_the_receiver_are_counted() {
     assert_eq!(overflowed, [true, false], "once for each time that packets are dropped");
     assert_eq!(to.counters().dropped.get() + came as u64, 100);
     assert_eq!(from.counters().sent_packets.get(), 102);
+}
+
+#[test]
+fn packets_with_a_wrong_checksum_do_not_make_a_socket_look_full() {
+    let to = port();
+    assert!(!to.received(1, 64, Some(0)));
+    // As the kernel counts them: one with each genuine packet, of which the buffer holds more.
+    let few = to.room() as u32 / 4 / 600;
+    for dropped in 1..few {
+        assert!(!to.received(1, 64, Some(dropped)), "after {dropped}, of a buffer of {}", to.room());
+    }
+    assert!(to.received(to.room() as usize / 4 / 500, 64, Some(few)), "as many have come as it holds");
+    assert!(!to.received(to.room() as usize, 64, Some(few)), "no more are dropped");
+    assert!(to.received(1, 64, Some(few + 1)));
+    assert!(!to.received(1, 64, Some(few + 2)), "it was empty since");
 }
 
 #[test]

@@ -330,10 +330,12 @@ impl<'a, 'd, I: Iterator<Item = Datagram<'d>>> Visit<'a, I> {
     pub fn each(self, mut f: impl FnMut(&Packet<'_>)) {
         f(self.first);
         for datagram in self.following.take(self.along) {
+            let Some(packet) = parsed(self.port, &datagram) else { continue };
             count_received(self.qp, &datagram);
-            if let Some(packet) = parsed(self.port, &datagram) {
-                f(&packet);
+            if datagram.is_marked() {
+                self.qp.tally.add(Word::MarkedPackets, 1);
             }
+            f(&packet);
         }
     }
 }
