@@ -356,12 +356,13 @@ impl Responder {
             let executed =
                 H::Data::with_kept(&kept.payload, |payload| self.execute_next(&Packet { headers, payload }, host));
             if let Some(Err(stop)) = executed {
-                self.refusal.take_if(|refusal| refusal.psn == missing);
+                // What ends the QP stays: the memory of a READ at `missing` may have gone.
+                self.refusal.take_if(|refusal| refusal.psn == missing && refusal.then == Then::Nothing);
                 return self.refuse(stop);
             }
         }
         let keeps_some = self.keeps_some();
-        if self.refusal.is_some_and(|refusal| refusal.psn == missing) {
+        if self.refusal.is_some_and(|refusal| refusal.psn == missing && refusal.then == Then::Nothing) {
             if keeps_some || self.dropped.is_some_and(|dropped| !psn::is_before(dropped, self.expected)) {
                 return self.refuse_sequence();
             }

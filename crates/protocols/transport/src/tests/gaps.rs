@@ -386,3 +386,18 @@ fn a_mark_is_believed_of_a_packet_that_is_executed_alone() {
     replies(&mut pair, [&sent[0], &sent[1]]);
     assert_eq!(replies(&mut pair, [&sent[3]]), [(opcode::GAPS, at(2))], "from the first that is executed on");
 }
+
+#[test]
+fn a_read_whose_memory_has_gone_is_refused_though_a_write_to_it_is_kept() {
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8);
+    pair.client.post(Opcode::Write, b"to there", |_| ());
+    let sent = requests(&mut pair);
+    assert_eq!(replies(&mut pair, [&sent[1]]), [(opcode::GAPS, psn_of(0))]);
+    pair.server.bad_receive = true;
+    // Whether the report has left or not.
+    pair.arrives(&parsed(&sent[1]));
+    assert_eq!(replies(&mut pair, [&sent[0]]), [(opcode::ACKNOWLEDGE, psn_of(0))]);
+    assert_eq!(pair.server.failed, Some(Nak::RemoteOperation));
+    assert!(pair.responder.has_ended());
+}
