@@ -369,5 +369,9 @@ impl Responder {
             self.refusal = None;
         }
         (self.quiet, self.dropped) = (keeps_some, None);
+        if keeps_some {
+            // If the last one could not be executed, nothing was to be said; now it was.
+            self.beyond.get_or_insert(self.expected);
+        }
     }
 }

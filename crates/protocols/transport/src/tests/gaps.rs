@@ -401,3 +401,17 @@ fn a_read_whose_memory_has_gone_is_refused_though_a_write_to_it_is_kept() {
     assert_eq!(pair.server.failed, Some(Nak::RemoteOperation));
     assert!(pair.responder.has_ended());
 }
+
+#[test]
+fn after_a_packet_that_could_not_be_executed_reports_go_on() {
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Write, &pattern(8192, 1), |_| ());
+    let sent = requests(&mut pair);
+    assert_eq!(replies(&mut pair, [&sent[2], &sent[4]]), [(opcode::GAPS, psn_of(0))]);
+    pair.server.silent = true;
+    assert_eq!(replies(&mut pair, [&sent[0]]), []);
+    pair.server.silent = false;
+    replies(&mut pair, [&sent[0]]);
+    assert_eq!(replies(&mut pair, [&sent[7]]), [(opcode::GAPS, psn_of(1))], "of the gap before packet 7");
+    assert_eq!(replies(&mut pair, [&sent[4]]), [(opcode::GAPS, psn_of(1))], "since packet 4 comes again");
+}
