@@ -185,29 +185,34 @@ impl Connection {
                     self.answers(bth.opcode, packet.headers.reth.map_or(0, |reth| reth.length));
                     host.out.to.spread = self.back().spread;
                 }
+                let mut takes_gaps = false;
                 if self.terms.service != Service::Uc {
                     // Both before the program can know of the message, and answer it.
                     if bth.mark != 0 {
-                        self.marked(bth, responder);
+                        takes_gaps = self.marked(bth, responder.expected_psn());
                     }
                     if bth.ack_request {
                         Path::owe(self);
                     }
                 }
-                responder.handle_packet(packet, host);
+                match takes_gaps {
+                    true => responder.handle_introduction(packet, host, &KEPT),
+                    false => responder.handle_packet(packet, host),
+                }
             });
         });
     }
 
-    /// A request of the peer has something in the reserved bits where a Vervain puts its marks.
+    /// A request of the peer has something in the reserved bits where a Vervain puts its marks, which counts for nothing
+    /// unless the packet is the `expected` one: others may be a stranger's. Returns true if its requester takes reports
+    /// of gaps.
     #[cold]
-    fn marked(&self, bth: &Bth, responder: &mut Responder) {
-        if bth.is_vervain() {
+    fn marked(&self, bth: &Bth, expected: u32) -> bool {
+        let is_next = bth.psn == expected;
+        if is_next && bth.is_vervain() {
             self.path.is_vervain.store(true, Ordering::Relaxed);
         }
-        if bth.mark == TAKES_GAPS {
-            responder.keep_packets(&KEPT);
-        }
+        is_next && bth.mark == TAKES_GAPS
     }
 
     /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that

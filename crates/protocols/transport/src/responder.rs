@@ -140,7 +140,7 @@ impl Responder {
     }
 
     /// Keeps packets that come before one that is missing, in `room`, and reports gaps from now on: the requester has
-    /// shown that it takes such reports ([`vervain_wire::TAKES_GAPS`]).
+    /// shown that it takes such reports ([`Responder::handle_introduction`]).
     pub fn keep_packets(&mut self, room: &Arc<KeptRoom>) {
         if self.config.service != Service::Uc && !self.ended {
             self.kept.get_or_insert_with(|| Box::new(Kept::new(room)));
@@ -177,6 +177,23 @@ impl Responder {
     /// Counts since the start.
     pub fn counters(&self) -> &ResponderCounters {
         &self.counters
+    }
+
+    /// Takes a request packet of an RC or XRC requester which says that it takes reports of gaps
+    /// ([`vervain_wire::TAKES_GAPS`]), as [`Responder::handle_packet`] does. It is believed if the packet is the
+    /// expected one and is executed, which a stranger's hardly is; packets are kept in `room` then.
+    #[cold]
+    pub fn handle_introduction<H: ResponderHost>(
+        &mut self,
+        packet: &Packet<'_, H::Data>,
+        host: &mut H,
+        room: &Arc<KeptRoom>,
+    ) {
+        let is_next = packet.headers.bth.psn == self.expected;
+        self.handle_packet(packet, host);
+        if is_next && packet.headers.bth.psn != self.expected {
+            self.keep_packets(room);
+        }
     }
 
     /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at
@@ -229,6 +246,11 @@ impl Responder {
     fn execute_next<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) -> Result<(), Stop> {
         let packets = self.execute(packet, host)?;
         self.expected = psn::add(self.expected, packets);
+        if packets > 1
+            && let Some(kept) = &mut self.kept
+        {
+            kept.executed_read(packets);
+        }
         // The others are answered by themselves.
         let is_posted = opcode::is_send(packet.headers.bth.opcode) || opcode::is_write(packet.headers.bth.opcode);
         if std::mem::take(&mut self.acked_first) {
@@ -240,7 +262,7 @@ impl Responder {
     }
 
     /// A packet beyond the expected one. If it can be kept, the requester gets a report when it needs one: of a new
-    /// gap, and when it asks, by AckReq or by sending again what has come.
+    /// gap, of a kept packet that was dropped, and when it asks, by AckReq or by sending again what has come.
     #[cold]
     fn early<D: Data + ?Sized>(&mut self, packet: &Packet<'_, D>) {
         let (bth, expected) = (&packet.headers.bth, self.expected);
@@ -334,17 +356,22 @@ impl Responder {
             let executed =
                 H::Data::with_kept(&kept.payload, |payload| self.execute_next(&Packet { headers, payload }, host));
             if let Some(Err(stop)) = executed {
-                self.refusal.take_if(|refusal| refusal.psn == missing);
+                // What ends the QP stays: the memory of a READ at `missing` may have gone.
+                self.refusal.take_if(|refusal| refusal.psn == missing && refusal.then == Then::Nothing);
                 return self.refuse(stop);
             }
         }
         let keeps_some = self.keeps_some();
-        if self.refusal.is_some_and(|refusal| refusal.psn == missing) {
+        if self.refusal.is_some_and(|refusal| refusal.psn == missing && refusal.then == Then::Nothing) {
             if keeps_some || self.dropped.is_some_and(|dropped| !psn::is_before(dropped, self.expected)) {
                 return self.refuse_sequence();
             }
             self.refusal = None;
         }
         (self.quiet, self.dropped) = (keeps_some, None);
+        if keeps_some {
+            // If the last one could not be executed, nothing was to be said; now it was.
+            self.beyond.get_or_insert(self.expected);
+        }
     }
 }

@@ -54,11 +54,25 @@ impl KeptPacket {
         self.headers.bth.psn
     }
 
+    /// Returns true if a packet that has come is this one once more. Whether it asks for an acknowledgement, and has a
+    /// mark, may differ.
+    fn is_copy(&self, headers: &Headers, payload: &[u8], psns: u32) -> bool {
+        let mut kept = self.headers;
+        (kept.bth.ack_request, kept.bth.mark) = (headers.bth.ack_request, headers.bth.mark);
+        kept == *headers && self.psns == psns && *self.payload == *payload
+    }
+
     /// Bytes that it counts for.
     fn cost(&self) -> u64 {
         self.payload.len() as u64 + PACKET_OVERHEAD
     }
 }
+
+/// Most packets in a row that may be missing before one that is kept, unless a READ takes more. A stranger who does not
+/// know the PSNs has to hit one of so many, or a missing one.
+const LEAST_GAP: u32 = 64;
+/// The same, whatever a READ takes.
+const MOST_GAP: u32 = 1024;
 
 /// What became of a packet beyond the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +83,9 @@ pub(super) enum Fate {
     Fits,
     /// It is kept already.
     Again,
-    /// Dropped: there is no room.
+    /// Another packet with its PSN was kept: one of both is not the requester's, and both are dropped.
+    Conflict,
+    /// Dropped: there is no room, or too much is missing before it.
     Dropped,
 }
 
@@ -81,11 +97,18 @@ pub(super) struct Kept {
     bytes: u64,
     /// Bytes of payload that have come out of sequence since the last report, which is not to be longer.
     since_report: usize,
+    /// Most packets in a row that may be missing.
+    most_missing: u32,
 }
 
 impl Kept {
     pub fn new(room: &Arc<KeptRoom>) -> Kept {
-        Kept { room: Arc::clone(room), packets: VecDeque::new(), bytes: 0, since_report: 0 }
+        Kept { room: Arc::clone(room), packets: VecDeque::new(), bytes: 0, since_report: 0, most_missing: LEAST_GAP }
+    }
+
+    /// A READ of `psns` packets was executed: two such requests in a row may be missing.
+    pub fn executed_read(&mut self, psns: u32) {
+        self.most_missing = self.most_missing.max(psns.saturating_mul(2).min(MOST_GAP));
     }
 
     pub fn is_empty(&self) -> bool {
@@ -102,11 +125,20 @@ impl Kept {
             return Fate::Dropped;
         }
         let start = |kept: &KeptPacket| psn::distance(expected, kept.psn());
-        let place = self.packets.partition_point(|kept| start(kept) < from);
+        let place = self.packets.partition_point(|kept| start(kept) + kept.psns <= from);
+        let behind = self.packets.partition_point(|kept| start(kept) < to);
+        if place < behind {
+            if behind - place == 1 && self.packets[place].is_copy(&packet.headers, bytes, psns) {
+                return Fate::Again;
+            }
+            let dropped = self.packets.drain(place..behind).map(|kept| kept.cost()).sum();
+            self.give_back(dropped);
+            return Fate::Conflict;
+        }
         let end_before =
             place.checked_sub(1).map_or(0, |before| start(&self.packets[before]) + self.packets[before].psns);
-        if end_before > from || self.packets.get(place).is_some_and(|next| start(next) < to) {
-            return Fate::Again;
+        if from - end_before > self.most_missing {
+            return Fate::Dropped;
         }
         let kept = KeptPacket { headers: packet.headers, payload: bytes.into(), psns };
         if self.bytes + kept.cost() > MOST_KEPT || !self.room.take(kept.cost()) {

@@ -295,3 +295,123 @@ fn kept_packets_that_are_dropped_come_again() {
     assert!(pair.server.memory[..20_000] == pattern(20_000, 1));
     assert_eq!(pair.requester.counters().timeouts, 0, "found by probes");
 }
+
+/// Bytes of a packet with another payload of the same length.
+fn forged(packet: &[u8]) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    let payload = bytes.len() - 5;
+    bytes[payload] ^= 0xff;
+    bytes
+}
+
+#[test]
+fn of_two_packets_with_one_psn_none_is_kept_and_the_requester_sends_its_own_again() {
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Write, &pattern(8192, 1), |_| ());
+    let sent = requests(&mut pair);
+    assert_eq!(replies(&mut pair, [&forged(&sent[3]), &sent[5]]), [(opcode::GAPS, psn_of(0))]);
+    assert_eq!(replies(&mut pair, [&sent[3]]), [(opcode::GAPS, psn_of(0))], "the requester learns of it");
+    assert_eq!(pair.room.as_ref().unwrap().left(), (1 << 20) - (1024 + 512), "packet 5 alone is kept");
+    replies(&mut pair, [&sent[0], &sent[1], &sent[2], &sent[4]]);
+    assert_eq!(pair.responder.expected_psn(), psn_of(3));
+    // A copy that asks for an acknowledgement is no other packet.
+    let mut copy = sent[5].clone();
+    copy[8] |= 0x80;
+    replies(&mut pair, [&copy, &sent[3]]);
+    assert_eq!(pair.responder.expected_psn(), psn_of(6), "packets 4 and 5 were kept behind it");
+}
+
+#[test]
+fn a_kept_read_does_not_stand_in_the_way_of_packets_with_psns_of_its_answers() {
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Read, &[], |r| r.length = 20_000);
+    let mut read = requests(&mut pair).remove(0);
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Write, &pattern(8192, 1), |_| ());
+    let sent = requests(&mut pair);
+    read[9..12].copy_from_slice(&psn_of(2).to_be_bytes()[1..]);
+    replies(&mut pair, [&read]);
+    replies(&mut pair, [&sent[4]]);
+    assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20, "both are dropped");
+    replies(&mut pair, sent.iter().skip(3));
+    // Nor does it take the place of what is kept.
+    replies(&mut pair, [&read]);
+    assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20);
+    replies(&mut pair, &sent);
+    assert!(pair.server.memory[..8192] == pattern(8192, 1));
+}
+
+#[test]
+fn what_lies_far_beyond_the_last_packet_is_not_kept() {
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Write, b"somewhere", |_| ());
+    let mut bytes = requests(&mut pair).remove(0);
+    for (missing, is_kept) in [(64, true), (65, false), (1 << 14, false)] {
+        pair.responder.drop_kept();
+        bytes[9..12].copy_from_slice(&psn_of(missing).to_be_bytes()[1..]);
+        replies(&mut pair, [&bytes]);
+        assert_eq!(pair.room.as_ref().unwrap().left() < 1 << 20, is_kept, "{missing} packets are missing");
+    }
+    // A READ takes as many as may be missing.
+    pair.finish(all);
+    pair.client.post(Opcode::Read, &[], |r| r.length = 60);
+    let mut read = requests(&mut pair).remove(0);
+    read[24..28].copy_from_slice(&(60 * 1024u32).to_be_bytes());
+    replies(&mut pair, [&read]);
+    let next = pair.responder.expected_psn();
+    for (missing, is_kept) in [(64, true), (120, true), (121, false)] {
+        pair.responder.drop_kept();
+        bytes[9..12].copy_from_slice(&psn::add(next, missing).to_be_bytes()[1..]);
+        replies(&mut pair, [&bytes]);
+        assert_eq!(pair.room.as_ref().unwrap().left() < 1 << 20, is_kept, "{missing} packets are missing");
+    }
+}
+
+#[test]
+fn a_mark_is_believed_of_a_packet_that_is_executed_alone() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.client.post(Opcode::Write, &pattern(8192, 1), |_| ());
+    let mut sent = requests(&mut pair);
+    sent.iter_mut().for_each(|bytes| bytes[8] |= vervain_wire::TAKES_GAPS);
+    pair.room = Some(Arc::new(KeptRoom::new(1 << 20)));
+    for bytes in [&sent[2], &sent[5]] {
+        assert!(replies(&mut pair, [bytes]).iter().all(|answer| answer.0 != opcode::GAPS));
+        assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20);
+    }
+    // The expected one, which cannot be executed.
+    pair.server.silent = true;
+    replies(&mut pair, [&sent[0], &sent[2]]);
+    assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20);
+    pair.server.silent = false;
+    replies(&mut pair, [&sent[0], &sent[1]]);
+    assert_eq!(replies(&mut pair, [&sent[3]]), [(opcode::GAPS, at(2))], "from the first that is executed on");
+}
+
+#[test]
+fn a_read_whose_memory_has_gone_is_refused_though_a_write_to_it_is_kept() {
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Read, &[], |r| r.length = 8);
+    pair.client.post(Opcode::Write, b"to there", |_| ());
+    let sent = requests(&mut pair);
+    assert_eq!(replies(&mut pair, [&sent[1]]), [(opcode::GAPS, psn_of(0))]);
+    pair.server.bad_receive = true;
+    // Whether the report has left or not.
+    pair.arrives(&parsed(&sent[1]));
+    assert_eq!(replies(&mut pair, [&sent[0]]), [(opcode::ACKNOWLEDGE, psn_of(0))]);
+    assert_eq!(pair.server.failed, Some(Nak::RemoteOperation));
+    assert!(pair.responder.has_ended());
+}
+
+#[test]
+fn after_a_packet_that_could_not_be_executed_reports_go_on() {
+    let mut pair = Pair::speaking();
+    pair.client.post(Opcode::Write, &pattern(8192, 1), |_| ());
+    let sent = requests(&mut pair);
+    assert_eq!(replies(&mut pair, [&sent[2], &sent[4]]), [(opcode::GAPS, psn_of(0))]);
+    pair.server.silent = true;
+    assert_eq!(replies(&mut pair, [&sent[0]]), []);
+    pair.server.silent = false;
+    replies(&mut pair, [&sent[0]]);
+    assert_eq!(replies(&mut pair, [&sent[7]]), [(opcode::GAPS, psn_of(1))], "of the gap before packet 7");
+    assert_eq!(replies(&mut pair, [&sent[4]]), [(opcode::GAPS, psn_of(1))], "since packet 4 comes again");
+}

@@ -38,6 +38,7 @@ pub struct Host {
     /// Rooms of receives that are posted.
     pub posted: VecDeque<u64>,
     pub receives: Vec<Receive>,
+    /// The memory of receives has gone, and that of READs when they are answered.
     pub bad_receive: bool,
     pub invalidated: Vec<u32>,
     pub bad_invalidate: bool,
@@ -276,6 +277,7 @@ impl ResponderHost for Host {
     fn transmit(&mut self, packet: &Transmit<'_>) -> Result<(), Refused> {
         let data = match packet.payload {
             Payload::None => Vec::new(),
+            Payload::Memory { .. } if self.bad_receive => return Err(Refused::Memory),
             Payload::Memory { rkey, addr, len, .. } => {
                 let offset = self.range(rkey, addr, u64::from(len), Right::Read).map_err(|_| Refused::Memory)?;
                 self.memory[offset..][..len as usize].to_vec()

@@ -102,10 +102,10 @@ impl Pair {
 
     /// Gives the responder a request, as a link does.
     pub fn arrives(&mut self, packet: &Packet<'_>) {
-        if let Some(room) = self.room.as_ref().filter(|_| packet.headers.bth.mark == TAKES_GAPS) {
-            self.responder.keep_packets(room);
+        match self.room.as_ref().filter(|_| packet.headers.bth.mark == TAKES_GAPS) {
+            Some(room) => self.responder.handle_introduction(packet, &mut self.server, room),
+            None => self.responder.handle_packet(packet, &mut self.server),
         }
-        self.responder.handle_packet(packet, &mut self.server);
     }
 
     /// Gives the requester what the responder has sent.

@@ -404,10 +404,12 @@ impl World {
             let now = self.now;
             self.with_requester(index, |requester, window, host| requester.handle_packet(now, packet, window, host));
         } else {
-            if bth.mark == TAKES_GAPS && self.ends[index].keeps {
-                self.keep_packets(index);
-            }
-            self.with_responder(index, Some(headers), |responder, host| responder.handle_packet(packet, host));
+            let takes_reports = bth.mark == TAKES_GAPS && self.ends[index].keeps;
+            let room = takes_reports.then(|| self.hosts[self.ends[index].plan.host].kept.0.clone());
+            self.with_responder(index, Some(headers), |responder, host| match &room {
+                Some(room) => responder.handle_introduction(packet, host, room),
+                None => responder.handle_packet(packet, host),
+            });
             self.message_ends(index, headers);
         }
     }
