@@ -67,6 +67,7 @@ impl ResponderEnd {
     ) -> Option<R> {
         if state.stolen() {
             state.lanes.leave();
+            state.responder.forget_kept();
         }
         if self.is_closed() {
             return None;

@@ -152,6 +152,12 @@ impl Responder {
         self.kept.iter_mut().for_each(|kept| kept.clear());
     }
 
+    /// Keeps nothing any more, for a thread has ended in the middle of a call.
+    pub fn forget_kept(&mut self) {
+        self.kept.iter_mut().for_each(|kept| kept.forget());
+        self.kept = None;
+    }
+
     /// Returns true if packets are kept.
     fn keeps_some(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| !kept.is_empty())

@@ -16,6 +16,10 @@ use crate::window::PACKET_OVERHEAD;
 /// Most bytes that one responder keeps: two of the largest windows, so that its requester can go on while a packet is
 /// resent twice.
 pub(crate) const MOST_KEPT: u64 = 16 << 20;
+/// Most packets that it keeps: two of the largest windows of full packets. All of them are executed in one call.
+const MOST_PACKETS: usize = 4096;
+/// Packets for which an empty list keeps its memory.
+const FEW: usize = 64;
 
 /// Room for kept packets, shared by the responders of a process.
 #[derive(Debug)]
@@ -141,7 +145,8 @@ impl Kept {
             return Fate::Dropped;
         }
         let kept = KeptPacket { headers: packet.headers, payload: bytes.into(), psns };
-        if self.bytes + kept.cost() > MOST_KEPT || !self.room.take(kept.cost()) {
+        let is_full = self.packets.len() == MOST_PACKETS || self.bytes + kept.cost() > MOST_KEPT;
+        if is_full || !self.room.take(kept.cost()) {
             return Fate::Dropped;
         }
         let opens_gap = place == self.packets.len() && end_before < from;
@@ -175,6 +180,15 @@ impl Kept {
     fn give_back(&mut self, bytes: u64) {
         self.bytes -= bytes;
         self.room.left.fetch_add(bytes, Ordering::Relaxed);
+        if self.packets.is_empty() && self.packets.capacity() > FEW {
+            self.packets = VecDeque::new();
+        }
+    }
+
+    /// Leaves the packets where they are, for a thread has ended in the middle of a change to them.
+    pub fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.packets));
+        self.bytes = 0;
     }
 
     /// The payload of a report, and its length: the first gaps from `expected` on. At most one more than what has come
