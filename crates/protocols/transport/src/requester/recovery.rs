@@ -455,12 +455,13 @@ impl Requester {
         let new = || Box::new(Holes::new(end));
         let mut holes = self.holes.take().unwrap_or_else(new);
         let lost = holes.update(&missing, end, again);
+        let dropped: u64 = lost.iter().map(|&(from, to)| self.cost_of_requests(from, to)).sum();
         let lost: u64 = lost.iter().map(|&(from, to)| self.cost_of(from, to, false)).sum();
         let unsent = holes.runs.iter().filter(|run| run.resent.is_none());
         let unsent: u64 = unsent.map(|run| self.cost_of(run.from, run.to, false)).sum();
         self.count_out(&mut holes, kept + unsent, lost, window);
         if lost > 0 {
-            window.lost_in_part(now, lost);
+            window.lost_in_part(now, dropped);
             // The time of what is sent again is not that of a round trip.
             self.timers.spoil_before(end);
         }
@@ -515,6 +516,13 @@ impl Requester {
             .sum()
     }
 
+    /// Bytes that the request packets from PSN `from` to `to` count for where they are lost: a READ is one packet.
+    fn cost_of_requests(&self, from: u32, to: u32) -> u64 {
+        let are_lost = |end: u32| psn::is_before(from, end) && !psn::is_before(to, end);
+        let reads = self.reads.iter().filter(|read| are_lost(read.end)).count() as u64;
+        self.cost_of(from, to, true) + reads * PACKET_OVERHEAD
+    }
+
     /// Sends what the peer misses, before anything new. Returns why nothing new may be sent now; None: it may.
     #[cold]
     pub(super) fn send_missing(
@@ -563,8 +571,10 @@ impl Requester {
         };
         let packets = psn::distance(from, end).min(flight.packets - packet);
         let cost = flight.cost(packet, packet + packets, self.config.mtu);
-        let within_bound = self.holes.as_mut().is_some_and(|holes| holes.may_send(now, cost, window));
-        if !within_bound || !window.admits(self.in_flight, cost) {
+        let sent_cost = if is_answered { PACKET_OVERHEAD } else { cost };
+        let within_bound = self.holes.as_mut().is_some_and(|holes| holes.may_send(now, sent_cost, window));
+        // The peer executes nothing before the first, so that no answer would open the window for it.
+        if !within_bound || !(from == self.unacknowledged || window.admits(self.in_flight, cost)) {
             return Err(Sent::WindowClosed);
         }
         let mut headers = self.headers(&flight.request);
@@ -597,7 +607,7 @@ impl Requester {
         window.sent(cost);
         self.holes.iter_mut().for_each(|holes| {
             holes.out = holes.out.saturating_sub(cost);
-            holes.again += cost;
+            holes.again += sent_cost;
         });
         Ok(psn::add(from, packets))
     }

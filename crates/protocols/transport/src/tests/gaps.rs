@@ -415,3 +415,38 @@ fn after_a_packet_that_could_not_be_executed_reports_go_on() {
     assert_eq!(replies(&mut pair, [&sent[7]]), [(opcode::GAPS, psn_of(1))], "of the gap before packet 7");
     assert_eq!(replies(&mut pair, [&sent[4]]), [(opcode::GAPS, psn_of(1))], "since packet 4 comes again");
 }
+
+#[test]
+fn a_lost_read_request_is_one_lost_packet() {
+    let mut pair = Pair::speaking();
+    // A piece of 16 packets each, half the window.
+    for _ in 0..2 {
+        pair.client.post(Opcode::Read, &[], |r| r.length = 16 << 10);
+    }
+    let size = pair.window.size();
+    pair.run(lose(&[0]));
+    assert_eq!(pair.statuses(), [Status::Success; 4], "without waiting");
+    assert_eq!((pair.requester.counters().reports, pair.requester.counters().probes), (1, 0));
+    assert!(pair.window.size() >= size, "{} of {size} bytes", pair.window.size());
+}
+
+#[test]
+fn a_read_request_goes_again_while_other_requesters_fill_the_window() {
+    let mut pair = Pair::speaking();
+    (0..2).for_each(|_| _ = pair.client.post(Opcode::Read, &[], |r| r.length = 9000));
+    let sent = requests(&mut pair);
+    // Of another requester.
+    let room = pair.window.size() - pair.window.in_flight();
+    pair.window.sent(room);
+    replies_only(&mut pair, &sent[1]);
+    pair.window.sent(9 * (1024 + 512));
+    pair.take_answers();
+    let again: Vec<_> = requests(&mut pair).iter().map(|bytes| parsed(bytes).headers.bth.psn).collect();
+    assert_eq!(again, [psn_of(0)]);
+}
+
+/// Gives the responder a packet; its answers wait.
+fn replies_only(pair: &mut Pair, bytes: &[u8]) {
+    pair.arrives(&parsed(bytes));
+    while pair.responder.poll_transmit(1, &mut pair.server) {}
+}
