@@ -203,7 +203,7 @@ impl Connection {
         });
     }
 
-    /// A request of the peer has something in the reserved bits where a Vervain puts its marks, which counts for nothing
+    /// A request of the peer has something in the reserved bits where a Vervain puts its marks. It counts for nothing
     /// unless the packet is the `expected` one: others may be a stranger's. Returns true if its requester takes reports
     /// of gaps.
     #[cold]

@@ -16,7 +16,8 @@ use crate::window::PACKET_OVERHEAD;
 /// Most bytes that one responder keeps: two of the largest windows, so that its requester can go on while a packet is
 /// resent twice.
 pub(crate) const MOST_KEPT: u64 = 16 << 20;
-/// Most packets that it keeps: more than the largest window has at an MTU of 1024. All of them are executed in one call.
+/// Most packets that it keeps: more than the largest window has at an MTU of 1024. All of them are executed in one
+/// call.
 const MOST_PACKETS: usize = 8192;
 /// Packets for which an empty list keeps its memory.
 const FEW: usize = 64;
