@@ -128,6 +128,15 @@ fn make_dax(guests: &mut [Guest; 2]) {
 
 const HAS_DAX: &str = "for i in $(seq 100); do [ -c /dev/dax0.0 ] && break; sleep 0.1; done; ls /dev/dax0.0";
 
+/// The kernel of the guests, 6.1, has a userfaultfd that adoption cannot use.
+fn doctor(guest: &mut Guest, failures: &mut Failures) {
+    let line = format!("{} doctor 2>&1", vervain().canonicalize().expect("a path").display());
+    match guest.try_run(&line, LIMIT) {
+        Some((_, output)) if output.contains("without UFFDIO_MOVE") => {}
+        other => failures.add(&line, format!("{other:?} does not say that adoption has no effect")),
+    }
+}
+
 /// What a window says that cannot be opened.
 fn refusals(guest: &mut Guest, failures: &mut Failures) {
     let devices = format!("{} devices", vervain().canonicalize().expect("a path").display());
@@ -208,6 +217,7 @@ fn guests_that_share_memory_exchange_data_by_it_and_outlive_each_other() {
         Err(why) => failures.add("a heap on one side", why),
     }
     refusals(&mut guests[0], &mut failures);
+    doctor(&mut guests[0], &mut failures);
     println!("the tools are done after {:.1} s", begin.elapsed().as_secs_f64());
 
     for window in ["ivshmem,heap=on", "/dev/dax0.0,heap=on"] {

@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread::available_parallelism;
@@ -109,33 +110,58 @@ fn judge_variables(set: &[(&'static Variable, OsString)], unknown: &[Unknown]) -
     Finding::ok(CHECK, if set.is_empty() { "none is set: the defaults hold".to_owned() } else { set.join(", ") })
 }
 
-/// userfaultfd, for adoption of registered memory.
+/// userfaultfd, for adoption of registered memory, as `vervain_hca::adopt` asks for it.
 pub fn userfaultfd() -> Finding {
     const CHECK: &str = "userfaultfd";
+    const NO_ADOPTION: &str = "VERVAIN_ADOPT=on has no effect: private memory is not shared while it is registered";
     /// UFFD_USER_MODE_ONLY (linux/userfaultfd.h): not refused to ordinary users.
     const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
-    let try_flags = |flags: UserfaultfdFlags| {
-        // SAFETY: the descriptor is closed at once; no memory is ever registered with it.
-        unsafe { open_userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }.is_ok()
+    let open = |flags: UserfaultfdFlags| {
+        // SAFETY: no memory is ever registered with the descriptor, which is closed at the end of this function.
+        unsafe { open_userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }.ok()
     };
     let sysctl = read("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_else(|| "absent".into());
-    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok();
-    let found = |what| format!("{what} (vm.unprivileged_userfaultfd {sysctl}, /dev/userfaultfd {})", yes(device));
-    if try_flags(UserfaultfdFlags::empty()) || device {
+    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok();
+    let access = yes(device.is_some());
+    let found = |what| format!("{what} (vm.unprivileged_userfaultfd {sysctl}, /dev/userfaultfd {access})");
+    if let Some(opened) = open(UserfaultfdFlags::empty()).or_else(|| new_userfaultfd(&device?)) {
         let adopted = Config::of_process().is_ok_and(|config| config.adopt);
-        return Finding::ok(
-            CHECK,
-            found(if adopted { "works; VERVAIN_ADOPT is on" } else { "works; VERVAIN_ADOPT is off" }),
-        );
+        let setting = if adopted { "VERVAIN_ADOPT is on" } else { "VERVAIN_ADOPT is off" };
+        if moves_pages(&opened) {
+            return Finding::ok(CHECK, found(format!("works; {setting}")));
+        }
+        let found = found(format!("without UFFDIO_MOVE or write protection of shared memory; {setting}"));
+        return Finding::with(Status::Note, CHECK, found, NO_ADOPTION, "Linux 6.8 or later");
     }
-    let found = found(if try_flags(USER_MODE_ONLY) { "only for faults in user mode" } else { "refused" });
+    let refused = if open(USER_MODE_ONLY).is_some() { "only for faults in user mode" } else { "refused" };
     Finding::with(
         Status::Note,
         CHECK,
-        found,
-        "VERVAIN_ADOPT=on has no effect: private memory is not shared while it is registered",
+        found(refused.to_owned()),
+        NO_ADOPTION,
         "as root: sysctl vm.unprivileged_userfaultfd=1, or read and write access to /dev/userfaultfd",
     )
+}
+
+/// One by `/dev/userfaultfd`, which the open `device` is; `None` if the kernel refuses it.
+fn new_userfaultfd(device: &fs::File) -> Option<OwnedFd> {
+    /// USERFAULTFD_IOC_NEW (linux/userfaultfd.h).
+    const NEW: libc::c_ulong = 0xaa00;
+    // SAFETY: the request takes flags by value and returns a descriptor, which is owned at once.
+    unsafe {
+        let fd = libc::ioctl(device.as_raw_fd(), NEW as _, libc::O_CLOEXEC);
+        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Whether the kernel has all that adoption needs: pages that are moved (Linux 6.8), write protection of shared memory.
+fn moves_pages(userfaultfd: &OwnedFd) -> bool {
+    /// UFFDIO_API, and UFFD_FEATURE_PAGEFAULT_FLAG_WP, _WP_HUGETLBFS_SHMEM and _MOVE (linux/userfaultfd.h).
+    const API: libc::c_ulong = 0xc018_aa3f;
+    const FEATURES: u64 = 1 << 0 | 1 << 12 | 1 << 16;
+    let mut words = [0xaa, FEATURES, 0_u64];
+    // SAFETY: `words` is a struct uffdio_api, of 24 bytes, as the request's number says.
+    unsafe { libc::ioctl(userfaultfd.as_raw_fd(), API as _, words.as_mut_ptr()) == 0 }
 }
 
 fn yes(accessible: bool) -> &'static str {
