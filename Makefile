@@ -102,7 +102,7 @@ fresh-packages: deb tarball
 
 # For AArch64, cross-compiled and emulated: what of the tests can run so on a machine of another kind. Some ten minutes.
 test-arm:
-	@scripts/test-arm.sh
+	@scripts/cross.sh scripts/test-arm.sh
 
 bench: packages-bench build
 	$(CARGO) run --release --package vervain-benches -- $(ARGS)

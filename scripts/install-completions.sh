@@ -3,6 +3,6 @@
 set -eu
 command=$1 share=$2
 mkdir -p "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
-"$command" completions bash > "$share/bash-completion/completions/vervain"
-"$command" completions zsh > "$share/zsh/site-functions/_vervain"
-"$command" completions fish > "$share/fish/vendor_completions.d/vervain.fish"
+${CROSS_RUNNER:-} "$command" completions bash > "$share/bash-completion/completions/vervain"
+${CROSS_RUNNER:-} "$command" completions zsh > "$share/zsh/site-functions/_vervain"
+${CROSS_RUNNER:-} "$command" completions fish > "$share/fish/vendor_completions.d/vervain.fish"

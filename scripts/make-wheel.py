@@ -107,7 +107,7 @@ def stand_in(link, target):
     link.unlink()
     folder = target.parent
     line = [
-        os.environ.get("CC", "cc"),
+        os.environ.get("TARGET_CC") or os.environ.get("CC", "cc"),
         "-shared",
         "-nostdlib",
         "-s",

@@ -17,7 +17,7 @@ put "$build/vervain" bin/vervain 755
 put "$source/crates/verbs/libibverbs/include/vervain.h" include/vervain.h 644
 sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" "$source/packaging/vervain.pc.in" > "$root/$lib/pkgconfig/vervain.pc.new"
 mv -f "$root/$lib/pkgconfig/vervain.pc.new" "$root/$lib/pkgconfig/vervain.pc"
-"$build/vervain" man "$root/share/man/man1"
+${CROSS_RUNNER:-} "$build/vervain" man "$root/share/man/man1"
 put "$source/packaging/acpcc.1" share/man/man1/acpcc.1 644
 "$source/scripts/install-completions.sh" "$build/vervain" "$root/share"
 for file in README.md LICENSE-MIT LICENSE-APACHE; do put "$source/$file" "share/doc/vervain/$file" 644; done

@@ -2,34 +2,14 @@
 # test-arm.sh: tests for AArch64 on a machine of another kind, cross-compiled and run by qemu-user: unit tests of the
 # crates that need no device, of the device model and of the windows; the device, opened, and two processes that use it
 # by memory, through their owners, and through windows. docs/testing.md says what cannot run so.
-#
-#   TARGET_CC, QEMU    the cross compiler and the emulator, if they have other names
+# `scripts/cross.sh` names the tools that it takes.
 set -eu
 tree=$(cd "$(dirname "$0")/.." && pwd)
 cd "$tree"
-triple=aarch64-unknown-linux-gnu
 cargo=${CARGO:-scripts/cargo.sh}
 target=$tree/target/arm
 passed=0 failed=0 skipped=0
 
-say() { echo "vervain: $*" >&2; }
-find_tool() { for tool in "$@"; do command -v "$tool" && return; done; }
-
-cc=${TARGET_CC:-$(find_tool aarch64-linux-gnu-gcc aarch64-linux-gnu-gcc-14 aarch64-linux-gnu-gcc-12 || true)}
-qemu=${QEMU:-$(find_tool qemu-aarch64-static qemu-aarch64 || true)}
-if [ -z "$cc" ] || [ -z "$qemu" ]; then
-    say "there is no cross compiler, or no emulator; type, as root:  apt-get install -y gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
-    exit 1
-fi
-# The folder in which the cross compiler has its C library, as lib/libc.so.6.
-libc=$("$cc" -print-file-name=libc.so.6)
-root=$(dirname "$(dirname "$(realpath "$libc")")")
-if [ ! -e "$root/lib/ld-linux-aarch64.so.1" ]; then
-    say "$cc has no C library for AArch64 to run programs with ($libc); type, as root:  apt-get install -y libc6-dev-arm64-cross"
-    exit 1
-fi
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$cc"
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$qemu -L $root"
 # An emulated processor is some thirty times slower.
 export PROPTEST_CASES="${PROPTEST_CASES:-16}" VERVAIN_SEEDS="${VERVAIN_SEEDS:-20}"
 
@@ -38,7 +18,7 @@ unit_tests() { # CRATES... -- ARGUMENTS OF THE TEST PROGRAMS
     while [ $# -gt 0 ] && [ "$1" != -- ]; do packages="$packages -p vervain-$1" && shift; done
     [ $# -eq 0 ] || shift
     # shellcheck disable=SC2086 # a list of words
-    if "$cargo" test --target "$triple" --target-dir "$target" --no-fail-fast --lib $packages -- "$@"; then
+    if "$cargo" test --target-dir "$target" --no-fail-fast --lib $packages -- "$@"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
@@ -50,8 +30,8 @@ unit_tests window share
 # What moves pages from private to shared memory needs userfaultfd, which qemu-user has not.
 unit_tests hca -- --skip adopt::
 
-built=$target/$triple/debug run=$target/run
-"$cargo" build --target "$triple" --target-dir "$target" -p vervain-libibverbs -p vervain-preload
+built=$target/$CARGO_BUILD_TARGET/debug run=$target/run
+"$cargo" build --target-dir "$target" -p vervain-libibverbs -p vervain-preload
 rm -rf "$run"
 mkdir -p "$run/lib" "$run/include"
 cp "$built/libibverbs.so" "$run/lib/libibverbs.so.1"
@@ -65,7 +45,7 @@ else
     cp -r /usr/include/infiniband "$run/include/"
     (
         cd tests/c
-        "$cc" -std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow "-I$run/include" "-L$run/lib" data.c vt*.c -o "$run/data" \
+        "$TARGET_CC" -std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-stringop-overflow "-I$run/include" "-L$run/lib" data.c vt*.c -o "$run/data" \
             -libverbs -lpthread -lm
     )
     # Programs that execute themselves: the kernel has to know the emulator, in a namespace of their own (Linux 6.7).
@@ -74,7 +54,7 @@ else
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc || exit 125
 elf='\\x7fELF\\x02\\x01\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x02\\x00\\xb7\\x00'
 mask='\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\x00\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xff\\xfe\\xff\\xff\\xff'
-printf '%s' ":qemu-aarch64:M::\$elf:\$mask:$(command -v "$qemu"):F" > /proc/sys/fs/binfmt_misc/register || exit 125
+printf '%s' ":qemu-aarch64:M::\$elf:\$mask:$(command -v "$QEMU"):F" > /proc/sys/fs/binfmt_misc/register || exit 125
 exec "\$@"
 END
     chmod +x "$run/in-namespace"
@@ -83,7 +63,7 @@ END
     device() { # VARIABLES...
         status=0
         # Timers of an adapter are too short for a processor that is emulated.
-        timeout 600 unshare --user --map-root-user --mount "$run/in-namespace" env QEMU_LD_PREFIX="$root" LD_LIBRARY_PATH="$run/lib" \
+        timeout 600 unshare --user --map-root-user --mount "$run/in-namespace" env LD_LIBRARY_PATH="$run/lib" \
             VT_TIMEOUT=20 "$@" "$run/data" || status=$?
         case $status in
         0) passed=$((passed + 1)) ;;
