@@ -12,6 +12,7 @@
 
 mod config;
 mod counters;
+mod drain;
 mod host;
 mod marks;
 pub mod pacer;

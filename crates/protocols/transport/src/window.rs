@@ -3,6 +3,7 @@
 //! decrease once per round trip. Plain networks and receive buffers drop packets where InfiniBand would hold them back.
 //! Over a channel that drops nothing it is a bound that stays.
 
+use crate::drain::Drain;
 use crate::host::Nanos;
 use crate::marks::Marks;
 use crate::rtt::Rtt;
@@ -14,9 +15,11 @@ const INITIAL_PACKETS: u64 = 32;
 /// Packets of full size that are always let through.
 const LEAST_PACKETS: u64 = 2;
 
-/// Where only lost packets are sent again, the window stays as it is if in a round trip no more than such a part of it
-/// is lost, and a packet. A queue that overflows does not lose so little for long; a path with random loss of 1 % does.
+/// Where only lost packets are sent again, and no queue is found, the window stays as it is if in a round trip no more
+/// than such a part of it is lost, and a packet. A path with random loss of 1 % loses so little.
 const TOLERATED_PART: u64 = 32;
+/// A window of fewer packets of full size follows all losses: with 1 % it grows beyond that nevertheless.
+const LEAST_TOLERANT: u64 = 16;
 
 /// Growth per round trip after slow start: so many packets, and one such part of the window. Go-back-N sends a whole
 /// window again for each loss, so that under random loss of rate p the goodput is w / (1 + p w) packets per round trip:
@@ -25,6 +28,18 @@ const TOLERATED_PART: u64 = 32;
 /// two flows of 10 Gbit/s differed by a fifth with it.
 const GROWTH_PACKETS: u64 = 2;
 const GROWTH_PART: u64 = 64;
+
+/// How a window grows after slow start. Go-back-N with growth by a packet would leave too little of a path with random
+/// loss; where only what is lost is sent again, more would fill a queue that overflows with packets for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    /// By packets and a part.
+    Fast,
+    /// After a notification: by packets.
+    Even,
+    /// After the loss of packets that alone are sent again: by a packet.
+    Slow,
+}
 
 /// Bytes under way on one path, and how many may be.
 #[derive(Clone, Debug)]
@@ -43,10 +58,11 @@ pub struct Window {
     /// Bytes lost since a round trip began that ends then, of those that are sent again alone.
     lost_in_round: u64,
     round_ends: Nanos,
+    drain: Drain,
     rtt: Rtt,
     marks: Marks,
-    /// The last decrease was for a notification; and the size before the last one that was.
-    marked: bool,
+    growth: Growth,
+    /// The size before the last decrease for a notification; 0 after one for a loss.
     before: u64,
     lossless: bool,
 }
@@ -66,9 +82,10 @@ impl Window {
             quiet_until: 0,
             lost_in_round: 0,
             round_ends: 0,
+            drain: Drain::None,
             rtt: Rtt::default(),
             marks: Marks::default(),
-            marked: false,
+            growth: Growth::Fast,
             before: 0,
             lossless: false,
         }
@@ -148,10 +165,19 @@ impl Window {
 
     #[inline(never)]
     fn grow(&mut self, bytes: u64) {
+        if self.drain.full().is_some() {
+            if self.drain.acknowledged(bytes) {
+                self.undrain();
+            }
+            return;
+        }
         let per_window = match self.size < self.threshold {
             true => self.size,
-            false if self.marked => GROWTH_PACKETS * self.packet,
-            false => GROWTH_PACKETS * self.packet + self.size / GROWTH_PART,
+            false => match self.growth {
+                Growth::Fast => GROWTH_PACKETS * self.packet + self.size / GROWTH_PART,
+                Growth::Even => GROWTH_PACKETS * self.packet,
+                Growth::Slow => self.packet,
+            },
         };
         self.size = (self.size + per_window * bytes / self.size).min(self.most);
     }
@@ -167,10 +193,11 @@ impl Window {
         if self.lossless || now < self.quiet_until {
             return;
         }
+        self.undrain();
         // What the notifications of this round trip have taken is part of it.
         let before = if self.marks.is_answered(now) { self.size.max(self.before) } else { self.size };
         self.size = self.size.min(before * 8 / 10).max(LEAST_PACKETS * self.packet);
-        (self.threshold, self.marked, self.before) = (self.size, false, 0);
+        (self.threshold, self.growth, self.before) = (self.size, Growth::Fast, 0);
         let round_trip = self.rtt.smoothed().unwrap_or(0);
         self.quiet_until = now + round_trip;
         self.marks.answered(now, round_trip);
@@ -182,22 +209,47 @@ impl Window {
         if self.lossless || self.in_flight == 0 {
             return;
         }
+        self.undrain();
         let Some(share) = self.marks.notified(now, self.rtt.smoothed().unwrap_or(0)) else { return };
         self.before = self.size;
         self.size = share.taken_from(self.size).max(LEAST_PACKETS * self.packet);
-        (self.threshold, self.marked) = (self.size, true);
+        (self.threshold, self.growth) = (self.size, Growth::Even);
     }
 
-    /// Reacts to the loss of `bytes`, which alone are sent again: as to any loss, if more of the window is lost in a
-    /// round trip than a path may lose at random.
+    /// Reacts to the loss of `bytes`, which alone are sent again: as to any loss, if a queue has overflowed. The path is
+    /// measured for that, unless the window is small, or so much is lost that it cannot be at random.
     pub(crate) fn lost_in_part(&mut self, now: Nanos, bytes: u64) {
+        if self.lossless || self.drain.full().is_some() {
+            return;
+        }
         if now >= self.round_ends {
             self.lost_in_round = 0;
             self.round_ends = now + self.rtt.smoothed().unwrap_or(0);
         }
         self.lost_in_round += bytes;
-        if self.lost_in_round > self.size / TOLERATED_PART + self.packet {
-            self.lost(now);
+        let is_small = self.size < LEAST_TOLERANT * self.packet;
+        let has_queue = match is_small || self.lost_in_round > self.size / TOLERATED_PART + self.packet {
+            true => Some(true),
+            false => self.drain.has_queue(now, &self.rtt),
+        };
+        match has_queue {
+            Some(true) => self.overflowed(now),
+            Some(false) if self.growth == Growth::Slow => self.growth = Growth::Fast,
+            Some(false) => {}
+            None => self.size = self.drain.begin(now, self.size),
+        }
+    }
+
+    /// A queue has overflowed, and only what is lost is sent again.
+    fn overflowed(&mut self, now: Nanos) {
+        self.lost(now);
+        self.growth = Growth::Slow;
+    }
+
+    /// Ends a measurement of the path that has failed.
+    fn undrain(&mut self) {
+        if let Some(full) = self.drain.full() {
+            (self.size, self.drain) = (full, Drain::None);
         }
     }
 
@@ -205,15 +257,23 @@ impl Window {
     pub(crate) fn collapsed(&mut self, now: Nanos) {
         self.lost(now);
         if !self.lossless {
+            self.undrain();
             self.size = LEAST_PACKETS * self.packet;
         }
     }
 
-    /// A round trip took so long. Without loss nothing follows from that.
-    pub(crate) fn sample(&mut self, time: Nanos) {
-        if !self.lossless {
-            self.rtt.sample(time);
+    /// A packet that was sent at `sent` has been answered. Without loss nothing follows from the time.
+    pub(crate) fn sample(&mut self, now: Nanos, sent: Nanos) {
+        if self.lossless {
+            return;
         }
+        if let Some(full) = self.drain.sample(now, sent) {
+            self.size = full;
+            if self.drain.has_queue(now, &self.rtt) == Some(true) {
+                self.overflowed(now);
+            }
+        }
+        self.rtt.sample(now.saturating_sub(sent));
     }
 }
 
@@ -241,7 +301,7 @@ mod tests {
     #[test]
     fn losses_of_one_round_trip_count_once() {
         let mut w = Window::new(4096, 1 << 30);
-        w.sample(1000);
+        w.sample(1000, 0);
         w.lost(10_000);
         let size = w.size();
         w.lost(10_999);
@@ -253,16 +313,79 @@ mod tests {
     #[test]
     fn a_part_that_is_lost_at_random_is_tolerated_and_more_is_not() {
         let mut w = Window::new(4096, 1 << 30);
-        w.sample(1000);
+        w.sample(100_000, 0);
         let size = w.size();
-        for round in 1..100 {
-            w.lost_in_part(round * 1000, size / TOLERATED_PART + PACKET);
+        let tolerated = size / TOLERATED_PART + PACKET;
+        w.lost_in_part(1_000_000, tolerated);
+        assert_eq!(w.size(), size / 4, "the path is measured");
+        // What was sent before tells nothing; what is sent after it took as long as ever.
+        w.sample(1_090_000, 990_000);
+        w.lost_in_part(1_100_000, size);
+        assert_eq!(w.size(), size / 4);
+        w.sample(1_200_000, 1_100_000);
+        assert_eq!(w.size(), size);
+        for round in 13..100 {
+            w.lost_in_part(round * 100_000, tolerated);
         }
         assert_eq!(w.size(), size);
-        w.lost_in_part(99_500, 1);
+        w.lost_in_part(9_950_000, 1);
         assert_eq!(w.size(), size * 8 / 10, "together in one round trip");
-        w.lost_in_part(99_600, size);
+        w.lost_in_part(9_960_000, size);
         assert_eq!(w.size(), size * 8 / 10, "once");
+    }
+
+    /// A window of a path of 100 us, in whose queue packets wait for twice as long, after a loss.
+    fn behind_a_queue() -> (Window, u64) {
+        let mut w = Window::new(4096, 1 << 30);
+        (0..50).for_each(|_| w.sample(300_000, 0));
+        let size = w.size();
+        w.lost_in_part(1_000_000, PACKET);
+        assert_eq!(w.size(), size / 4);
+        (w, size)
+    }
+
+    #[test]
+    fn where_packets_wait_in_a_queue_each_loss_counts_and_growth_is_slow() {
+        let (mut w, size) = behind_a_queue();
+        w.sample(1_300_000, 1_200_000);
+        assert_eq!(w.size(), size * 8 / 10);
+        let after = w.size();
+        w.sent(after);
+        w.acknowledged(after);
+        assert_eq!(w.size(), after + PACKET);
+        let before = w.size();
+        w.lost_in_part(2_000_000, 1);
+        assert_eq!(w.size(), before * 8 / 10);
+        // The queue is empty: round trips are as short as that one.
+        (0..50).for_each(|_| w.sample(2_100_000, 2_000_000));
+        let before = w.size();
+        w.lost_in_part(3_000_000, 1);
+        assert_eq!(w.size(), before);
+        // The measurement does not hold for ever.
+        w.lost_in_part(12_100_000_000, 1);
+        assert_eq!(w.size(), before / 4);
+    }
+
+    #[test]
+    fn a_measurement_that_fails_gives_back_the_window() {
+        let (mut w, size) = behind_a_queue();
+        for _ in 0..8 {
+            w.sent(w.size());
+            w.acknowledged(w.size());
+        }
+        assert_eq!(w.size(), size, "twice the window has been acknowledged");
+        let (mut w, size) = behind_a_queue();
+        w.lost(1_100_000);
+        assert_eq!(w.size(), size * 8 / 10, "of all");
+        let (mut w, size) = behind_a_queue();
+        w.sent(PACKET);
+        w.notified(1_100_000);
+        assert_eq!(w.size(), size / 2, "of all");
+        let (mut w, _) = behind_a_queue();
+        w.quiet_until = 2_000_000;
+        w.collapsed(1_100_000);
+        w.sample(1_400_000, 1_200_000);
+        assert_eq!(w.size(), 2 * PACKET);
     }
 
     #[test]
@@ -303,7 +426,7 @@ mod tests {
     fn a_notification_in_each_round_trip_halves_it_and_a_rare_one_takes_little() {
         let mut w = Window::new(4096, 1 << 30);
         let size = w.size();
-        w.sample(100_000);
+        w.sample(100_000, 0);
         w.notified(1);
         assert_eq!(w.size(), size, "nothing is under way");
         w.sent(size);
@@ -327,7 +450,7 @@ mod tests {
     #[test]
     fn a_loss_and_the_notifications_of_its_round_trip_count_once() {
         let mut w = Window::new(4096, 1 << 30);
-        w.sample(100_000);
+        w.sample(100_000, 0);
         w.sent(w.size());
         let size = w.size();
         w.lost(1_000_000);
@@ -346,7 +469,7 @@ mod tests {
         assert_eq!(w.size(), size * 8 / 10);
         // Round trips may be shorter than what a receiver waits between notifications.
         let mut w = Window::new(4096, 1 << 30);
-        w.sample(1_000);
+        w.sample(1_000, 0);
         w.sent(w.size());
         w.notified(1_000_000);
         let after = w.size();
@@ -359,7 +482,7 @@ mod tests {
         let mut w = Window::lossless(4096, 1 << 20);
         w.sent(1 << 20);
         w.acknowledged(1 << 20);
-        w.sample(1000);
+        w.sample(1000, 0);
         w.lost(1_000_000);
         w.sent(PACKET);
         w.notified(1_500_000);

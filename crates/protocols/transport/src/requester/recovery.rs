@@ -209,7 +209,7 @@ impl Timers {
         self.untold = if timed.again { self.untold + 1 } else { 0 };
         if !timed.again || self.untold >= MOST_UNTOLD {
             self.untold = 0;
-            window.sample(now.saturating_sub(timed.sent));
+            window.sample(now, timed.sent);
         }
     }
 }
@@ -267,7 +267,7 @@ impl Requester {
             && window.rtt().smoothed().is_none()
         {
             // Not exact, but where much is lost, nothing may ever be answered that was sent once.
-            window.sample(now.saturating_sub(timed.sent));
+            window.sample(now, timed.sent);
         }
         window.lost(now);
         self.go_back(window);

@@ -1,12 +1,13 @@
 //! A sender of Writes without end, and the QP that takes them. Memory is not simulated: packets have a length only.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use vervain_transport::{
-    Nak, Nanos, Opcode, Payload, Received, Refused, Request, Requester, RequesterConfig, RequesterHost, Responder,
-    ResponderConfig, ResponderHost, Right, Service, Status, Transmit, Window,
+    KeptRoom, Nak, Nanos, Opcode, Payload, Received, Refused, Request, Requester, RequesterConfig, RequesterHost,
+    Responder, ResponderConfig, ResponderHost, Right, Service, Status, Transmit, Window,
 };
-use vervain_wire::{Headers, Packet};
+use vervain_wire::{Headers, Packet, TAKES_GAPS};
 
 pub const MTU: u32 = 4096;
 /// Bytes of a request.
@@ -19,24 +20,27 @@ const MOST_UNDER_WAY: u64 = 8 << 20;
 static ZEROS: [u8; MTU as usize] = [0; MTU as usize];
 
 /// A packet on its way.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Sent {
     pub headers: Headers,
     pub length: usize,
+    /// The payload of a report of gaps.
+    report: Vec<u8>,
 }
 
 impl Sent {
     fn of(packet: &Transmit<'_>) -> Sent {
-        let length = match packet.payload {
-            Payload::None => 0,
-            Payload::Request { len, .. } | Payload::Memory { len, .. } => len as usize,
-            Payload::Bytes(_) => unreachable!("no responder here reports gaps"),
+        let (length, report) = match packet.payload {
+            Payload::None => (0, Vec::new()),
+            Payload::Request { len, .. } | Payload::Memory { len, .. } => (len as usize, Vec::new()),
+            Payload::Bytes(report) => (report.len(), report.to_vec()),
         };
-        Sent { headers: *packet.headers, length }
+        Sent { headers: *packet.headers, length, report }
     }
 
-    pub fn packet(&self) -> Packet<'static> {
-        Packet { headers: self.headers, payload: &ZEROS[..self.length] }
+    pub fn packet(&self) -> Packet<'_> {
+        let payload = if self.report.is_empty() { &ZEROS[..self.length] } else { &self.report };
+        Packet { headers: self.headers, payload }
     }
 }
 
@@ -149,6 +153,8 @@ pub struct Flow {
     pub line_free: Nanos,
     /// When a notification last left the receiver.
     pub notified: Option<Nanos>,
+    /// For packets behind a gap.
+    pub room: Option<Arc<KeptRoom>>,
     /// When the last answer arrives: answers do not overtake each other.
     pub answered: Nanos,
     /// The deadline that an event stands for.
@@ -156,13 +162,14 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub fn new() -> Flow {
+    /// `speaks` of gaps.
+    pub fn new(speaks: bool) -> Flow {
         let requester = RequesterConfig {
             service: Service::Rc,
             dest_qpn: 0x11,
             pkey: 0xffff,
             migrated: true,
-            introduces: false,
+            introduces: speaks,
             first_psn: 100,
             first_request: 0,
             mtu: MTU,
@@ -189,8 +196,18 @@ impl Flow {
             sink: Sink::default(),
             line_free: 0,
             notified: None,
+            room: speaks.then(|| Arc::new(KeptRoom::new(64 << 20))),
             answered: 0,
             timer: None,
         }
+    }
+    /// Gives the responder a packet, as a link does.
+    pub fn arrives(&mut self, sent: &Sent) {
+        let packet = sent.packet();
+        match self.room.as_ref().filter(|_| packet.headers.bth.mark == TAKES_GAPS) {
+            Some(room) => self.responder.handle_introduction(&packet, &mut self.sink, room),
+            None => self.responder.handle_packet(&packet, &mut self.sink),
+        }
+        while self.responder.poll_transmit(64, &mut self.sink) {}
     }
 }

@@ -35,6 +35,8 @@ pub struct Bottleneck {
     pub mark_above: Option<u64>,
     /// Packets in a thousand that are lost for other reasons.
     pub lost: u64,
+    /// The flows' ends speak of gaps.
+    pub speaking: bool,
 }
 
 /// The measurements.
@@ -92,7 +94,7 @@ impl Network {
     pub fn new(bottleneck: Bottleneck, flows: usize, apart: Nanos) -> Network {
         let mut network = Network {
             bottleneck,
-            flows: (0..flows).map(|_| Flow::new()).collect(),
+            flows: (0..flows).map(|_| Flow::new(bottleneck.speaking)).collect(),
             now: 0,
             events: BinaryHeap::new(),
             bodies: Vec::new(),
@@ -190,7 +192,7 @@ impl Network {
     }
 
     fn enqueue(&mut self, number: usize, sent: Sent) {
-        let Bottleneck { rate, room, mark_above, lost } = self.bottleneck;
+        let Bottleneck { rate, room, mark_above, lost, .. } = self.bottleneck;
         let (now, size) = (self.now * 1_000, (sent.length + HEADERS) as u64);
         let queue = self.busy_until.saturating_sub(now) * rate / 8_000;
         let is_lost = self.random.next_u64() % 1_000 < lost;
@@ -209,8 +211,7 @@ impl Network {
     fn receive(&mut self, number: usize, sent: Sent, marked: bool) {
         let now = self.now;
         let flow = &mut self.flows[number];
-        flow.responder.handle_packet(&sent.packet(), &mut flow.sink);
-        while flow.responder.poll_transmit(64, &mut flow.sink) {}
+        flow.arrives(&sent);
         if marked && flow.notified.is_none_or(|last| now >= last + BETWEEN_NOTIFICATIONS) {
             flow.notified = Some(now);
             self.outcome.notified += 1;
