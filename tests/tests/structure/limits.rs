@@ -50,7 +50,6 @@ const LARGE_STRUCTS: &[(&str, usize)] = &[
 /// Types with an `impl` in more files.
 const SPREAD_TYPES: &[(&str, usize)] = &[
     ("acp-channel::Channels", 4),
-    ("acp-containers::hashed::Container", 6),
     ("hca::responder::Responder", 7),
     ("transport::requester::Requester", 5),
     ("transport::responder::Responder", 6),
