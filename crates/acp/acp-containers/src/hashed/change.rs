@@ -100,7 +100,6 @@ impl Container<'_> {
     }
 
     /// Writes a new element and links it to the end of its list. Returns its place. None if the slot has changed.
-    #[expect(clippy::too_many_arguments, reason = "what was found, and what is inserted")]
     fn link(
         &self,
         slot: &mut SlotAccess<'_, '_>,
