@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use vervain_cm::message::reason;
-use vervain_cm::{CommId, Event, Path, RepParams, ReqParams, SidrRepParams, SidrReqParams};
+use vervain_cm::{CommId, Event, Path, PathParams, RepParams, ReqParams, SidrRepParams, SidrReqParams};
 
 use super::{Attempt, ELSEWHERE, Happening, LATEST, SECOND, SERVICE, World, address, guid};
 use crate::program::{End, Stage};
@@ -66,7 +66,7 @@ impl World {
                 ca_guid: guid(host),
                 qpn,
                 starting_psn: psn,
-                packet_life_time: 16,
+                path: PathParams { packet_life_time: 16, ..PathParams::default() },
                 ack_timeout: 17,
                 remote_response_timeout,
                 local_response_timeout,
