@@ -365,9 +365,9 @@ pub enum AtomicCap {
     Global,
 }
 
-/// The identity and limits of a device; `ibv_query_device(3)`. A limit of 0 is one that the device does not give.
+/// The identity of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceAttr {
+pub struct DeviceIdentity {
     /// The firmware's version, as the vendor writes it.
     pub firmware: String,
     /// EUI-64 of the device.
@@ -380,6 +380,24 @@ pub struct DeviceAttr {
     pub part: u32,
     /// The vendor's version of the hardware.
     pub hardware: u32,
+}
+
+/// The limits of shared receive queues; 0: the device does not give it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SrqLimits {
+    /// SRQs.
+    pub max: u32,
+    /// Receives in one.
+    pub max_queue: u32,
+    /// SGEs of a receive.
+    pub max_sge: u32,
+}
+
+/// The identity and limits of a device; `ibv_query_device(3)`. A limit of 0 is one that the device does not give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// What it is.
+    pub identity: DeviceIdentity,
     /// The longest memory region, in bytes.
     pub max_region: u64,
     /// QPs.
@@ -408,12 +426,8 @@ pub struct DeviceAttr {
     pub max_pd: u32,
     /// Memory windows.
     pub max_windows: u32,
-    /// SRQs.
-    pub max_srq: u32,
-    /// Receives in an SRQ.
-    pub max_srq_queue: u32,
-    /// SGEs of a receive in an SRQ.
-    pub max_srq_sge: u32,
+    /// Those of SRQs.
+    pub srq: SrqLimits,
     /// Page sizes that it can map, a bit for each; 0: unknown.
     pub page_sizes: u64,
     /// Optional features.
@@ -428,12 +442,14 @@ impl DeviceAttr {
         // They are attributes of 8 bits where a QP takes them.
         let narrow = |n: c_int| u8::try_from(n.clamp(0, 255)).unwrap_or(u8::MAX);
         Self {
-            firmware: text(&raw.fw_ver),
-            node_guid: raw.node_guid.to_ne_bytes(),
-            system_guid: raw.sys_image_guid.to_ne_bytes(),
-            vendor: raw.vendor_id,
-            part: raw.vendor_part_id,
-            hardware: raw.hw_ver,
+            identity: DeviceIdentity {
+                firmware: text(&raw.fw_ver),
+                node_guid: raw.node_guid.to_ne_bytes(),
+                system_guid: raw.sys_image_guid.to_ne_bytes(),
+                vendor: raw.vendor_id,
+                part: raw.vendor_part_id,
+                hardware: raw.hw_ver,
+            },
             max_region: raw.max_mr_size,
             max_qp: limit(raw.max_qp),
             max_queue: limit(raw.max_qp_wr),
@@ -452,9 +468,11 @@ impl DeviceAttr {
             max_ah: limit(raw.max_ah),
             max_pd: limit(raw.max_pd),
             max_windows: limit(raw.max_mw),
-            max_srq: limit(raw.max_srq),
-            max_srq_queue: limit(raw.max_srq_wr),
-            max_srq_sge: limit(raw.max_srq_sge),
+            srq: SrqLimits {
+                max: limit(raw.max_srq),
+                max_queue: limit(raw.max_srq_wr),
+                max_sge: limit(raw.max_srq_sge),
+            },
             page_sizes: raw.page_size_cap,
             capabilities: Capabilities::from_bits_truncate(raw.device_cap_flags),
             ports: raw.phys_port_cnt,

@@ -66,8 +66,8 @@ impl Drop for SrqInner {
 
 impl Srq {
     /// An SRQ in `pd` that holds at least `max_receive` receives (1 to
-    /// [`max_srq_queue`](crate::DeviceAttr::max_srq_queue)) of `max_sges` SGEs at most (to
-    /// [`max_srq_sge`](crate::DeviceAttr::max_srq_sge)), with no limit: a limit above what is posted would be reached
+    /// [`max_queue`](crate::SrqLimits::max_queue)) of `max_sges` SGEs at most (to
+    /// [`max_sge`](crate::SrqLimits::max_sge)), with no limit: a limit above what is posted would be reached
     /// at once, so that it is armed when receives are there ([`arm_limit`](Srq::arm_limit)). `ibv_create_srq(3)`.
     ///
     /// QPs of other domains of the same open device may be built on it: its receives are checked against this domain.
