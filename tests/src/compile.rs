@@ -1,7 +1,8 @@
-//! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled against the system's libibverbs headers and library, and those of
-//! `tests/acp` and `tests/pm`, compiled against Vervain's libacp and libpm. A program of `tests/c` is a file without the prefix `vt`, together with all files that have it; a file with the prefix
-//! `stand_in` is a library for itself. Objects are kept from one test program and run to the next, under the hash of what
-//! they are made of; programs are linked once per test program.
+//! The C programs of `tests/c`, `tests/mpi` and `tests/apps`, compiled against the system's libibverbs headers and
+//! library, and those of `tests/acp` and `tests/pm`, compiled against Vervain's libacp and libpm. A program of `tests/c`
+//! is a file without the prefix `vt`, together with those of the folder of its name and all files that have the prefix;
+//! a file with the prefix `stand_in` is a library for itself. Objects are kept from one test program and run to the next,
+//! under the hash of what they are made of; programs are linked once per test program.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -165,6 +166,37 @@ fn installed_program(library: &str, prefix: &Path, compiler: &str, options: &[&s
     linked(library, prefix, compiler, options, &name, source)
 }
 
+/// Checks that `text`, which includes the header that is installed below `prefix`, is clean in these standards of C and of
+/// C++, by each compiler that is there.
+///
+/// # Panics
+/// When one of them says anything.
+pub fn must_be_clean(text: &str, prefix: &Path, c: &[&str], cxx: &[&str]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let include = format!("-I{}", prefix.join("include").display());
+    let compilers = [
+        ("gcc", "program.c", c),
+        ("clang", "program.c", c),
+        ("g++", "program.cc", cxx),
+        ("clang++", "program.cc", cxx),
+    ];
+    let there: Vec<_> = compilers.into_iter().filter(|(compiler, ..)| tool(compiler).is_some()).collect();
+    if there.is_empty() {
+        skip("this machine has no C or C++ compiler");
+    }
+    for (compiler, name, standards) in there {
+        let source = dir.path().join(name);
+        std::fs::write(&source, text).expect("a source file");
+        for standard in standards {
+            let mut command = Command::new(compiler);
+            command.args([&format!("-std={standard}"), "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]);
+            let end = command.arg(&include).arg(&source).output().expect("a compiler");
+            let said = String::from_utf8_lossy(&end.stderr);
+            assert!(end.status.success() && said.is_empty(), "{command:?}:\n{said}");
+        }
+    }
+}
+
 fn linked(library: &str, prefix: &Path, compiler: &str, options: &[&str], name: &str, source: PathBuf) -> PathBuf {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,12 +278,11 @@ const WITH_CM: [&str; 5] = ["-lrdmacm", "-lpthread", "-ldl", "-lm", "-libverbs"]
 fn sources_of(name: &str) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = vec![root.join("c").join(name).with_extension("c")];
-    for entry in std::fs::read_dir(root.join("c")).expect("tests/c").flatten() {
-        let file = entry.file_name().to_string_lossy().into_owned();
-        if file.starts_with("vt") && file.ends_with(".c") {
-            sources.push(entry.path());
-        }
-    }
+    let is_c = |path: &PathBuf| path.extension().is_some_and(|e| e == "c");
+    let files = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    sources.extend(files(root.join("c").join(name)).filter(is_c));
+    let is_shared = |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with("vt"));
+    sources.extend(files(root.join("c")).filter(|path| is_shared(path) && is_c(path)));
     sources.sort();
     sources
 }
@@ -303,13 +334,14 @@ fn produce(command: &mut Command, last: &[&str], out: &Path) -> Result<(), Strin
     Ok(())
 }
 
-/// Where the object of a source lies: named for what it is made of, the headers beside the source, the system's header of verbs and
-/// ours of ACP, PM and Vervain, and that of MPI over PM, included.
+/// Where the object of a source lies: named for what it is made of, including the headers beside the source and in the
+/// folder of its name, the system's header of verbs, ours of ACP, PM and Vervain, and that of MPI over PM.
 fn object_of(compiler: &str, options: &[&str], source: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (compiler, options).hash(&mut hasher);
-    let beside = source.parent().and_then(|folder| std::fs::read_dir(folder).ok()).expect("the folder of a source");
-    let mut headers: Vec<_> = beside.flatten().map(|entry| entry.path()).collect();
+    let folders = [source.parent().expect("the folder of a source").to_owned(), source.with_extension("")];
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let mut headers: Vec<_> = entries.map(|entry| entry.path()).collect();
     headers.retain(|path| path.extension().is_some_and(|e| e == "h"));
     headers.sort();
     let verbs = PathBuf::from("/usr/include/infiniband/verbs.h");

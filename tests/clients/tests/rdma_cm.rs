@@ -71,19 +71,24 @@ fn over_both(place: Place, program: &str) {
     failures.into_inner().expect("the failures").assert_none();
 }
 
+/// Each program of calls and their events.
+fn calls(place: Place) {
+    ["cm_calls", "cm_channels", "cm_qps"].into_iter().for_each(|program| over_both(place, program));
+}
+
 #[test]
 fn calls_return_what_they_should_and_events_follow_by_memory() {
-    over_both(Place::Memory, "cm_calls");
+    calls(Place::Memory);
 }
 
 #[test]
 fn calls_return_what_they_should_and_events_follow_in_packets() {
-    over_both(Place::Packets, "cm_calls");
+    calls(Place::Packets);
 }
 
 #[test]
 fn calls_return_what_they_should_and_events_follow_between_hosts() {
-    over_both(Place::Hosts, "cm_calls");
+    calls(Place::Hosts);
 }
 
 #[test]

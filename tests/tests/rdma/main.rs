@@ -388,7 +388,7 @@ fn devices_and_ports_say_what_they_are() {
     assert_eq!(context.name(), devices[0].name());
     let attr = context.attr().expect("attributes");
     assert!(attr.ports >= 1 && attr.max_qp > 100 && attr.max_sge >= 2 && attr.max_dest_rd_atomic >= 1, "{attr:?}");
-    assert_ne!((attr.atomics, attr.node_guid), (AtomicCap::None, [0; 8]));
+    assert_ne!((attr.atomics, attr.identity.node_guid), (AtomicCap::None, [0; 8]));
     assert!(attr.max_region >= 1 << 32 && attr.max_rd_atomic >= 1 && attr.max_pd > 10, "{attr:?}");
     assert!(attr.page_sizes & 4096 != 0 && attr.capabilities.contains(Capabilities::RNR_NAK), "{attr:?}");
     let port = context.port(1).expect("a port");
@@ -452,7 +452,10 @@ fn each_device_and_port_can_be_had() {
         let context = device.open().expect("open");
         let by_name = Context::open(&library, Some(device.name())).expect("open");
         assert_eq!((context.name(), by_name.name()), (device.name(), devices[i].name()));
-        assert_eq!(context.attr().expect("attributes").node_guid, by_name.attr().expect("attributes").node_guid);
+        assert_eq!(
+            context.attr().expect("attributes").identity.node_guid,
+            by_name.attr().expect("attributes").identity.node_guid
+        );
         assert_eq!(context.attr().expect("attributes").ports, 3);
         for port in 1..=3 {
             assert_eq!(context.port(port).expect("a port").state, PortState::Active);

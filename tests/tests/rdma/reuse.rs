@@ -122,7 +122,10 @@ fn a_qp_says_what_it_was_set_to_and_takes_changes() {
     assert_eq!((attr.send_psn, attr.receive_psn), (a.endpoint().psn, b.endpoint().psn));
     assert_eq!(attr.address, AddressVector::new(&b.endpoint(), &a.path).expect("a way"));
     assert_eq!((attr.address.sl, attr.address.route.map(|r| r.hop_limit)), (1, a.path.gid_index.map(|_| 31)));
-    assert!(attr.max_send >= 32 && attr.max_receive >= 32 && attr.max_inline >= 40, "{attr:?}");
+    assert!(
+        attr.capacity.max_send >= 32 && attr.capacity.max_receive >= 32 && attr.capacity.max_inline >= 40,
+        "{attr:?}"
+    );
     assert_eq!(attr.access, Access::REMOTE);
 
     b.qp.set_min_rnr_timer(3).expect("changed");

@@ -176,14 +176,15 @@ fn a_qp_keeps_its_srq_with_the_memory_of_it() {
 fn impossible_srqs_and_receives_are_refused() {
     let (b, srq) = with_srq();
     let other = Side::new(Transport::Rc, |q| q, |_| ());
-    let limits = b.context.attr().expect("attributes");
-    assert!(limits.max_srq > 10 && limits.max_srq_queue >= 32 && limits.max_srq_sge >= 2, "{limits:?}");
-    let error = Srq::new(&b.pd, limits.max_srq_queue + 1, 1).err().expect("too long");
+    let attr = b.context.attr().expect("attributes");
+    let limits = attr.srq;
+    assert!(limits.max > 10 && limits.max_queue >= 32 && limits.max_sge >= 2, "{limits:?}");
+    let error = Srq::new(&b.pd, limits.max_queue + 1, 1).err().expect("too long");
     assert!(error.to_string().starts_with("ibv_create_srq failed for an SRQ of "), "{error}");
-    assert!(Srq::new(&b.pd, 1, limits.max_srq_sge + 1).is_err());
+    assert!(Srq::new(&b.pd, 1, limits.max_sge + 1).is_err());
     let mixed = Qp::builder(Transport::Rc, &other.pd, &other.cq, &other.cq).srq(&srq).build();
     assert!(mixed.err().expect("two devices").to_string().contains("of another open device"));
-    if limits.capabilities.contains(Capabilities::SRQ_RESIZE) {
+    if attr.capabilities.contains(Capabilities::SRQ_RESIZE) {
         srq.resize(64).expect("resized");
     } else {
         assert_eq!(srq.resize(64).expect_err("not here").errno(), Some(95));

@@ -26,7 +26,7 @@ use crate::slab::Slab;
 
 pub use crate::slab::Id;
 pub use crate::typed::{Receiver, Sender};
-pub use crate::workspace::{Block, Workspace};
+pub use crate::workspace::{Block, Workspace, Workspaces};
 
 /// Time for which a thread looks by itself; then [`World::wait_until`] looks for another moment, and sleeps.
 const LOOK: Duration = Duration::from_micros(20);
@@ -36,14 +36,12 @@ const LONGEST_NAP: Duration = Duration::from_millis(16);
 /// Looks at what is waited for, for each one at everything.
 const LOOKS: u32 = 32;
 
-/// The channels, segmented buffers and workspaces of this rank. Threads share it.
+/// The channels and segmented buffers of this rank. Threads share it.
 pub struct Channels<'w> {
     world: &'w World,
     state: Mutex<Option<State<'w>>>,
     /// Changes when a request is over, which another thread may wait for.
     finished: Arc<AtomicU64>,
-    /// The begin of the next workspace, and the bytes of its blocks.
-    pub(crate) workspaces: Mutex<(u32, usize)>,
 }
 
 struct State<'w> {
@@ -155,7 +153,7 @@ impl<'w> State<'w> {
 impl<'w> Channels<'w> {
     /// Channels without any open end.
     pub fn new(world: &'w World) -> Self {
-        Self { world, state: Mutex::new(None), finished: Arc::default(), workspaces: Mutex::new((0, workspace::BLOCK)) }
+        Self { world, state: Mutex::new(None), finished: Arc::default() }
     }
 
     /// The world that they are of.

@@ -1,16 +1,15 @@
 //! Workspaces: memory in blocks of consecutive ranks, which any rank reads and writes by offsets.
 
 use std::mem::ManuallyDrop;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use vervain_acp::{Error, GlobalAddress, GlobalPtr, Library, Order, Region, Result, World};
 
-use crate::Channels;
 use crate::memory::WORD;
 
-/// Bytes of a block, unless [`Channels::set_workspaces`] says otherwise. It is the original's, whose hexadecimal number
+/// Bytes of a block, unless [`Workspaces::set`] says otherwise. It is the original's, whose hexadecimal number
 /// was to be 2^20.
-pub(crate) const BLOCK: usize = 0x1048576;
+const BLOCK: usize = 0x1048576;
 /// The most: sizes of blocks are told as `int`.
 const MOST: usize = i32::MAX as usize;
 /// Words that each rank announces: the address of its block, and all arguments of the call.
@@ -40,20 +39,32 @@ pub struct Workspace<'w> {
     own: ManuallyDrop<Option<Region<'w>>>,
 }
 
-impl<'w> Channels<'w> {
+/// The making of this rank's workspaces. Threads share it.
+pub struct Workspaces<'w> {
+    world: &'w World,
+    /// The first rank of the next workspace, and the bytes of its blocks.
+    next: Mutex<(u32, usize)>,
+}
+
+impl<'w> Workspaces<'w> {
+    /// The first workspace begins at rank 0.
+    pub fn new(world: &'w World) -> Self {
+        Self { world, next: Mutex::new((0, BLOCK)) }
+    }
+
     /// Has the next workspace begin at rank `start`, with blocks of `block` bytes, at most 2^31 - 1. All ranks say the
     /// same.
     ///
     /// # Errors
     /// Refused: there is no such rank, or no such block.
-    pub fn set_workspaces(&self, start: usize, block: usize) -> Result<()> {
+    pub fn set(&self, start: usize, block: usize) -> Result<()> {
         let size = self.world.size();
         let rank = u32::try_from(start).ok().filter(|rank| *rank < size);
         let rank = rank.ok_or_else(|| Error::refused(format!("there is no rank {start}: the job has {size}")))?;
         if !(1..=MOST).contains(&block) {
             return Err(Error::refused(format!("a block of {block} B is none: 1 to {MOST}")));
         }
-        *self.workspaces.lock().unwrap_or_else(PoisonError::into_inner) = (rank, block);
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = (rank, block);
         Ok(())
     }
 
@@ -64,9 +75,9 @@ impl<'w> Channels<'w> {
     /// # Errors
     /// Refused, at all ranks: no bytes, not enough ranks, no memory somewhere. Else the job is broken, also where ranks
     /// say different things.
-    pub fn create_workspace(&self, size: usize) -> Result<Workspace<'w>> {
+    pub fn create(&self, size: usize) -> Result<Workspace<'w>> {
         let world = self.world;
-        let mut next = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let (start, block) = *next;
         let count = size.div_ceil(block);
         let end = u32::try_from(count).ok().and_then(|count| start.checked_add(count));

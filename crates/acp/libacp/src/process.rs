@@ -36,7 +36,7 @@ impl Libraries {
         let world: &'static World = unsafe { &*world };
         Box::new(Self {
             channels: Channels::new(world),
-            workspaces: Workspaces::default(),
+            workspaces: Workspaces::new(world),
             heap: Heap::new(world),
             places: Places::new(),
         })

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vervain_acp::{Error, GlobalAddress, Result};
+use vervain_acp::{Error, GlobalAddress, Result, World};
 use vervain_acp_channel::Workspace;
 
 use crate::error;
@@ -45,13 +45,21 @@ struct Descriptor {
 // ranks.
 unsafe impl Send for Descriptor {}
 
-/// The workspaces of this rank, by the addresses that C has.
-#[derive(Default)]
-pub struct Workspaces(Mutex<HashMap<usize, Box<Descriptor>>>);
+/// The workspaces of this rank.
+pub struct Workspaces {
+    maker: vervain_acp_channel::Workspaces<'static>,
+    /// By the addresses that C has.
+    made: Mutex<HashMap<usize, Box<Descriptor>>>,
+}
 
 impl Workspaces {
+    /// None so far.
+    pub fn new(world: &'static World) -> Self {
+        Self { maker: vervain_acp_channel::Workspaces::new(world), made: Mutex::default() }
+    }
+
     fn find(&self, item: *const Item) -> Result<Arc<Workspace<'static>>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.get(&item.addr()).map(|descriptor| descriptor.workspace.clone());
         found.ok_or_else(|| Error::refused("there is no such workspace"))
     }
@@ -70,7 +78,7 @@ pub extern "C" fn acp_create_ws(size: usize) -> *mut Item {
 }
 
 fn create(libraries: &'static Libraries, size: usize) -> Result<*mut Item> {
-    let workspace = libraries.channels.create_workspace(size)?;
+    let workspace = libraries.workspaces.maker.create(size)?;
     let world = libraries.channels.world();
     let blocks = workspace.blocks();
     let addresses: Vec<u64> = blocks.iter().map(|block| block.start.0).collect();
@@ -95,7 +103,7 @@ fn create(libraries: &'static Libraries, size: usize) -> Result<*mut Item> {
     let mut descriptor = Box::new(Descriptor { item, addresses, ranks, sizes, workspace: Arc::new(workspace) });
     debug_assert_eq!(descriptor.addresses.len(), descriptor.ranks.len().min(descriptor.sizes.len()));
     let pointer = &raw mut descriptor.item;
-    libraries.workspaces.0.lock().unwrap_or_else(PoisonError::into_inner).insert(pointer.addr(), descriptor);
+    libraries.workspaces.made.lock().unwrap_or_else(PoisonError::into_inner).insert(pointer.addr(), descriptor);
     Ok(pointer)
 }
 
@@ -113,13 +121,13 @@ fn status(function: &str, f: impl FnOnce(&'static Libraries) -> Result<()>) -> c
 
 /// Says what the next workspaces are like.
 pub extern "C" fn acp_setparams_ws(proc_start: usize, size_default: usize) -> c_int {
-    status("acp_setparams_ws", |libraries| libraries.channels.set_workspaces(proc_start, size_default))
+    status("acp_setparams_ws", |libraries| libraries.workspaces.maker.set(proc_start, size_default))
 }
 
 /// Destroys a workspace.
 pub extern "C" fn acp_destroy_ws(wsd: *mut Item) {
     status("acp_destroy_ws", |libraries| {
-        let removed = libraries.workspaces.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&wsd.addr());
+        let removed = libraries.workspaces.made.lock().unwrap_or_else(PoisonError::into_inner).remove(&wsd.addr());
         let descriptor = removed.ok_or_else(|| Error::refused("there is no such workspace"))?;
         match Arc::try_unwrap(descriptor.workspace) {
             Ok(workspace) => workspace.destroy(),

@@ -3,7 +3,7 @@
 #[allow(dead_code)] // each test file uses a part of it
 mod common;
 
-use common::Agent;
+use common::{Agent, folder};
 use proptest::prelude::*;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
@@ -26,12 +26,6 @@ fn node(node: u32) -> Options {
 
 fn open(path: &Path, options: &Options) -> FileDevice {
     FileDevice::open(path, options).unwrap()
-}
-
-fn folder() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("window");
-    (folder, path)
 }
 
 fn refused(path: &Path, options: &Options, errno: i32, says: &str) {

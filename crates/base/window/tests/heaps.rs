@@ -3,8 +3,8 @@
 #[allow(dead_code)] // each test file uses a part of it
 mod common;
 
-use common::{Agent, kill, options};
-use std::path::{Path, PathBuf};
+use common::{Agent, folder, kill, options};
+use std::path::Path;
 use vervain_window::{FileDevice, GRANULE, Layout, PutDevice};
 
 #[test]
@@ -14,12 +14,6 @@ fn agent() {
 }
 
 const OPTIONS: &str = "size=25165824 nodes=2";
-
-fn folder() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("window");
-    (folder, path)
-}
 
 fn layout() -> Layout {
     Layout::new(2, 24 << 20).unwrap()

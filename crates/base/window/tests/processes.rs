@@ -4,10 +4,10 @@
 #[allow(dead_code)] // each test file uses a part of it
 mod common;
 
-use common::{Agent, kill};
+use common::{Agent, folder, kill};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use vervain_window::{GRANULE, Layout, MAX_SIZE};
 
 #[test]
@@ -17,12 +17,6 @@ fn agent() {
 }
 
 const KINDS: [&str; 2] = ["file", "write_only"];
-
-fn folder() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("window");
-    (folder, path)
-}
 
 /// The layout of the windows of [`Agent::on`].
 fn layout() -> Layout {

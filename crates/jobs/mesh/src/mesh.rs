@@ -289,14 +289,8 @@ impl Mesh {
         memory.read(start, into);
     }
 
-    /// The address of the bytes of a command, which are the owner's to read and write until
+    /// The address of the contents of the receive `buffer`, which are the owner's to read and write until
     /// [`repost_command`](Mesh::repost_command).
-    #[inline]
-    pub fn command_memory(&self, command: &Command) -> *mut u8 {
-        self.memory_of(command.port as usize, command.buffer)
-    }
-
-    /// As [`command_memory`](Mesh::command_memory), for the contents of the receive `buffer`.
     #[inline]
     pub fn memory_of(&self, port: usize, buffer: u32) -> *mut u8 {
         let (memory, start) = self.pool.fabric().receive_of(port, buffer);

@@ -1,42 +1,25 @@
 //! The fast path of a request beside the long way, errors, and CQs that begin to count: looped QPs of one process.
 
+mod fixture;
+
+use fixture::{ALL, qp, wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_hca::{
-    AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, Status, WorkRequest, access, attr, devices, send_flags, wc,
+    Context, Cq, Data, Mr, Opcode, Qp, QpAttr, QpCap, QpState, QpType, SendRequest, Sge, Status, WorkRequest, devices,
+    send_flags, wc,
 };
 
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 const CAP: QpCap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
 
 fn context() -> Arc<Context> {
     vervain_link::open(&devices().unwrap()[0]).unwrap()
 }
 
-fn qp(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>, qp_type: QpType, cap: QpCap) -> Arc<Qp> {
-    let init = QpInit {
-        qp_type,
-        send_cq: Some(cq),
-        recv_cq: Some(cq),
-        srq: None,
-        xrcd: None,
-        cap,
-        sq_sig_all: false,
-        cookie: 0,
-    };
-    Qp::create(context, Some(pd), &init).unwrap()
-}
-
 fn connect(context: &Arc<Context>, a: &Qp, b: &Qp) {
     for (me, peer) in [(a, b), (b, a)] {
-        let dgid = context.device().gids(1)[0].gid;
-        let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
-        let new = QpAttr {
-            qp_state: QpState::Init,
-            port_num: 1,
+        let way = QpAttr {
             qp_access_flags: ALL,
-            path_mtu: 5,
             dest_qp_num: peer.qp_num(),
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
@@ -44,30 +27,9 @@ fn connect(context: &Arc<Context>, a: &Qp, b: &Qp) {
             timeout: 8,
             retry_cnt: 2,
             rnr_retry: 1,
-            ah,
             ..QpAttr::default()
         };
-        let rc = |bits: u32| if me.qp_type() == QpType::Rc { bits } else { 0 };
-        me.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS).unwrap();
-        let rtr = QpAttr { qp_state: QpState::Rtr, ..new };
-        let mask = attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
-        me.modify(&rtr, mask | rc(attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER)).unwrap();
-        let rts = QpAttr { qp_state: QpState::Rts, ..new };
-        let mask = rc(attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC);
-        me.modify(&rts, attr::STATE | attr::SQ_PSN | mask).unwrap();
-    }
-}
-
-fn wait(cq: &Cq) -> Completion {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    loop {
-        let mut got = None;
-        cq.poll(1, &mut |c| got = Some(*c));
-        if let Some(c) = got {
-            return c;
-        }
-        assert!(std::time::Instant::now() < deadline, "no completion came");
-        std::thread::yield_now();
+        fixture::to_rts(context, me, &way);
     }
 }
 

@@ -1,11 +1,14 @@
 //! Two QPs of one process: the whole way of each operation through queues, lanes and the responder, without the C ABI.
 
+mod fixture;
+
+use fixture::{ALL, wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::arena::layout::{CqShared, Lane};
 use vervain_hca::{
-    AhAttr, Completion, Context, Cq, Data, Dm, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, Status, access, attr, devices, event, send_flags,
+    Context, Cq, Data, Dm, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpState, QpType, SendRequest, Sge, Status, devices,
+    event, send_flags,
 };
 
 struct Side {
@@ -18,30 +21,14 @@ fn side(context: &Arc<Context>, qp_type: QpType) -> Side {
     let pd = context.alloc_pd().unwrap();
     let cq = Cq::create(context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
-    let init = QpInit {
-        qp_type,
-        send_cq: Some(&cq),
-        recv_cq: Some(&cq),
-        srq: None,
-        xrcd: None,
-        cap,
-        sq_sig_all: false,
-        cookie: 0,
-    };
-    let qp = Qp::create(context, Some(&pd), &init).unwrap();
+    let qp = fixture::qp(context, &pd, &cq, qp_type, cap);
     Side { pd, cq, qp }
 }
 
 fn connect(context: &Arc<Context>, a: &Side, b: &Side, rnr_retry: u8) {
-    let all = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
     for (me, peer) in [(a, b), (b, a)] {
-        let dgid = context.device().gids(1)[0].gid;
-        let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
-        let new = QpAttr {
-            qp_state: QpState::Init,
-            port_num: 1,
-            qp_access_flags: all,
-            path_mtu: 5,
+        let way = QpAttr {
+            qp_access_flags: ALL,
             dest_qp_num: peer.qp.qp_num(),
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
@@ -49,16 +36,9 @@ fn connect(context: &Arc<Context>, a: &Side, b: &Side, rnr_retry: u8) {
             timeout: 8,
             retry_cnt: 2,
             rnr_retry,
-            ah,
             ..QpAttr::default()
         };
-        me.qp.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS).unwrap();
-        let rtr = QpAttr { qp_state: QpState::Rtr, ..new };
-        let mask = attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
-        me.qp.modify(&rtr, mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER).unwrap();
-        let rts = QpAttr { qp_state: QpState::Rts, ..new };
-        let mask = attr::STATE | attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::SQ_PSN;
-        me.qp.modify(&rts, mask | attr::MAX_QP_RD_ATOMIC).unwrap();
+        fixture::to_rts(context, &me.qp, &way);
     }
 }
 
@@ -70,24 +50,9 @@ fn pair() -> (Arc<Context>, Side, Side) {
     (context, a, b)
 }
 
-fn wait(cq: &Cq) -> Completion {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    loop {
-        let mut got = None;
-        cq.poll(1, &mut |c| got = Some(*c));
-        if let Some(c) = got {
-            return c;
-        }
-        assert!(std::time::Instant::now() < deadline, "no completion came");
-        std::thread::yield_now();
-    }
-}
-
 fn post(qp: &Qp, request: &SendRequest<'_>) {
     qp.post_send(|p| p.push(request)).unwrap();
 }
-
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 #[test]
 fn write_read_and_atomics_move_the_right_bytes() {

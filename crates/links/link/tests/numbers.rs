@@ -1,9 +1,12 @@
 //! QP numbers that come back: a QP has nothing to do with the one that had its number before.
 
+#[allow(dead_code)]
+mod fixture;
+
 use std::sync::Arc;
 use vervain_hca::{
-    AhAttr, CompChannel, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, Status, access, attr, devices, send_flags,
+    CompChannel, Context, Cq, Data, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpType, SendRequest, Sge, Status, access,
+    devices, send_flags,
 };
 
 struct World {
@@ -29,22 +32,12 @@ impl World {
 
     fn qp(&self, qp_type: QpType) -> Arc<Qp> {
         let cap = QpCap { max_send_wr: 1, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline_data: 0 };
-        let (send_cq, recv_cq) = (Some(&self.cq), Some(&self.cq));
-        let init = QpInit { qp_type, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: false, cookie: 0 };
-        Qp::create(&self.context, Some(&self.pd), &init).unwrap()
+        fixture::qp(&self.context, &self.pd, &self.cq, qp_type, cap)
     }
 
     /// Connects `qp` to `peer`, whose silence it bears for one ACK timeout of 4.096 µs × 2^`timeout`.
     fn connect(&self, qp: &Qp, peer: u32, timeout: u8) {
-        let dgid = self.context.device().gids(1)[0].gid;
-        let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
-        let new = QpAttr { port_num: 1, path_mtu: 5, dest_qp_num: peer, timeout, ah, ..QpAttr::default() };
-        let modify = |qp_state, mask| qp.modify(&QpAttr { qp_state, ..new }, attr::STATE | mask).unwrap();
-        modify(QpState::Init, attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS);
-        let mask = attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
-        modify(QpState::Rtr, mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER);
-        let mask = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::SQ_PSN;
-        modify(QpState::Rts, mask | attr::MAX_QP_RD_ATOMIC);
+        fixture::to_rts(&self.context, qp, &QpAttr { dest_qp_num: peer, timeout, ..QpAttr::default() });
     }
 
     fn write(&self, qp: &Qp) {

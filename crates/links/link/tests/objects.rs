@@ -3,19 +3,17 @@
 
 #[path = "../../../device/hca/tests/common/fake_share.rs"]
 mod fake_share;
+mod fixture;
 
+use fixture::{ALL, LIMIT};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vervain_hca::{
-    AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, Status, access, attr, devices, send_flags,
+    Completion, Context, Cq, Data, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpState, QpType, SendRequest, Sge, Status, attr,
+    devices, send_flags,
 };
-
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
-/// Most time that anything takes on a busy machine.
-const LIMIT: Duration = Duration::from_secs(20);
 
 struct Side {
     context: Arc<Context>,
@@ -29,29 +27,14 @@ fn side() -> Side {
     let pd = context.alloc_pd().unwrap();
     let cq = Cq::create(&context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
-    let init = QpInit {
-        qp_type: QpType::Rc,
-        send_cq: Some(&cq),
-        recv_cq: Some(&cq),
-        srq: None,
-        xrcd: None,
-        cap,
-        sq_sig_all: false,
-        cookie: 0,
-    };
-    let qp = Qp::create(&context, Some(&pd), &init).unwrap();
+    let qp = fixture::qp(&context, &pd, &cq, QpType::Rc, cap);
     Side { context, pd, cq, qp }
 }
 
 impl Side {
     fn connect(&self, peer: u32) {
-        let dgid = self.context.device().gids(1)[0].gid;
-        let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
-        let new = QpAttr {
-            qp_state: QpState::Init,
-            port_num: 1,
+        let way = QpAttr {
             qp_access_flags: ALL,
-            path_mtu: 5,
             dest_qp_num: peer,
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
@@ -59,28 +42,13 @@ impl Side {
             timeout: 12,
             retry_cnt: 7,
             rnr_retry: 7,
-            ah,
             ..QpAttr::default()
         };
-        let modify = |state, mask| self.qp.modify(&QpAttr { qp_state: state, ..new }, attr::STATE | mask).unwrap();
-        modify(QpState::Init, attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS);
-        let mask = attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
-        modify(QpState::Rtr, mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER);
-        let mask = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::SQ_PSN;
-        modify(QpState::Rts, mask | attr::MAX_QP_RD_ATOMIC);
+        fixture::to_rts(&self.context, &self.qp, &way);
     }
 
     fn wait(&self) -> Completion {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let mut got = None;
-            self.cq.poll(1, &mut |c| got = Some(*c));
-            if let Some(c) = got {
-                return c;
-            }
-            assert!(Instant::now() < deadline, "no completion came");
-            std::thread::yield_now();
-        }
+        fixture::wait(&self.cq)
     }
 }
 

@@ -1,12 +1,16 @@
 //! Revocation against a writer that does not stop: once a region is deregistered or reregistered, or a window is
 //! invalidated or freed, no byte of the memory changes any more through the old key (IBA 10.6.3, 10.6.7.2).
 
+#[allow(dead_code)]
+mod fixture;
+
+use fixture::wait;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::{
-    AhAttr, Bind, Completion, Context, Cq, Data, Grh, Mr, Mw, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, Status, access, attr, devices, send_flags,
+    Bind, Context, Cq, Data, Mr, Mw, Opcode, Pd, Qp, QpAttr, QpCap, QpState, QpType, SendRequest, Sge, Status, access,
+    attr, devices, send_flags,
 };
 
 /// Bytes of the region: more than one chunk of a copy.
@@ -48,43 +52,21 @@ impl Memory {
 fn side(context: &Arc<Context>, pd: &Arc<Pd>) -> Side {
     let cq = Cq::create(context, 64, None, 0, 0, false, false).unwrap();
     let cap = QpCap { max_send_wr: 8, max_recv_wr: 4, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 64 };
-    let init = QpInit {
-        qp_type: QpType::Rc,
-        send_cq: Some(&cq),
-        recv_cq: Some(&cq),
-        srq: None,
-        xrcd: None,
-        cap,
-        sq_sig_all: false,
-        cookie: 0,
-    };
-    let qp = Qp::create(context, Some(pd), &init).unwrap();
+    let qp = fixture::qp(context, pd, &cq, QpType::Rc, cap);
     Side { cq, qp }
 }
 
 fn to_rts(context: &Arc<Context>, me: &Qp, peer: &Qp) {
-    let dgid = context.device().gids(1)[0].gid;
-    let ah = AhAttr { is_global: true, port_num: 1, grh: Grh { dgid, ..Grh::default() }, ..AhAttr::default() };
-    let new = QpAttr {
-        qp_state: QpState::Init,
-        port_num: 1,
+    let way = QpAttr {
         qp_access_flags: REMOTE,
-        path_mtu: 5,
         dest_qp_num: peer.qp_num(),
         min_rnr_timer: 1,
         timeout: 8,
         retry_cnt: 3,
         rnr_retry: 3,
-        ah,
         ..QpAttr::default()
     };
-    me.modify(&new, attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS).unwrap();
-    let rtr = QpAttr { qp_state: QpState::Rtr, ..new };
-    let mask = attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
-    me.modify(&rtr, mask | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER).unwrap();
-    let rts = QpAttr { qp_state: QpState::Rts, ..new };
-    let mask = attr::STATE | attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::SQ_PSN;
-    me.modify(&rts, mask | attr::MAX_QP_RD_ATOMIC).unwrap();
+    fixture::to_rts(context, me, &way);
 }
 
 fn connect(context: &Arc<Context>, a: &Qp, b: &Qp) {
@@ -93,18 +75,6 @@ fn connect(context: &Arc<Context>, a: &Qp, b: &Qp) {
     }
     to_rts(context, a, b);
     to_rts(context, b, a);
-}
-
-fn wait(cq: &Cq) -> Completion {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let mut got = None;
-        cq.poll(1, &mut |c| got = Some(*c));
-        if let Some(c) = got {
-            return c;
-        }
-        assert!(Instant::now() < deadline, "no completion came");
-    }
 }
 
 /// State shared by the two threads.

@@ -30,7 +30,7 @@ mod params;
 mod time;
 
 pub use machine::Machine;
-pub use params::{RepParams, ReqParams, Service, SidrRepParams, SidrReqParams};
+pub use params::{Ece, PathParams, RepParams, ReqParams, Service, SidrRepParams, SidrReqParams};
 pub use time::Nanos;
 pub use vervain_gsi::{Mad, Path};
 pub use vervain_wire::cm as message;

@@ -86,8 +86,8 @@ impl Machine {
         let (transport_service, extended_transport) = params.service.to_wire();
         let req = Req {
             local_comm_id: id,
-            ece_options: params.ece_options,
-            ece_vendor: params.ece_vendor,
+            ece_options: params.ece.options,
+            ece_vendor: params.ece.vendor,
             service_id: params.service_id,
             local_ca_guid: params.ca_guid,
             local_qpn: params.qpn,
@@ -99,8 +99,8 @@ impl Machine {
             starting_psn: params.starting_psn,
             local_cm_response_timeout: params.local_response_timeout.min(31),
             retry_count: params.retry_count.min(7),
-            pkey: params.pkey,
-            path_mtu: params.path_mtu,
+            pkey: params.path.pkey,
+            path_mtu: params.path.mtu,
             rnr_retry_count: params.rnr_retry_count.min(7),
             max_cm_retries: params.max_retries.min(15),
             srq: params.srq,
@@ -110,16 +110,16 @@ impl Machine {
             primary_local_gid: path.sgid,
             primary_remote_gid: path.dgid,
             primary_flow_label: path.flow_label,
-            primary_packet_rate: params.packet_rate,
+            primary_packet_rate: params.path.packet_rate,
             primary_traffic_class: path.traffic_class,
             primary_hop_limit: path.hop_limit,
-            primary_sl: params.sl,
+            primary_sl: params.path.sl,
             primary_subnet_local: path.hop_limit <= 1,
             primary_local_ack_timeout: params.ack_timeout.min(31),
             private_data: params.private_data,
             ..Req::default()
         };
-        let life = params.packet_life_time.min(31);
+        let life = params.path.packet_life_time.min(31);
         let conn = Conn {
             xrc: params.service == Service::Xrc,
             local_guid: params.ca_guid,
@@ -153,8 +153,8 @@ impl Machine {
         let rep = Rep {
             local_comm_id: id,
             remote_comm_id: remote.id,
-            ece_options: params.ece_options,
-            ece_vendor: params.ece_vendor,
+            ece_options: params.ece.options,
+            ece_vendor: params.ece.vendor,
             local_qkey: params.qkey,
             local_qpn,
             local_eecn,
@@ -546,8 +546,8 @@ impl Machine {
             request_id: conn.sidr.unwrap_or(0),
             status: params.status,
             information_length: params.ari.length,
-            ece_options: params.ece_options,
-            ece_vendor: params.ece_vendor,
+            ece_options: params.ece.options,
+            ece_vendor: params.ece.vendor,
             qpn: params.qpn,
             service_id: conn.service_id,
             qkey: params.qkey,

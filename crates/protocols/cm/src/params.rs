@@ -35,7 +35,37 @@ impl Service {
     }
 }
 
-/// The parameters of a REQ, apart from those of the path. The default is that of rdma_cm over RoCE; `service_id`,
+/// What enhanced connection establishment says of an end; 0 where it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ece {
+    /// The vendor's ID.
+    pub vendor: u32,
+    /// Its options.
+    pub options: u32,
+}
+
+/// The properties of a path. The default is that of rdma_cm over RoCE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathParams {
+    /// 1 to 5: 256 to 4096 bytes.
+    pub mtu: u8,
+    /// Partition.
+    pub pkey: u16,
+    /// Service level.
+    pub sl: u8,
+    /// As `enum ibv_rate`; 0: that of the port.
+    pub packet_rate: u8,
+    /// Longest time that a packet takes: 4.096 µs · 2^n.
+    pub packet_life_time: u8,
+}
+
+impl Default for PathParams {
+    fn default() -> PathParams {
+        PathParams { mtu: 3, pkey: 0xffff, sl: 0, packet_rate: 0, packet_life_time: 18 }
+    }
+}
+
+/// The parameters of a REQ, apart from the path's addresses. The default is that of rdma_cm over RoCE; `service_id`,
 /// `qpn`, `starting_psn` and `ca_guid` have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReqParams {
@@ -61,16 +91,8 @@ pub struct ReqParams {
     pub flow_control: bool,
     /// This end's QP has an SRQ.
     pub srq: bool,
-    /// 1 to 5: 256 to 4096 bytes.
-    pub path_mtu: u8,
-    /// Partition.
-    pub pkey: u16,
-    /// Service level.
-    pub sl: u8,
-    /// As `enum ibv_rate`; 0: that of the port.
-    pub packet_rate: u8,
-    /// Longest time that a packet takes: 4.096 µs · 2^n.
-    pub packet_life_time: u8,
+    /// The way of its packets.
+    pub path: PathParams,
     /// Time in which a packet is acknowledged: 4.096 µs · 2^n.
     pub ack_timeout: u8,
     /// Time in which the other end's connection manager answers after it has received a MAD: 4.096 µs · 2^n.
@@ -79,10 +101,8 @@ pub struct ReqParams {
     pub local_response_timeout: u8,
     /// How often a message is sent again, up to 15.
     pub max_retries: u8,
-    /// Enhanced connection establishment: vendor's ID.
-    pub ece_vendor: u32,
-    /// Enhanced connection establishment: options.
-    pub ece_options: u32,
+    /// Enhanced connection establishment.
+    pub ece: Ece,
     /// Begins with an [`vervain_wire::cm::IpHeader`], for the IP CM service.
     pub private_data: [u8; 92],
 }
@@ -101,17 +121,12 @@ impl Default for ReqParams {
             rnr_retry_count: 7,
             flow_control: false,
             srq: false,
-            path_mtu: 3,
-            pkey: 0xffff,
-            sl: 0,
-            packet_rate: 0,
-            packet_life_time: 18,
+            path: PathParams::default(),
             ack_timeout: 19,
             remote_response_timeout: 20,
             local_response_timeout: 20,
             max_retries: 15,
-            ece_vendor: 0,
-            ece_options: 0,
+            ece: Ece::default(),
             private_data: [0; 92],
         }
     }
@@ -142,10 +157,8 @@ pub struct RepParams {
     pub srq: bool,
     /// Queue key.
     pub qkey: u32,
-    /// Enhanced connection establishment: vendor's ID.
-    pub ece_vendor: u32,
-    /// Enhanced connection establishment: options.
-    pub ece_options: u32,
+    /// Enhanced connection establishment.
+    pub ece: Ece,
     /// The program's.
     pub private_data: [u8; 196],
 }
@@ -164,8 +177,7 @@ impl Default for RepParams {
             rnr_retry_count: 7,
             srq: false,
             qkey: 0,
-            ece_vendor: 0,
-            ece_options: 0,
+            ece: Ece::default(),
             private_data: [0; 196],
         }
     }
@@ -203,24 +215,14 @@ pub struct SidrRepParams {
     pub qkey: u32,
     /// Details that the status calls for.
     pub ari: crate::Ari,
-    /// Enhanced connection establishment: vendor's ID.
-    pub ece_vendor: u32,
-    /// Enhanced connection establishment: options.
-    pub ece_options: u32,
+    /// Enhanced connection establishment.
+    pub ece: Ece,
     /// The program's.
     pub private_data: [u8; 136],
 }
 
 impl Default for SidrRepParams {
     fn default() -> SidrRepParams {
-        SidrRepParams {
-            status: 0,
-            qpn: 0,
-            qkey: 0,
-            ari: crate::Ari::NONE,
-            ece_vendor: 0,
-            ece_options: 0,
-            private_data: [0; 136],
-        }
+        SidrRepParams { status: 0, qpn: 0, qkey: 0, ari: crate::Ari::NONE, ece: Ece::default(), private_data: [0; 136] }
     }
 }

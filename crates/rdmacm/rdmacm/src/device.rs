@@ -59,7 +59,7 @@ impl Device {
         let mut pd = self.pd.lock().unwrap_or_else(PoisonError::into_inner);
         if pd.1 == 0 {
             // SAFETY: an open context.
-            pd.0 = unsafe { (verbs.alloc_pd)(self.context) };
+            pd.0 = unsafe { (verbs.memory.alloc_pd)(self.context) };
             if pd.0.is_null() {
                 return Err(last_errno());
             }
@@ -77,7 +77,7 @@ impl Device {
         pd.1 -= 1;
         if pd.1 == 0 {
             // SAFETY: made above, and nobody has it any more; what the program has made in it itself keeps it (EBUSY).
-            unsafe { (verbs.dealloc_pd)(pd.0) };
+            unsafe { (verbs.memory.dealloc_pd)(pd.0) };
             pd.0 = ptr::null_mut();
         }
     }
@@ -115,7 +115,7 @@ pub(crate) fn last_errno() -> c_int {
 pub(crate) fn open_all(verbs: &Verbs) -> Result<Vec<Device>, c_int> {
     let mut count = 0;
     // SAFETY: of ibv_get_device_list(3).
-    let list = unsafe { (verbs.get_device_list)(&raw mut count) };
+    let list = unsafe { (verbs.device.get_list)(&raw mut count) };
     if list.is_null() {
         return Err(last_errno());
     }
@@ -124,12 +124,12 @@ pub(crate) fn open_all(verbs: &Verbs) -> Result<Vec<Device>, c_int> {
         // SAFETY: the list has so many, and is freed below.
         let (context, guid) = unsafe {
             let device = *list.add(i);
-            ((verbs.open_device)(device), (verbs.get_device_guid)(device))
+            ((verbs.device.open)(device), (verbs.device.get_guid)(device))
         };
         // SAFETY: an array of integers.
         let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: an open context, and room for the answer.
-        if context.is_null() || unsafe { (verbs.query_device)(context, &raw mut attr) } != 0 {
+        if context.is_null() || unsafe { (verbs.device.query)(context, &raw mut attr) } != 0 {
             continue;
         }
         let most = |n: c_int| u8::try_from(n).unwrap_or(u8::MAX - 1);
@@ -142,7 +142,7 @@ pub(crate) fn open_all(verbs: &Verbs) -> Result<Vec<Device>, c_int> {
         });
     }
     // SAFETY: the list above.
-    unsafe { (verbs.free_device_list)(list) };
+    unsafe { (verbs.device.free_list)(list) };
     Ok(devices)
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn sources(verbs: &Verbs, devices: &[Device]) -> Vec<Source> {
         let mut table = [ibv_gid_entry::default(); GIDS];
         let entry_size = size_of::<ibv_gid_entry>();
         // SAFETY: an open context, and room for so many entries of that size.
-        let n = unsafe { (verbs.query_gid_table)(device.context, table.as_mut_ptr(), GIDS, 0, entry_size) };
+        let n = unsafe { (verbs.device.query_gid_table)(device.context, table.as_mut_ptr(), GIDS, 0, entry_size) };
         for entry in table.iter().take(usize::try_from(n).unwrap_or(0)) {
             let (Ok(port), Ok(index)) = (u8::try_from(entry.port_num), u8::try_from(entry.gid_index)) else { continue };
             all.push(Source { device: i, port, index, gid: entry.gid, interface: entry.ndev_ifindex });
@@ -247,7 +247,7 @@ pub(crate) fn route(
     // SAFETY: a struct of integers.
     let mut attr: ibv_port_attr = unsafe { std::mem::zeroed() };
     // SAFETY: an open context, and room for the answer.
-    let failed = unsafe { (verbs.query_port)(device.context, source.port, &raw mut attr) } != 0;
+    let failed = unsafe { (verbs.device.query_port)(device.context, source.port, &raw mut attr) } != 0;
     let mtu = if failed { IBV_MTU_1024 } else { attr.active_mtu };
     Ok((Route { source, dgid: gid_of(to.ip()), is_local, mtu, traffic_class: 0 }, from, to))
 }

@@ -46,14 +46,14 @@ unsafe fn create_queue(
     // SAFETY: an identifier that is bound to a device.
     let context = unsafe { (*id).verbs };
     // SAFETY: an open context.
-    let channel = made(unsafe { (verbs.create_comp_channel)(context) })?;
+    let channel = made(unsafe { (verbs.cq.create_channel)(context) })?;
     let entries = c_int::try_from(entries).map_err(|_| libc::EINVAL)?;
     // SAFETY: as above, with a channel of it.
-    match made(unsafe { (verbs.create_cq)(context, entries, id.cast(), channel, 0) }) {
+    match made(unsafe { (verbs.cq.create)(context, entries, id.cast(), channel, 0) }) {
         Ok(queue) => Ok((channel, queue)),
         Err(errno) => {
             // SAFETY: just made.
-            unsafe { (verbs.destroy_comp_channel)(channel) };
+            unsafe { (verbs.cq.destroy_channel)(channel) };
             Err(errno)
         }
     }
@@ -88,8 +88,8 @@ unsafe fn destroy_queues(verbs: &Verbs, object: &mut Id) {
         if is_own {
             // SAFETY: made above.
             unsafe {
-                (verbs.destroy_cq)(*queue);
-                (verbs.destroy_comp_channel)(*channel);
+                (verbs.cq.destroy)(*queue);
+                (verbs.cq.destroy_channel)(*channel);
             }
         }
         (*queue, *channel) = (ptr::null_mut(), ptr::null_mut());
@@ -193,7 +193,7 @@ unsafe fn create_qp_of(object: &mut Id, attr: &mut ibv_qp_init_attr_ex) -> Resul
     if let Err(errno) = moved {
         // SAFETY: as above.
         unsafe {
-            (verbs.destroy_qp)(qp);
+            (verbs.qp.destroy)(qp);
             destroy_queues(verbs, object);
         }
         return Err(errno);
@@ -213,7 +213,7 @@ unsafe fn initialise(manager: &Manager, object: &Id, qp: *mut ibv_qp) -> Result<
     for state in states {
         let (mut attr, mask) = manager.qp_attr(object.handle, *state)?;
         // SAFETY: the caller's.
-        modified(unsafe { (manager.verbs.modify_qp)(qp, &raw mut attr, mask) })?;
+        modified(unsafe { (manager.verbs.qp.modify)(qp, &raw mut attr, mask) })?;
     }
     Ok(())
 }
@@ -244,7 +244,7 @@ pub(crate) unsafe fn connect(
             attr.max_rd_atomic = depth;
         }
         // SAFETY: the caller's.
-        modified(unsafe { (manager.verbs.modify_qp)(object.c.qp, &raw mut attr, mask) })?;
+        modified(unsafe { (manager.verbs.qp.modify)(object.c.qp, &raw mut attr, mask) })?;
     }
     Ok(())
 }
@@ -259,7 +259,7 @@ pub(crate) unsafe fn to_error(manager: &Manager, object: &Id) -> Result<(), c_in
     }
     let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
     // SAFETY: the caller's.
-    modified(unsafe { (manager.verbs.modify_qp)(object.c.qp, &raw mut attr, IBV_QP_STATE as c_int) })
+    modified(unsafe { (manager.verbs.qp.modify)(object.c.qp, &raw mut attr, IBV_QP_STATE as c_int) })
 }
 
 /// `rdma_destroy_qp(3)`.
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     }
     // SAFETY: the identifier's.
     unsafe {
-        (manager.verbs.destroy_qp)(qp);
+        (manager.verbs.qp.destroy)(qp);
         destroy_queues(manager.verbs, object);
     }
 }
@@ -357,7 +357,7 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     if !srq.is_null() {
         // SAFETY: the identifier's.
         unsafe {
-            (manager.verbs.destroy_srq)(srq);
+            (manager.verbs.qp.destroy_srq)(srq);
             destroy_queues(manager.verbs, object);
         }
     }
@@ -391,7 +391,7 @@ impl Joined {
             return 0;
         }
         // SAFETY: a QP that lives, and a GID.
-        let failed = unsafe { (verbs.attach_mcast)(qp, &raw const self.mgid, 0) };
+        let failed = unsafe { (verbs.qp.attach_mcast)(qp, &raw const self.mgid, 0) };
         self.is_attached = failed == 0;
         failed.abs()
     }
@@ -400,7 +400,7 @@ impl Joined {
     pub fn detach(&mut self, verbs: &Verbs, qp: *mut ibv_qp) {
         if std::mem::take(&mut self.is_attached) && !qp.is_null() {
             // SAFETY: as above.
-            unsafe { (verbs.detach_mcast)(qp, &raw const self.mgid, 0) };
+            unsafe { (verbs.qp.detach_mcast)(qp, &raw const self.mgid, 0) };
         }
     }
 }

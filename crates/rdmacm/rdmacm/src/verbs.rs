@@ -9,35 +9,69 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use vervain_abi::*;
 use vervain_gsi::Table;
 
+vervain_abi::functions! {
+    /// Functions about devices, and of what is open.
+    pub struct DeviceFunctions {
+        get_list = "ibv_get_device_list": unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
+        free_list = "ibv_free_device_list": unsafe extern "C" fn(*mut *mut ibv_device),
+        get_guid = "ibv_get_device_guid": unsafe extern "C" fn(*mut ibv_device) -> u64,
+        open = "ibv_open_device": unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
+        query = "ibv_query_device": unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int,
+        query_port = "ibv_query_port": unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
+        query_gid_table = "_ibv_query_gid_table":
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize,
+    }
+
+    /// Protection domains and memory regions.
+    pub struct MemoryFunctions {
+        alloc_pd = "ibv_alloc_pd": unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
+        dealloc_pd = "ibv_dealloc_pd": unsafe extern "C" fn(*mut ibv_pd) -> c_int,
+        reg_mr = "ibv_reg_mr": unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+        dereg_mr = "ibv_dereg_mr": unsafe extern "C" fn(*mut ibv_mr) -> c_int,
+    }
+
+    /// Address handles.
+    pub struct AhFunctions {
+        create = "ibv_create_ah": unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
+        destroy = "ibv_destroy_ah": unsafe extern "C" fn(*mut ibv_ah) -> c_int,
+    }
+
+    /// Completion queues and channels.
+    pub struct CqFunctions {
+        create_channel = "ibv_create_comp_channel": unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel,
+        destroy_channel = "ibv_destroy_comp_channel": unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int,
+        create = "ibv_create_cq":
+            unsafe extern "C" fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq,
+        destroy = "ibv_destroy_cq": unsafe extern "C" fn(*mut ibv_cq) -> c_int,
+        get_event = "ibv_get_cq_event":
+            unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int,
+        ack_events = "ibv_ack_cq_events": unsafe extern "C" fn(*mut ibv_cq, c_uint),
+    }
+
+    /// Queue pairs, and the receive queues that they share.
+    pub struct QpFunctions {
+        modify = "ibv_modify_qp": unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
+        destroy = "ibv_destroy_qp": unsafe extern "C" fn(*mut ibv_qp) -> c_int,
+        attach_mcast = "ibv_attach_mcast": unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
+        detach_mcast = "ibv_detach_mcast": unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
+        destroy_srq = "ibv_destroy_srq": unsafe extern "C" fn(*mut ibv_srq) -> c_int,
+    }
+}
+
 /// The functions that this library calls, and rsockets; `context::ops` has the rest.
-#[allow(missing_docs, reason = "section 3 of the manual has a page for each")]
 #[derive(Clone, Copy)]
 pub struct Verbs {
-    pub get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
-    pub free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
-    pub get_device_guid: unsafe extern "C" fn(*mut ibv_device) -> u64,
-    pub open_device: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
-    pub query_device: unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int,
-    pub query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
-    pub query_gid_table: unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize,
-    pub alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
-    pub dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
-    pub reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
-    pub dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
-    pub create_ah: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
-    pub destroy_ah: unsafe extern "C" fn(*mut ibv_ah) -> c_int,
-    pub create_comp_channel: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel,
-    pub destroy_comp_channel: unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int,
-    pub create_cq:
-        unsafe extern "C" fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq,
-    pub destroy_cq: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
-    pub get_cq_event: unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int,
-    pub ack_cq_events: unsafe extern "C" fn(*mut ibv_cq, c_uint),
-    pub destroy_srq: unsafe extern "C" fn(*mut ibv_srq) -> c_int,
-    pub modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
-    pub destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
-    pub attach_mcast: unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
-    pub detach_mcast: unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
+    /// Functions about devices, and of what is open.
+    pub device: DeviceFunctions,
+    /// Protection domains and memory regions.
+    pub memory: MemoryFunctions,
+    /// Address handles.
+    pub ah: AhFunctions,
+    /// Completion queues and channels.
+    pub cq: CqFunctions,
+    /// Queue pairs, and the receive queues that they share.
+    pub qp: QpFunctions,
+    /// QP 1.
     pub gsi: &'static Table,
 }
 
@@ -59,17 +93,16 @@ fn load() -> Option<Verbs> {
     let library = unsafe { Library::open(Some(OsStr::from_bytes(SONAME.to_bytes())), RTLD_NOW | RTLD_LOCAL) };
     // It is never unloaded: this library's functions and QP 1 call each other.
     let library = ManuallyDrop::new(library.inspect_err(|e| log::warn!("librdmacm finds no {shown}: {e}")).ok()?);
-    macro_rules! function {
-        ($name:literal) => {
-            // SAFETY: the type that is wanted repeats the declaration in <infiniband/verbs.h>, of the newest version,
-            // which dlsym gives.
-            *unsafe { library.get($name.to_bytes_with_nul()) }
-                .inspect_err(|_| log::warn!("{shown} is not Vervain's: it has no {}", $name.to_string_lossy()))
-                .ok()?
+    let absent = |name: &str| log::warn!("{shown} is not Vervain's: it has no {name}");
+    macro_rules! found {
+        ($table:ident) => {
+            // SAFETY: it was loaded as libibverbs, and is never unloaded.
+            unsafe { $table::find(&library, absent) }.ok()?
         };
     }
     // SAFETY: as its documentation says, a function without arguments that returns the table.
-    let gsi: unsafe extern "C" fn() -> *const Table = function!(c"vervain_gsi");
+    let gsi: unsafe extern "C" fn() -> *const Table =
+        *unsafe { library.get(b"vervain_gsi\0") }.inspect_err(|_| absent("vervain_gsi")).ok()?;
     // SAFETY: as above; the table is static.
     let gsi: &'static Table = unsafe { gsi().as_ref()? };
     if gsi.version != vervain_gsi::VERSION {
@@ -77,30 +110,11 @@ fn load() -> Option<Verbs> {
         return None;
     }
     Some(Verbs {
-        get_device_list: function!(c"ibv_get_device_list"),
-        free_device_list: function!(c"ibv_free_device_list"),
-        get_device_guid: function!(c"ibv_get_device_guid"),
-        open_device: function!(c"ibv_open_device"),
-        query_device: function!(c"ibv_query_device"),
-        query_port: function!(c"ibv_query_port"),
-        query_gid_table: function!(c"_ibv_query_gid_table"),
-        alloc_pd: function!(c"ibv_alloc_pd"),
-        dealloc_pd: function!(c"ibv_dealloc_pd"),
-        reg_mr: function!(c"ibv_reg_mr"),
-        dereg_mr: function!(c"ibv_dereg_mr"),
-        create_ah: function!(c"ibv_create_ah"),
-        destroy_ah: function!(c"ibv_destroy_ah"),
-        create_comp_channel: function!(c"ibv_create_comp_channel"),
-        destroy_comp_channel: function!(c"ibv_destroy_comp_channel"),
-        create_cq: function!(c"ibv_create_cq"),
-        destroy_cq: function!(c"ibv_destroy_cq"),
-        get_cq_event: function!(c"ibv_get_cq_event"),
-        ack_cq_events: function!(c"ibv_ack_cq_events"),
-        destroy_srq: function!(c"ibv_destroy_srq"),
-        modify_qp: function!(c"ibv_modify_qp"),
-        destroy_qp: function!(c"ibv_destroy_qp"),
-        attach_mcast: function!(c"ibv_attach_mcast"),
-        detach_mcast: function!(c"ibv_detach_mcast"),
+        device: found!(DeviceFunctions),
+        memory: found!(MemoryFunctions),
+        ah: found!(AhFunctions),
+        cq: found!(CqFunctions),
+        qp: found!(QpFunctions),
         gsi,
     })
 }

@@ -341,12 +341,12 @@ impl Id for RdmaId {
         let (mut device, mut attr) = unsafe { std::mem::zeroed::<(ibv_device_attr, ibv_port_attr)>() };
         // SAFETY: an open context, where there is one, and room for the answers.
         unsafe {
-            if context.is_null() || (verbs.query_device)(context, &raw mut device) != 0 {
+            if context.is_null() || (verbs.device.query)(context, &raw mut device) != 0 {
                 return limits;
             }
             limits.requests = u32::try_from(device.max_qp_wr).unwrap_or(0);
             limits.separate = (*(*context).device).transport_type == IWARP;
-            if (verbs.query_port)(context, port, &raw mut attr) == 0 {
+            if (verbs.device.query_port)(context, port, &raw mut attr) == 0 {
                 limits.datagram = 128 << attr.active_mtu.clamp(1, 5);
             }
         }
@@ -375,14 +375,14 @@ impl Id for RdmaId {
         let mut table = [ibv_gid_entry::default(); GIDS];
         let count =
             // SAFETY: an open context, and room for so many entries of that size.
-            unsafe { (verbs.query_gid_table)(context, table.as_mut_ptr(), GIDS, 0, size_of::<ibv_gid_entry>()) };
+            unsafe { (verbs.device.query_gid_table)(context, table.as_mut_ptr(), GIDS, 0, size_of::<ibv_gid_entry>()) };
         let is_it = |entry: &&ibv_gid_entry| entry.port_num == u32::from(port) && entry.gid.raw == path.sgid.raw;
         let index =
             table.iter().take(usize::try_from(count).unwrap_or(0)).find(is_it).map_or(0, |entry| entry.gid_index);
         // SAFETY: a struct of integers.
         let mut attr: ibv_port_attr = unsafe { std::mem::zeroed() };
         // SAFETY: an open context, and room for the answer.
-        posted(unsafe { (verbs.query_port)(context, port, &raw mut attr) })?;
+        posted(unsafe { (verbs.device.query_port)(context, port, &raw mut attr) })?;
         let mut way = ibv_ah_attr {
             grh: ibv_global_route {
                 dgid: path.dgid,
@@ -400,7 +400,7 @@ impl Id for RdmaId {
             port_num: port,
         };
         // SAFETY: the QP's protection domain, and attributes that are read now.
-        let ah = made(unsafe { (verbs.create_ah)(pd, &raw mut way) })?;
+        let ah = made(unsafe { (verbs.ah.create)(pd, &raw mut way) })?;
         Ok(Arc::new(RdmaHandle { ah, verbs, _id: self.0.clone() }))
     }
 }
@@ -461,7 +461,7 @@ impl RdmaQueues {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: an open context.
-        let channel = made(unsafe { (verbs.create_comp_channel)(context) })?;
+        let channel = made(unsafe { (verbs.cq.create_channel)(context) })?;
         // From here on dropped, with what there is of it.
         let mut queues = RdmaQueues {
             verbs,
@@ -476,7 +476,7 @@ impl RdmaQueues {
         unsafe { set_nonblocking((*channel).fd) }?;
         let entries = c_int::try_from(sizes.send_requests + sizes.receives).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: an open context, and a channel of it.
-        queues.cq = made(unsafe { (verbs.create_cq)(context, entries, ptr::null_mut(), channel, 0) })?;
+        queues.cq = made(unsafe { (verbs.cq.create)(context, entries, ptr::null_mut(), channel, 0) })?;
         let qp_type = if id.kind == Kind::Stream { IBV_QPT_RC } else { IBV_QPT_UD };
         let mut attr = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
@@ -514,9 +514,9 @@ impl Drop for RdmaQueues {
                 self.id.call(|id| rdma_destroy_qp(id));
             }
             if !self.cq.is_null() {
-                (self.verbs.destroy_cq)(self.cq);
+                (self.verbs.cq.destroy)(self.cq);
             }
-            (self.verbs.destroy_comp_channel)(self.channel);
+            (self.verbs.cq.destroy_channel)(self.channel);
         }
     }
 }
@@ -538,7 +538,7 @@ impl Queues for RdmaQueues {
     unsafe fn register(&self, address: *mut u8, length: usize, remote: bool) -> Result<Box<dyn Region>> {
         let access = IBV_ACCESS_LOCAL_WRITE | if remote { IBV_ACCESS_REMOTE_WRITE } else { 0 };
         // SAFETY: the caller's.
-        let mr = made(unsafe { (self.verbs.reg_mr)(self.pd, address.cast(), length, access as c_int) })?;
+        let mr = made(unsafe { (self.verbs.memory.reg_mr)(self.pd, address.cast(), length, access as c_int) })?;
         Ok(Box::new(RdmaRegion { mr, verbs: self.verbs, _id: self.id.clone() }))
     }
 
@@ -557,9 +557,9 @@ impl Queues for RdmaQueues {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: a channel that does not wait, and room for the answers; the CQ is its only one.
         unsafe {
-            let got = (self.verbs.get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0;
+            let got = (self.verbs.cq.get_event)(self.channel, &raw mut cq, &raw mut context) == 0;
             if got {
-                (self.verbs.ack_cq_events)(self.cq, 1);
+                (self.verbs.cq.ack_events)(self.cq, 1);
             }
             got
         }
@@ -655,7 +655,7 @@ impl Region for RdmaRegion {
 impl Drop for RdmaRegion {
     fn drop(&mut self) {
         // SAFETY: made for this.
-        unsafe { (self.verbs.dereg_mr)(self.mr) };
+        unsafe { (self.verbs.memory.dereg_mr)(self.mr) };
     }
 }
 
@@ -680,6 +680,6 @@ impl Handle for RdmaHandle {
 impl Drop for RdmaHandle {
     fn drop(&mut self) {
         // SAFETY: made for this.
-        unsafe { (self.verbs.destroy_ah)(self.ah) };
+        unsafe { (self.verbs.ah.destroy)(self.ah) };
     }
 }

@@ -62,9 +62,9 @@ fn describe(name: &str, node: Option<u32>, port: u8, mtu: Mtu, attr: &DeviceAttr
     DeviceFacts {
         name: name.into(),
         port,
-        firmware: attr.firmware.clone(),
-        vendor: attr.vendor,
-        part: attr.part,
+        firmware: attr.identity.firmware.clone(),
+        vendor: attr.identity.vendor,
+        part: attr.identity.part,
         link_layer: match of_port.link_layer {
             LinkLayer::InfiniBand => "InfiniBand".into(),
             LinkLayer::Ethernet => "Ethernet".into(),
@@ -118,18 +118,20 @@ fn read(root: &Path, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use vervain_rdma::{AtomicCap, Capabilities, PortState};
+    use vervain_rdma::{AtomicCap, Capabilities, DeviceIdentity, PortState, SrqLimits};
 
     use super::*;
 
     fn facts() -> DeviceFacts {
         let attr = DeviceAttr {
-            firmware: "20.31.1014".into(),
-            node_guid: [0; 8],
-            system_guid: [0; 8],
-            vendor: 0x2c9,
-            part: 4123,
-            hardware: 0,
+            identity: DeviceIdentity {
+                firmware: "20.31.1014".into(),
+                node_guid: [0; 8],
+                system_guid: [0; 8],
+                vendor: 0x2c9,
+                part: 4123,
+                hardware: 0,
+            },
             max_region: 1 << 40,
             max_qp: 1000,
             max_queue: 1000,
@@ -144,9 +146,7 @@ mod tests {
             max_ah: 1000,
             max_pd: 1000,
             max_windows: 1000,
-            max_srq: 1000,
-            max_srq_queue: 1000,
-            max_srq_sge: 30,
+            srq: SrqLimits { max: 1000, max_queue: 1000, max_sge: 30 },
             page_sizes: 4096,
             capabilities: Capabilities::empty(),
             ports: 2,

@@ -229,12 +229,12 @@ fn describe(device: &vervain_rdma::Device) -> Result<Device> {
         name: device.name().to_owned(),
         uverbs: device.uverbs(),
         node_type: device.node_type(),
-        fw_ver: attr.firmware.clone(),
-        node_guid: groups(&attr.node_guid),
-        sys_image_guid: groups(&attr.system_guid),
-        vendor_id: attr.vendor,
-        vendor_part_id: attr.part,
-        hw_ver: attr.hardware,
+        fw_ver: attr.identity.firmware.clone(),
+        node_guid: groups(&attr.identity.node_guid),
+        sys_image_guid: groups(&attr.identity.system_guid),
+        vendor_id: attr.identity.vendor,
+        vendor_part_id: attr.identity.part,
+        hw_ver: attr.identity.hardware,
         ports: ports.collect::<Result<_>>()?,
     })
 }

@@ -15,6 +15,7 @@ mod context;
 mod cq;
 mod device;
 mod event;
+mod functions;
 mod mr;
 mod port;
 mod qp;

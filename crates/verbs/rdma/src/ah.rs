@@ -73,7 +73,7 @@ impl AddressVector {
     /// errno that the library left; older libraries set none.
     pub fn from_completion(context: &Context, port: u8, received: &Completion, grh: &[u8; GRH_BYTES]) -> Result<Self> {
         let (mut wc, mut attr, mut raw) = (received.raw(), ibv_ah_attr::default(), raw_grh(grh));
-        let init = context.0.library.0.init_ah_from_wc;
+        let init = context.0.library.0.ah.init_from_wc;
         // SAFETY: an open context, and three structs of the layouts that the call reads and writes.
         let rc = unsafe { init(context.0.raw, port, &mut wc, &mut raw, &mut attr) };
         check(rc, "ibv_init_ah_from_wc", || {
@@ -175,7 +175,7 @@ impl Ah {
     /// resolved.
     pub fn to(pd: &Pd, vector: &AddressVector) -> Result<Ah> {
         // SAFETY: an allocated domain and an address vector of the layout that the call reads.
-        let raw = unsafe { (pd.context().0.library.0.create_ah)(pd.0.raw, &mut vector.raw()) };
+        let raw = unsafe { (pd.context().0.library.0.ah.create)(pd.0.raw, &mut vector.raw()) };
         if raw.is_null() {
             let to = vector.route.map_or_else(|| format!("LID {}", vector.lid), |route| route.gid.to_string());
             return Err(Error::last("ibv_create_ah", format!("{to} from {}", pd.context().name())));
@@ -187,7 +187,7 @@ impl Ah {
 impl Drop for Ah {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once; requests that name it borrow it, and are read when they are posted.
-        unsafe { (self.pd.context().0.library.0.destroy_ah)(self.raw) };
+        unsafe { (self.pd.context().0.library.0.ah.destroy)(self.raw) };
     }
 }
 

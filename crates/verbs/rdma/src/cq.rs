@@ -49,7 +49,7 @@ impl Drop for CqInner {
         self.acknowledge(self.owed.load(Ordering::Relaxed));
         // SAFETY: created once, destroyed once; QPs hold an Arc of this, so none uses it. The library waits for events
         // that are not acknowledged yet.
-        if unsafe { (self.context.0.library.0.destroy_cq)(self.raw) } != 0 {
+        if unsafe { (self.context.0.library.0.cq.destroy)(self.raw) } != 0 {
             // The CQ could not be destroyed, so its users still need these.
             mem::forget((self.context.clone(), self.channel.clone()));
         }
@@ -61,7 +61,7 @@ impl CqInner {
     fn acknowledge(&self, events: u32) {
         if events > 0 {
             // SAFETY: a CQ that is not destroyed yet (ibv_ack_cq_events(3)).
-            unsafe { (self.context.0.library.0.ack_cq_events)(self.raw, events) };
+            unsafe { (self.context.0.library.0.cq.ack_events)(self.raw, events) };
         }
     }
 }
@@ -86,7 +86,7 @@ impl Cq {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let raw_channel = channel.map_or(ptr::null_mut(), |c| c.0.raw);
         let number = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
-        let create = context.0.library.0.create_cq;
+        let create = context.0.library.0.cq.create;
         // SAFETY: an open context, and a channel of it or none, which this keeps; the cookie is a number, never
         // followed.
         let raw = unsafe {
@@ -161,7 +161,7 @@ unsafe impl Sync for ChannelInner {}
 impl Drop for ChannelInner {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once; CQs hold an Arc of this, so none uses it.
-        unsafe { (self.context.0.library.0.destroy_comp_channel)(self.raw) };
+        unsafe { (self.context.0.library.0.cq.destroy_channel)(self.raw) };
     }
 }
 
@@ -172,7 +172,7 @@ impl CompChannel {
     /// EMFILE: no descriptor left. ENOMEM.
     pub fn new(context: &Context) -> Result<CompChannel> {
         // SAFETY: an open context.
-        let raw = unsafe { (context.0.library.0.create_comp_channel)(context.0.raw) };
+        let raw = unsafe { (context.0.library.0.cq.create_channel)(context.0.raw) };
         if raw.is_null() {
             return Err(Error::last("ibv_create_comp_channel", context.name()));
         }
@@ -201,7 +201,7 @@ impl CompChannel {
     pub fn next_event(&self) -> Result<Option<CqEvent<'_>>> {
         let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: a channel that lives as long as `self`, and two valid places for the answer.
-        if unsafe { (self.0.context.0.library.0.get_cq_event)(self.0.raw, &mut cq, &mut cookie) } == 0 {
+        if unsafe { (self.0.context.0.library.0.cq.get_event)(self.0.raw, &mut cq, &mut cookie) } == 0 {
             return Ok(Some(CqEvent { channel: self, cq, id: CqId::of(cookie) }));
         }
         let error = Error::last("ibv_get_cq_event", self.0.context.name());
@@ -242,6 +242,6 @@ impl Drop for CqEvent<'_> {
     fn drop(&mut self) {
         // SAFETY: the CQ that the event named, which is not destroyed before this acknowledgement
         // (ibv_ack_cq_events(3)).
-        unsafe { (self.channel.0.context.0.library.0.ack_cq_events)(self.cq, 1) };
+        unsafe { (self.channel.0.context.0.library.0.cq.ack_events)(self.cq, 1) };
     }
 }

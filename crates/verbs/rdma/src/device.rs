@@ -42,7 +42,7 @@ unsafe impl Sync for Device {}
 impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: from get_device_list, freed once; contexts that are open outlive it (ibv_free_device_list(3)).
-        unsafe { (self.library.0.free_device_list)(self.list) };
+        unsafe { (self.library.0.device.free_list)(self.list) };
     }
 }
 
@@ -54,7 +54,7 @@ impl Library {
     pub fn devices(&self) -> Result<Vec<Device>> {
         let mut count: c_int = 0;
         // SAFETY: `count` is valid for the write.
-        let list = unsafe { (self.0.get_device_list)(&mut count) };
+        let list = unsafe { (self.0.device.get_list)(&mut count) };
         if list.is_null() {
             return Err(Error::last("ibv_get_device_list", "this machine"));
         }
@@ -102,7 +102,7 @@ impl Device {
     pub fn open(&self) -> Result<Context> {
         let library = self.list.library.clone();
         // SAFETY: an entry of a list that is not freed yet.
-        let raw = unsafe { (library.0.open_device)(self.raw) };
+        let raw = unsafe { (library.0.device.open)(self.raw) };
         if raw.is_null() {
             return Err(Error::last("ibv_open_device", &self.name));
         }
@@ -130,7 +130,7 @@ unsafe impl Sync for ContextInner {}
 impl Drop for ContextInner {
     fn drop(&mut self) {
         // SAFETY: opened once, closed once; every object on it holds an Arc of this, so none is left.
-        unsafe { (self.library.0.close_device)(self.raw) };
+        unsafe { (self.library.0.device.close)(self.raw) };
     }
 }
 
@@ -190,7 +190,7 @@ impl Context {
     pub fn attr(&self) -> Result<DeviceAttr> {
         let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: an open context and room for the struct that the call fills.
-        let rc = unsafe { (self.0.library.0.query_device)(self.0.raw, raw.as_mut_ptr()) };
+        let rc = unsafe { (self.0.library.0.device.query)(self.0.raw, raw.as_mut_ptr()) };
         check(rc, "ibv_query_device", || self.0.name.clone())?;
         // SAFETY: numbers and bytes only, zeroed before the call filled them.
         let raw = unsafe { raw.assume_init() };
@@ -218,7 +218,7 @@ impl Context {
             // SAFETY: an open context, and a struct of the length that is passed along.
             Some(query) => unsafe { query(self.0.raw, port, &mut raw, size_of::<ibv_port_attr>()) },
             // SAFETY: an open context, and a struct that is longer than what the call fills.
-            None => unsafe { (self.0.library.0.query_port)(self.0.raw, port, &mut raw) },
+            None => unsafe { (self.0.library.0.device.query_port)(self.0.raw, port, &mut raw) },
         };
         check(rc, "ibv_query_port", || format!("port {port} of {}", self.0.name))?;
         Ok(raw)
@@ -273,7 +273,7 @@ impl Context {
     pub fn pkey(&self, port: u8, index: u16) -> Result<u16> {
         let mut pkey = 0;
         // SAFETY: an open context and a valid place for the answer.
-        let rc = unsafe { (self.0.library.0.query_pkey)(self.0.raw, port, index.into(), &mut pkey) };
+        let rc = unsafe { (self.0.library.0.device.query_pkey)(self.0.raw, port, index.into(), &mut pkey) };
         check(rc, "ibv_query_pkey", || format!("P_Key {index} of port {port} of {}", self.0.name))?;
         Ok(u16::from_be(pkey))
     }
@@ -290,7 +290,7 @@ impl Context {
         let mut raw = vec![ibv_gid_entry::default(); room];
         // SAFETY: an open context, and `room` entries of the size that is passed along.
         let found = unsafe {
-            (self.0.library.0.query_gid_table)(self.0.raw, raw.as_mut_ptr(), room, 0, size_of::<ibv_gid_entry>())
+            (self.0.library.0.device.query_gid_table)(self.0.raw, raw.as_mut_ptr(), room, 0, size_of::<ibv_gid_entry>())
         };
         let Ok(found) = usize::try_from(found) else {
             let errno = c_int::try_from(-found).unwrap_or(libc::EIO);
@@ -365,9 +365,9 @@ pub enum AtomicCap {
     Global,
 }
 
-/// The identity and limits of a device; `ibv_query_device(3)`. A limit of 0 is one that the device does not give.
+/// The identity of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceAttr {
+pub struct DeviceIdentity {
     /// The firmware's version, as the vendor writes it.
     pub firmware: String,
     /// EUI-64 of the device.
@@ -380,6 +380,24 @@ pub struct DeviceAttr {
     pub part: u32,
     /// The vendor's version of the hardware.
     pub hardware: u32,
+}
+
+/// The limits of shared receive queues; 0: the device does not give it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SrqLimits {
+    /// SRQs.
+    pub max: u32,
+    /// Receives in one.
+    pub max_queue: u32,
+    /// SGEs of a receive.
+    pub max_sge: u32,
+}
+
+/// The identity and limits of a device; `ibv_query_device(3)`. A limit of 0 is one that the device does not give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// What it is.
+    pub identity: DeviceIdentity,
     /// The longest memory region, in bytes.
     pub max_region: u64,
     /// QPs.
@@ -408,12 +426,8 @@ pub struct DeviceAttr {
     pub max_pd: u32,
     /// Memory windows.
     pub max_windows: u32,
-    /// SRQs.
-    pub max_srq: u32,
-    /// Receives in an SRQ.
-    pub max_srq_queue: u32,
-    /// SGEs of a receive in an SRQ.
-    pub max_srq_sge: u32,
+    /// Those of SRQs.
+    pub srq: SrqLimits,
     /// Page sizes that it can map, a bit for each; 0: unknown.
     pub page_sizes: u64,
     /// Optional features.
@@ -428,12 +442,14 @@ impl DeviceAttr {
         // They are attributes of 8 bits where a QP takes them.
         let narrow = |n: c_int| u8::try_from(n.clamp(0, 255)).unwrap_or(u8::MAX);
         Self {
-            firmware: text(&raw.fw_ver),
-            node_guid: raw.node_guid.to_ne_bytes(),
-            system_guid: raw.sys_image_guid.to_ne_bytes(),
-            vendor: raw.vendor_id,
-            part: raw.vendor_part_id,
-            hardware: raw.hw_ver,
+            identity: DeviceIdentity {
+                firmware: text(&raw.fw_ver),
+                node_guid: raw.node_guid.to_ne_bytes(),
+                system_guid: raw.sys_image_guid.to_ne_bytes(),
+                vendor: raw.vendor_id,
+                part: raw.vendor_part_id,
+                hardware: raw.hw_ver,
+            },
             max_region: raw.max_mr_size,
             max_qp: limit(raw.max_qp),
             max_queue: limit(raw.max_qp_wr),
@@ -452,9 +468,11 @@ impl DeviceAttr {
             max_ah: limit(raw.max_ah),
             max_pd: limit(raw.max_pd),
             max_windows: limit(raw.max_mw),
-            max_srq: limit(raw.max_srq),
-            max_srq_queue: limit(raw.max_srq_wr),
-            max_srq_sge: limit(raw.max_srq_sge),
+            srq: SrqLimits {
+                max: limit(raw.max_srq),
+                max_queue: limit(raw.max_srq_wr),
+                max_sge: limit(raw.max_srq_sge),
+            },
             page_sizes: raw.page_size_cap,
             capabilities: Capabilities::from_bits_truncate(raw.device_cap_flags),
             ports: raw.phys_port_cnt,

@@ -110,7 +110,7 @@ impl Context {
         let functions = &self.0.library.0;
         let mut raw = MaybeUninit::<ibv_async_event>::zeroed();
         // SAFETY: an open context and room for the struct that the call fills.
-        if unsafe { (functions.get_async_event)(self.0.raw, raw.as_mut_ptr()) } != 0 {
+        if unsafe { (functions.device.get_async_event)(self.0.raw, raw.as_mut_ptr()) } != 0 {
             let error = Error::last("ibv_get_async_event", self.name());
             return if error.errno() == Some(libc::EAGAIN) { Ok(None) } else { Err(error) };
         }
@@ -129,7 +129,7 @@ impl Context {
             }
         };
         // SAFETY: taken above, acknowledged once.
-        unsafe { (functions.ack_async_event)(&mut raw) };
+        unsafe { (functions.device.ack_async_event)(&mut raw) };
         Ok(Some(AsyncEvent { kind, source }))
     }
 

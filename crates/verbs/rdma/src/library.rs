@@ -17,47 +17,82 @@ pub const SONAME: &str = "libibverbs.so.1";
 #[derive(Clone)]
 pub struct Library(pub(crate) Arc<Functions>);
 
+vervain_abi::functions! {
+    /// Functions about devices, and of what is open.
+    pub(crate) struct DeviceFunctions {
+        get_list = "ibv_get_device_list": unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
+        free_list = "ibv_free_device_list": unsafe extern "C" fn(*mut *mut ibv_device),
+        open = "ibv_open_device": unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
+        close = "ibv_close_device": unsafe extern "C" fn(*mut ibv_context) -> c_int,
+        query = "ibv_query_device": unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int,
+        /// Fills the first [`COMPAT_PORT_ATTR_LEN`] bytes only.
+        query_port = "ibv_query_port": unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
+        query_pkey = "ibv_query_pkey": unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int,
+        query_gid_table = "_ibv_query_gid_table":
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize,
+        get_async_event = "ibv_get_async_event": unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int,
+        ack_async_event = "ibv_ack_async_event": unsafe extern "C" fn(*mut ibv_async_event),
+    }
+
+    /// Protection domains and memory regions.
+    pub(crate) struct MemoryFunctions {
+        alloc_pd = "ibv_alloc_pd": unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
+        dealloc_pd = "ibv_dealloc_pd": unsafe extern "C" fn(*mut ibv_pd) -> c_int,
+        reg_mr = "ibv_reg_mr": unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
+        /// Takes addresses for the device, and drops optional rights where the kernel does not know them.
+        reg_mr_iova2 = "ibv_reg_mr_iova2":
+            unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr,
+        dereg_mr = "ibv_dereg_mr": unsafe extern "C" fn(*mut ibv_mr) -> c_int,
+    }
+
+    /// Completion queues and channels.
+    pub(crate) struct CqFunctions {
+        create_channel = "ibv_create_comp_channel": unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel,
+        destroy_channel = "ibv_destroy_comp_channel": unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int,
+        create = "ibv_create_cq":
+            unsafe extern "C" fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq,
+        destroy = "ibv_destroy_cq": unsafe extern "C" fn(*mut ibv_cq) -> c_int,
+        get_event = "ibv_get_cq_event":
+            unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int,
+        ack_events = "ibv_ack_cq_events": unsafe extern "C" fn(*mut ibv_cq, u32),
+    }
+
+    /// Shared receive queues.
+    pub(crate) struct SrqFunctions {
+        create = "ibv_create_srq": unsafe extern "C" fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq,
+        modify = "ibv_modify_srq": unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int,
+        query = "ibv_query_srq": unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr) -> c_int,
+        destroy = "ibv_destroy_srq": unsafe extern "C" fn(*mut ibv_srq) -> c_int,
+    }
+
+    /// Queue pairs.
+    pub(crate) struct QpFunctions {
+        create = "ibv_create_qp": unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
+        modify = "ibv_modify_qp": unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
+        query = "ibv_query_qp":
+            unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
+        destroy = "ibv_destroy_qp": unsafe extern "C" fn(*mut ibv_qp) -> c_int,
+    }
+
+    /// Address handles.
+    pub(crate) struct AhFunctions {
+        create = "ibv_create_ah": unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
+        init_from_wc = "ibv_init_ah_from_wc":
+            unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_wc, *mut ibv_grh, *mut ibv_ah_attr) -> c_int,
+        destroy = "ibv_destroy_ah": unsafe extern "C" fn(*mut ibv_ah) -> c_int,
+    }
+}
+
 /// The functions of one libibverbs; `context::ops` has the rest.
-#[allow(missing_docs, reason = "section 3 of the manual has a page for each")]
 pub(crate) struct Functions {
-    pub get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
-    pub free_device_list: unsafe extern "C" fn(*mut *mut ibv_device),
-    pub open_device: unsafe extern "C" fn(*mut ibv_device) -> *mut ibv_context,
-    pub close_device: unsafe extern "C" fn(*mut ibv_context) -> c_int,
-    pub query_device: unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int,
-    /// Fills the first [`COMPAT_PORT_ATTR_LEN`] bytes only.
-    pub query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int,
-    pub query_pkey: unsafe extern "C" fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int,
-    pub query_gid_table: unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize,
-    pub alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd,
-    pub dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
-    pub reg_mr: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr,
-    /// Takes addresses for the device, and drops optional rights where the kernel does not know them.
-    pub reg_mr_iova2: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr,
+    pub device: DeviceFunctions,
+    pub memory: MemoryFunctions,
+    pub cq: CqFunctions,
+    pub srq: SrqFunctions,
+    pub qp: QpFunctions,
+    pub ah: AhFunctions,
     /// Since v34 (2021).
     pub reg_dmabuf_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr>,
-    pub dereg_mr: unsafe extern "C" fn(*mut ibv_mr) -> c_int,
-    pub create_comp_channel: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_comp_channel,
-    pub destroy_comp_channel: unsafe extern "C" fn(*mut ibv_comp_channel) -> c_int,
-    pub create_cq:
-        unsafe extern "C" fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq,
-    pub destroy_cq: unsafe extern "C" fn(*mut ibv_cq) -> c_int,
-    pub get_cq_event: unsafe extern "C" fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int,
-    pub ack_cq_events: unsafe extern "C" fn(*mut ibv_cq, u32),
-    pub create_srq: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq,
-    pub modify_srq: unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int,
-    pub query_srq: unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr) -> c_int,
-    pub destroy_srq: unsafe extern "C" fn(*mut ibv_srq) -> c_int,
-    pub create_qp: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp,
-    pub modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int,
-    pub query_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
-    pub destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int,
-    pub create_ah: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
-    pub init_ah_from_wc:
-        unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_wc, *mut ibv_grh, *mut ibv_ah_attr) -> c_int,
-    pub destroy_ah: unsafe extern "C" fn(*mut ibv_ah) -> c_int,
-    pub get_async_event: unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event) -> c_int,
-    pub ack_async_event: unsafe extern "C" fn(*mut ibv_async_event),
     /// Functions of Vervain's library only, as `vervain.h` declares them.
     pub vervain_stop: Option<unsafe extern "C" fn(*mut ibv_context, *const c_void) -> c_int>,
     pub vervain_go: Option<unsafe extern "C" fn(*mut ibv_context) -> c_int>,
@@ -95,50 +130,23 @@ impl Library {
         // any program that is linked to it.
         let library = unsafe { Dynamic::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|e| Error::library(format!("cannot load libibverbs: {e}")))?;
-        macro_rules! symbol {
-            ($name:literal) => {
-                // SAFETY: the field's type repeats the function's declaration in <infiniband/verbs.h>; dlsym gives the
-                // newest version of it, whose structs `vervain-abi` has; the field is dropped before the library.
-                *unsafe { library.get(concat!($name, "\0").as_bytes()) }
-                    .map_err(|_| Error::library(format!("{shown} is no libibverbs of v31 or later: no {}", $name)))?
+        let absent = |name: &str| Error::library(format!("{shown} is no libibverbs of v31 or later: no {name}"));
+        macro_rules! found {
+            ($table:ident) => {
+                // SAFETY: it was loaded as libibverbs, and is dropped after the tables.
+                unsafe { $table::find(&library, absent)? }
             };
         }
         Ok(Library(Arc::new(Functions {
-            get_device_list: symbol!("ibv_get_device_list"),
-            free_device_list: symbol!("ibv_free_device_list"),
-            open_device: symbol!("ibv_open_device"),
-            close_device: symbol!("ibv_close_device"),
-            query_device: symbol!("ibv_query_device"),
-            query_port: symbol!("ibv_query_port"),
-            query_pkey: symbol!("ibv_query_pkey"),
-            query_gid_table: symbol!("_ibv_query_gid_table"),
-            alloc_pd: symbol!("ibv_alloc_pd"),
-            dealloc_pd: symbol!("ibv_dealloc_pd"),
-            reg_mr: symbol!("ibv_reg_mr"),
-            reg_mr_iova2: symbol!("ibv_reg_mr_iova2"),
-            // SAFETY: as of the macro's.
+            device: found!(DeviceFunctions),
+            memory: found!(MemoryFunctions),
+            cq: found!(CqFunctions),
+            srq: found!(SrqFunctions),
+            qp: found!(QpFunctions),
+            ah: found!(AhFunctions),
+            // SAFETY: as of the tables' fields.
             reg_dmabuf_mr: unsafe { library.get(b"ibv_reg_dmabuf_mr\0") }.ok().map(|symbol| *symbol),
-            dereg_mr: symbol!("ibv_dereg_mr"),
-            create_comp_channel: symbol!("ibv_create_comp_channel"),
-            destroy_comp_channel: symbol!("ibv_destroy_comp_channel"),
-            create_cq: symbol!("ibv_create_cq"),
-            destroy_cq: symbol!("ibv_destroy_cq"),
-            get_cq_event: symbol!("ibv_get_cq_event"),
-            ack_cq_events: symbol!("ibv_ack_cq_events"),
-            create_srq: symbol!("ibv_create_srq"),
-            modify_srq: symbol!("ibv_modify_srq"),
-            query_srq: symbol!("ibv_query_srq"),
-            destroy_srq: symbol!("ibv_destroy_srq"),
-            create_qp: symbol!("ibv_create_qp"),
-            modify_qp: symbol!("ibv_modify_qp"),
-            query_qp: symbol!("ibv_query_qp"),
-            destroy_qp: symbol!("ibv_destroy_qp"),
-            create_ah: symbol!("ibv_create_ah"),
-            init_ah_from_wc: symbol!("ibv_init_ah_from_wc"),
-            destroy_ah: symbol!("ibv_destroy_ah"),
-            get_async_event: symbol!("ibv_get_async_event"),
-            ack_async_event: symbol!("ibv_ack_async_event"),
-            // SAFETY: as of the macro's, by the declaration in vervain.h.
+            // SAFETY: as above, by the declaration in vervain.h.
             vervain_stop: unsafe { library.get(b"vervain_stop\0") }.ok().map(|symbol| *symbol),
             // SAFETY: as above.
             vervain_go: unsafe { library.get(b"vervain_go\0") }.ok().map(|symbol| *symbol),

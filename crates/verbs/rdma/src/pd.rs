@@ -71,7 +71,7 @@ impl Drop for PdInner {
         self.registrations().clear();
         // SAFETY: allocated once, given back once; what was made in it held an Arc of this, and the registrations,
         // whose handles did too, went above. One that would not go makes this fail with EBUSY, which leaves the domain.
-        unsafe { (self.context.0.library.0.dealloc_pd)(self.raw) };
+        unsafe { (self.context.0.library.0.memory.dealloc_pd)(self.raw) };
     }
 }
 
@@ -135,7 +135,7 @@ impl Registration {
     /// Deregisters once. Where that fails the device may still reach the memory, and all is as before.
     fn deregister(&mut self) -> Result<()> {
         // SAFETY: registered once, and null once it is no more.
-        let rc = unsafe { (self.context.0.library.0.dereg_mr)(self.raw) };
+        let rc = unsafe { (self.context.0.library.0.memory.dereg_mr)(self.raw) };
         if rc == 0 {
             self.raw = ptr::null_mut();
         }
@@ -159,7 +159,7 @@ impl Pd {
     /// ENOMEM, and the driver's.
     pub fn new(context: &Context) -> Result<Pd> {
         // SAFETY: an open context.
-        let raw = unsafe { (context.0.library.0.alloc_pd)(context.0.raw) };
+        let raw = unsafe { (context.0.library.0.memory.alloc_pd)(context.0.raw) };
         if raw.is_null() {
             return Err(Error::last("ibv_alloc_pd", context.name()));
         }
@@ -270,10 +270,10 @@ impl Pd {
         let plain = iova == start as u64 && access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0;
         let (call, raw) = if plain {
             // SAFETY: an allocated domain; that the memory is there and stays, the caller answers for.
-            ("ibv_reg_mr", unsafe { (library.reg_mr)(self.0.raw, start, len, access.raw()) })
+            ("ibv_reg_mr", unsafe { (library.memory.reg_mr)(self.0.raw, start, len, access.raw()) })
         } else {
             // SAFETY: as above.
-            ("ibv_reg_mr_iova2", unsafe { (library.reg_mr_iova2)(self.0.raw, start, len, iova, access.bits()) })
+            ("ibv_reg_mr_iova2", unsafe { (library.memory.reg_mr_iova2)(self.0.raw, start, len, iova, access.bits()) })
         };
         if raw.is_null() {
             let about = format!("{len} bytes with {access:?} on {}", context.name());

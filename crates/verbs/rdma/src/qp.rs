@@ -115,7 +115,7 @@ impl QpBuilder {
         };
         // SAFETY: a domain, CQs and an SRQ of one open device, all of which the QP keeps, and a struct of the layout
         // that the call reads and writes.
-        let raw = unsafe { (context.0.library.0.create_qp)(self.pd.0.raw, &mut init) };
+        let raw = unsafe { (context.0.library.0.qp.create)(self.pd.0.raw, &mut init) };
         if raw.is_null() {
             return Err(Error::last("ibv_create_qp", about()));
         }
@@ -166,7 +166,7 @@ unsafe impl Sync for Qp {}
 impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once; no call on it is under way, since those borrow `self`.
-        if unsafe { (self.pd.context().0.library.0.destroy_qp)(self.raw) } != 0 {
+        if unsafe { (self.pd.context().0.library.0.qp.destroy)(self.raw) } != 0 {
             // The device may still carry out its requests: the memory and the queues stay for good.
             mem::forget((self.pd.clone(), self.cqs.clone(), self.srq.clone()));
         }
@@ -386,7 +386,7 @@ impl Qp {
         attr.qp_state = to;
         let mask = (mask | IBV_QP_STATE).cast_signed();
         // SAFETY: a QP that lives as long as `self`, and a struct of the layout that the call reads.
-        let rc = unsafe { (self.pd.context().0.library.0.modify_qp)(self.raw, &mut attr, mask) };
+        let rc = unsafe { (self.pd.context().0.library.0.qp.modify)(self.raw, &mut attr, mask) };
         check(rc, "ibv_modify_qp", || format!("{self} to {:?}", QpState::of(to)))
     }
 
@@ -409,7 +409,7 @@ impl Qp {
     fn query(&self, mask: u32) -> Result<ibv_qp_attr> {
         let mut attr = ibv_qp_attr::default();
         let mut init = MaybeUninit::<ibv_qp_init_attr>::zeroed();
-        let query = self.pd.context().0.library.0.query_qp;
+        let query = self.pd.context().0.library.0.qp.query;
         // SAFETY: a QP that lives as long as `self`, and two structs of the layouts that the call writes.
         let rc = unsafe { query(self.raw, &mut attr, mask.cast_signed(), init.as_mut_ptr()) };
         check(rc, "ibv_query_qp", || self.to_string())?;

@@ -36,6 +36,21 @@ impl QpState {
     }
 }
 
+/// The sizes of a QP's queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpCapacity {
+    /// Requests that the send queue holds: what was asked for, or more.
+    pub max_send: u32,
+    /// Receives that its own receive queue holds.
+    pub max_receive: u32,
+    /// SGEs of one send.
+    pub max_send_sges: u32,
+    /// SGEs of one receive.
+    pub max_receive_sges: u32,
+    /// Bytes that a request can carry inline.
+    pub max_inline: u32,
+}
+
 /// The attributes of a QP, in the units of [`PathOptions`](crate::PathOptions). The driver chooses the value, mostly 0,
 /// of an attribute that the transport does not have or that was not set yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,16 +89,8 @@ pub struct QpAttr {
     pub max_rd_atomic: u8,
     /// Reads and atomics that may be under way from the peer.
     pub max_dest_rd_atomic: u8,
-    /// Requests that the send queue holds: what was asked for, or more.
-    pub max_send: u32,
-    /// Receives that its own receive queue holds.
-    pub max_receive: u32,
-    /// SGEs of one send.
-    pub max_send_sges: u32,
-    /// SGEs of one receive.
-    pub max_receive_sges: u32,
-    /// Bytes that a request can carry inline.
-    pub max_inline: u32,
+    /// The sizes of its queues.
+    pub capacity: QpCapacity,
 }
 
 impl QpAttr {
@@ -125,11 +132,13 @@ impl QpAttr {
             min_rnr_timer: raw.min_rnr_timer,
             max_rd_atomic: raw.max_rd_atomic,
             max_dest_rd_atomic: raw.max_dest_rd_atomic,
-            max_send: raw.cap.max_send_wr,
-            max_receive: raw.cap.max_recv_wr,
-            max_send_sges: raw.cap.max_send_sge,
-            max_receive_sges: raw.cap.max_recv_sge,
-            max_inline: raw.cap.max_inline_data,
+            capacity: QpCapacity {
+                max_send: raw.cap.max_send_wr,
+                max_receive: raw.cap.max_recv_wr,
+                max_send_sges: raw.cap.max_send_sge,
+                max_receive_sges: raw.cap.max_recv_sge,
+                max_inline: raw.cap.max_inline_data,
+            },
         }
     }
 }

@@ -57,7 +57,7 @@ unsafe impl Sync for SrqInner {}
 impl Drop for SrqInner {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once; QPs hold an Arc of this, so none uses it.
-        if unsafe { (self.pd.context().0.library.0.destroy_srq)(self.raw) } != 0 {
+        if unsafe { (self.pd.context().0.library.0.srq.destroy)(self.raw) } != 0 {
             // The device may still fill its receives: the memory stays for good.
             mem::forget(self.pd.clone());
         }
@@ -66,8 +66,8 @@ impl Drop for SrqInner {
 
 impl Srq {
     /// An SRQ in `pd` that holds at least `max_receive` receives (1 to
-    /// [`max_srq_queue`](crate::DeviceAttr::max_srq_queue)) of `max_sges` SGEs at most (to
-    /// [`max_srq_sge`](crate::DeviceAttr::max_srq_sge)), with no limit: a limit above what is posted would be reached
+    /// [`max_queue`](crate::SrqLimits::max_queue)) of `max_sges` SGEs at most (to
+    /// [`max_sge`](crate::SrqLimits::max_sge)), with no limit: a limit above what is posted would be reached
     /// at once, so that it is armed when receives are there ([`arm_limit`](Srq::arm_limit)). `ibv_create_srq(3)`.
     ///
     /// QPs of other domains of the same open device may be built on it: its receives are checked against this domain.
@@ -87,7 +87,7 @@ impl Srq {
         };
         // SAFETY: an allocated domain, which the SRQ keeps, and a struct of the layout that the call reads and writes;
         // the cookie is a number, never followed.
-        let raw = unsafe { (context.0.library.0.create_srq)(pd.0.raw, &mut init) };
+        let raw = unsafe { (context.0.library.0.srq.create)(pd.0.raw, &mut init) };
         if raw.is_null() {
             let about = format!("an SRQ of {max_receive} receives of {max_sges} SGEs on {}", context.name());
             return Err(Error::last("ibv_create_srq", about));
@@ -144,7 +144,7 @@ impl Srq {
     fn modify(&self, mut attr: ibv_srq_attr, mask: u32, what: impl FnOnce() -> String) -> Result<()> {
         let context = self.0.pd.context();
         // SAFETY: an SRQ that lives as long as `self`, and a struct of the layout that the call reads.
-        let rc = unsafe { (context.0.library.0.modify_srq)(self.0.raw, &mut attr, mask.cast_signed()) };
+        let rc = unsafe { (context.0.library.0.srq.modify)(self.0.raw, &mut attr, mask.cast_signed()) };
         check(rc, "ibv_modify_srq", || format!("{} for an SRQ on {}", what(), context.name()))
     }
 
@@ -156,7 +156,7 @@ impl Srq {
         let context = self.0.pd.context();
         let mut raw = ibv_srq_attr::default();
         // SAFETY: an SRQ that lives as long as `self`, and a struct of the layout that the call writes.
-        let rc = unsafe { (context.0.library.0.query_srq)(self.0.raw, &mut raw) };
+        let rc = unsafe { (context.0.library.0.srq.query)(self.0.raw, &mut raw) };
         check(rc, "ibv_query_srq", || format!("an SRQ on {}", context.name()))?;
         Ok(SrqAttr { max_receive: raw.max_wr, max_sges: raw.max_sge, limit: raw.srq_limit })
     }

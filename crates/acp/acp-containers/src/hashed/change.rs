@@ -1,10 +1,9 @@
 //! Changing one key: insertion, removal; and reading its value.
 
-use vervain_acp::{Atomic, Batch, Error, GlobalAddress, GlobalPtr, Order, Place, Result};
+use vervain_acp::{Batch, Error, GlobalAddress, GlobalPtr, Order, Result};
 
-use super::directory::Slot;
-use super::layout::{COUNTER, HEADER, Header, MARK, Pointer, Spot, State, block, mark, value_offset};
-use super::search::{Element, Look};
+use super::layout::{COUNTER, HEADER, Header, MARK, Pointer, State, block, mark, value_offset};
+use super::slot::{Element, Look, SlotAccess};
 use super::{Bytes, Container, Kind, Room};
 
 /// Bytes of an element that go in one piece, and bytes of values of this rank's that are copied into it.
@@ -28,15 +27,7 @@ pub(super) enum Inserted {
     There,
 }
 
-impl<'a> Container<'a> {
-    /// The slot of a key; None for a key without bytes, which no container has.
-    pub(super) fn spot(&self, key: &[u8]) -> Result<Option<Spot>> {
-        if key.is_empty() {
-            return Ok(None);
-        }
-        Spot::of(key, self.name.ranks, self.name.slots).ok_or_else(|| self.none()).map(Some)
-    }
-
+impl Container<'_> {
     /// Inserts a key: with its value into a map, if the key is not there yet; once more into a multiset. Returns true
     /// if it was inserted, as it always is into a multiset. A key without bytes is not.
     ///
@@ -47,9 +38,9 @@ impl<'a> Container<'a> {
     /// [Refused](Error::is_refused): there is no such container, no memory left, or nothing at a key's or value's
     /// address. Else the job is broken.
     pub fn insert(&self, key: Bytes<'_>, value: Bytes<'_>) -> Result<bool> {
-        self.with_key(key, |key| {
+        key.with(self.world(), |key| {
             let inserted = self.put(key, value, 1, None)?;
-            Ok(matches!(inserted, Inserted::New(_)) || self.kind == Kind::Multiset && !key.is_empty())
+            Ok(matches!(inserted, Inserted::New(_)) || self.kind() == Kind::Multiset && !key.is_empty())
         })
     }
 
@@ -66,27 +57,27 @@ impl<'a> Container<'a> {
     }
 
     fn try_put(&self, key: &[u8], value: Bytes<'_>, times: u64, prepared: &mut Option<Prepared>) -> Result<Inserted> {
-        let Some(spot) = self.spot(key)? else { return Ok(Inserted::There) };
+        let Some(spot) = self.directory.spot(key)? else { return Ok(Inserted::There) };
         let mut batch = self.world().batch();
         loop {
-            let slot = self.slot(&mut batch, spot)?;
-            let Some(mut look) = self.look(&mut batch, &slot, key, 0, false)? else {
-                self.mistaken(&mut batch, slot.id)?;
+            let mut slot = self.directory.slot(&mut batch, spot)?;
+            let Some(mut look) = slot.look(key, 0, false)? else {
+                self.directory.mistaken(slot.batch, slot.slot.id)?;
                 continue;
             };
             if let Some(element) = look.element {
-                if self.kind != Kind::Multiset {
-                    self.let_go(&mut batch, &slot, &look)?;
+                if self.kind() != Kind::Multiset {
+                    slot.let_go(&look)?;
                     return Ok(Inserted::There);
                 }
-                if look.held || self.lock(&mut batch, &slot, look.state)? {
+                if look.held || slot.lock(look.state)? {
                     let counter = (element.at(COUNTER), element.header.more.saturating_add(times));
-                    self.unlock(&mut batch, &slot, &[counter], look.state.changed(look.state.count()))?;
+                    slot.unlock(&[counter], look.state.changed(look.state.count()))?;
                     return Ok(Inserted::There);
                 }
                 continue;
             }
-            let linked = self.link(&mut batch, &slot, &mut look, key, value, times, prepared);
+            let linked = self.link(&mut slot, &mut look, key, value, times, prepared);
             match linked {
                 Ok(Some(at)) => {
                     *prepared = None;
@@ -95,7 +86,7 @@ impl<'a> Container<'a> {
                 Ok(None) => {}
                 Err(error) => {
                     if error.is_refused() {
-                        self.let_go(&mut batch, &slot, &look)?;
+                        slot.let_go(&look)?;
                     }
                     return Err(error);
                 }
@@ -105,25 +96,13 @@ impl<'a> Container<'a> {
 
     /// Frees a block that was not linked, unless it is the caller's.
     fn give_back(&self, block: Option<Prepared>) -> Result<()> {
-        block.filter(|block| block.own).map_or(Ok(()), |block| self.hashed.heap.free(block.pointer.address()))
-    }
-
-    /// Gives a slot back if it is held, as it was.
-    fn let_go(&self, batch: &mut Batch<'_>, slot: &Slot, look: &Look) -> Result<()> {
-        if !look.held {
-            return Ok(());
-        }
-        // So there is room for the word.
-        batch.clear()?;
-        self.unlock(batch, slot, &[], look.state)
+        block.filter(|block| block.own).map_or(Ok(()), |block| self.free(block.pointer.address()))
     }
 
     /// Writes a new element and links it to the end of its list. Returns its place. None if the slot has changed.
-    #[expect(clippy::too_many_arguments, reason = "what was found, and what is inserted")]
     fn link(
         &self,
-        batch: &mut Batch<'_>,
-        slot: &Slot,
+        slot: &mut SlotAccess<'_, '_>,
         look: &mut Look,
         key: &[u8],
         value: Bytes<'_>,
@@ -131,16 +110,16 @@ impl<'a> Container<'a> {
         prepared: &mut Option<Prepared>,
     ) -> Result<Option<GlobalAddress>> {
         if look.state.count() == State::MOST {
-            return Err(Error::refused(format!("a slot of the {} has as many elements as it can", self.kind.name())));
+            return Err(Error::refused(format!("a slot of the {} has as many elements as it can", self.kind().name())));
         }
         // A container that was made anew meanwhile may have the slot at another rank.
-        let elsewhere = prepared.take_if(|block| self.world().rank_of(block.pointer.address()) != Some(slot.rank));
+        let elsewhere = prepared.take_if(|block| self.world().rank_of(block.pointer.address()) != Some(slot.slot.rank));
         self.give_back(elsewhere)?;
         let block = match prepared {
             Some(block) => block,
-            None => prepared.insert(self.allocate(slot, key.len(), value.len())?),
+            None => prepared.insert(self.allocate(slot.slot.rank, key.len(), value.len())?),
         };
-        let more = match self.kind {
+        let more = match self.kind() {
             Kind::Set => 0,
             Kind::Multiset => times,
             Kind::Map => value.len() as u64,
@@ -151,32 +130,29 @@ impl<'a> Container<'a> {
         // All that is put: none may be refused when the slot is this rank's, or an element is linked.
         let here = if let Bytes::Here(bytes) = value { bytes.len() } else { 0 };
         let here = if block.written.is_none() { key.len().saturating_add(here) } else { 0 };
-        batch.reserve(here.saturating_add(2 * ONE_PIECE))?;
+        slot.batch.reserve(here.saturating_add(2 * ONE_PIECE))?;
         match block.written {
-            Some(written) if written == slot.at => {}
-            Some(_) => batch.put_words(at, &header.words(), Order::Now)?,
-            None => self.write(batch, at, &header, key, value)?,
+            Some(written) if written == slot.slot.at => {}
+            Some(_) => slot.batch.put_words(at, &header.words(), Order::Now)?,
+            None => self.write(slot.batch, at, &header, key, value)?,
         }
-        block.written = Some(slot.at);
+        block.written = Some(slot.slot.at);
         if !look.held {
-            let (expected, new) = (look.state.0, look.state.locked_by(self.world().rank()).0);
-            let was = batch.atomic(slot.at, Atomic::CompareSwap8 { expected, new }, Order::Now)?;
-            batch.wait()?;
-            if batch.word(was, 0) != look.state.0 {
+            if !slot.lock(look.state)? {
                 return Ok(None);
             }
             look.held = true;
         }
-        batch.wait()?;
-        let words = [(at.add(MARK), mark(slot.at)), (look.link, block.pointer.0)];
-        self.unlock(batch, slot, &words, look.state.changed(look.state.count() + 1))?;
+        slot.batch.wait()?;
+        let words = [(at.add(MARK), mark(slot.slot.at)), (look.link, block.pointer.0)];
+        slot.unlock(&words, look.state.changed(look.state.count() + 1))?;
         Ok(Some(at))
     }
 
-    fn allocate(&self, slot: &Slot, key: usize, value: usize) -> Result<Prepared> {
-        let none = || Error::refused(format!("rank {} has no memory left for {key} and {value} bytes", slot.rank));
+    fn allocate(&self, rank: u32, key: usize, value: usize) -> Result<Prepared> {
+        let none = || Error::refused(format!("rank {rank} has no memory left for {key} and {value} bytes"));
         let bytes = block(key, value).ok_or_else(none)?;
-        let at = self.hashed.heap.allocate(bytes, slot.rank)?.ok_or_else(none)?;
+        let at = self.directory.hashed.heap.allocate(bytes, rank)?.ok_or_else(none)?;
         Ok(Prepared { pointer: Pointer::new(at, bytes), own: true, written: None })
     }
 
@@ -227,34 +203,34 @@ impl<'a> Container<'a> {
     /// # Errors
     /// As [`insert`](Container::insert).
     pub fn remove(&self, key: Bytes<'_>, times: u64) -> Result<bool> {
-        self.with_key(key, |key| self.take(key, times))
+        key.with(self.world(), |key| self.take(key, times))
     }
 
     fn take(&self, key: &[u8], times: u64) -> Result<bool> {
-        let Some(spot) = self.spot(key)? else { return Ok(false) };
+        let Some(spot) = self.directory.spot(key)? else { return Ok(false) };
         let mut batch = self.world().batch();
         loop {
-            let slot = self.slot(&mut batch, spot)?;
-            let Some(look) = self.look(&mut batch, &slot, key, 0, false)? else {
-                self.mistaken(&mut batch, slot.id)?;
+            let mut slot = self.directory.slot(&mut batch, spot)?;
+            let Some(look) = slot.look(key, 0, false)? else {
+                self.directory.mistaken(slot.batch, slot.slot.id)?;
                 continue;
             };
             let Some(Element { pointer, header, .. }) = look.element else {
-                self.let_go(&mut batch, &slot, &look)?;
+                slot.let_go(&look)?;
                 return Ok(false);
             };
-            if !look.held && !self.lock(&mut batch, &slot, look.state)? {
+            if !look.held && !slot.lock(look.state)? {
                 continue;
             }
             let count = look.state.count();
-            if self.kind == Kind::Multiset && header.more > times {
+            if self.kind() == Kind::Multiset && header.more > times {
                 let counter = (pointer.address().add(COUNTER), header.more - times);
-                self.unlock(&mut batch, &slot, &[counter], look.state.changed(count))?;
+                slot.unlock(&[counter], look.state.changed(count))?;
                 return Ok(true);
             }
             let unlinked = [(look.link, header.next.0), (pointer.address().add(MARK), 0)];
-            self.unlock(&mut batch, &slot, &unlinked, look.state.changed(count.saturating_sub(1)))?;
-            self.hashed.heap.free(pointer.address())?;
+            slot.unlock(&unlinked, look.state.changed(count.saturating_sub(1)))?;
+            self.free(pointer.address())?;
             return Ok(true);
         }
     }
@@ -264,8 +240,9 @@ impl<'a> Container<'a> {
     /// # Errors
     /// As [`insert`](Container::insert).
     pub fn count(&self, key: Bytes<'_>) -> Result<u64> {
-        let more = self.with_key(key, |key| self.retrieved(key, 0, |_, _, element| Ok(Some(element.header.more))))?;
-        Ok(more.map_or(0, |more| if self.kind == Kind::Multiset { more } else { 1 }))
+        let more =
+            key.with(self.world(), |key| self.retrieved(key, 0, |_, _, element| Ok(Some(element.header.more))))?;
+        Ok(more.map_or(0, |more| if self.kind() == Kind::Multiset { more } else { 1 }))
     }
 
     /// Copies as much of a key's value as there is room for. Returns the size of the value; None if there is no such
@@ -277,9 +254,9 @@ impl<'a> Container<'a> {
     /// # Errors
     /// As [`insert`](Container::insert).
     pub fn retrieve(&self, key: Bytes<'_>, mut room: Room<'_>) -> Result<Option<u64>> {
-        self.with_key(key, |key| {
-            self.retrieved(key, room.len(), |batch, look, element| {
-                self.copy_value(batch, look, element, key.len(), &mut room)
+        key.with(self.world(), |key| {
+            self.retrieved(key, room.len(), |slot, look, element| {
+                self.copy_value(slot, look, element, key.len(), &mut room)
             })
         })
     }
@@ -289,24 +266,24 @@ impl<'a> Container<'a> {
         &self,
         key: &[u8],
         want: usize,
-        mut f: impl FnMut(&mut Batch<'_>, (&Slot, &Look), &Element) -> Result<Option<T>>,
+        mut f: impl FnMut(&mut SlotAccess<'_, '_>, &Look, &Element) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let Some(spot) = self.spot(key)? else { return Ok(None) };
+        let Some(spot) = self.directory.spot(key)? else { return Ok(None) };
         let mut batch = self.world().batch();
         let mut failed = false;
         loop {
-            let slot = self.slot(&mut batch, spot)?;
-            let Some(look) = self.look(&mut batch, &slot, key, want, failed)? else {
-                self.mistaken(&mut batch, slot.id)?;
+            let mut slot = self.directory.slot(&mut batch, spot)?;
+            let Some(look) = slot.look(key, want, failed)? else {
+                self.directory.mistaken(slot.batch, slot.slot.id)?;
                 continue;
             };
             let Some(element) = look.element else {
-                self.let_go(&mut batch, &slot, &look)?;
+                slot.let_go(&look)?;
                 return Ok(None);
             };
-            let done = f(&mut batch, (&slot, &look), &element);
+            let done = f(&mut slot, &look, &element);
             if done.as_ref().map_or_else(Error::is_refused, |_| true) {
-                self.let_go(&mut batch, &slot, &look)?;
+                slot.let_go(&look)?;
             }
             match done? {
                 Some(done) => return Ok(Some(done)),
@@ -318,8 +295,8 @@ impl<'a> Container<'a> {
     /// Copies the value of an element into the room. None if the slot has changed meanwhile.
     fn copy_value(
         &self,
-        batch: &mut Batch<'_>,
-        (slot, look): (&Slot, &Look),
+        slot: &mut SlotAccess<'_, '_>,
+        look: &Look,
         element: &Element,
         key: usize,
         room: &mut Room<'_>,
@@ -334,44 +311,27 @@ impl<'a> Container<'a> {
             .filter(|first| begins.saturating_add(len) <= first.len())
             .map(|first| first.part(begins, len));
         if let Some(value) = here {
-            self.give(batch, value, room)?;
+            room.fill(self.world(), slot.batch, value)?;
             return Ok(Some(stored));
         }
         let (from, as_it_was) = (element.at(begins as u64), (!look.held).then_some(look.state));
-        batch.clear()?;
+        slot.batch.clear()?;
         if let Room::At(to, _) = room {
-            batch.copy(*to, from, len, Order::Now)?;
+            slot.batch.copy(*to, from, len, Order::Now)?;
             // Not from where the value comes, if that goes to another rank.
             if let Some(state) = as_it_was {
-                let word = batch.get(slot.at, 8, Order::All)?;
-                batch.wait()?;
-                return Ok((batch.word(word, 0) == state.0).then_some(stored));
+                let word = slot.batch.get(slot.slot.at, 8, Order::All)?;
+                slot.batch.wait()?;
+                return Ok((slot.batch.word(word, 0) == state.0).then_some(stored));
             }
-            batch.wait()?;
+            slot.batch.wait()?;
             return Ok(Some(stored));
         }
-        let value = batch.get(from, len, Order::Now)?;
-        if !self.is_still(batch, slot, as_it_was)? {
+        let value = slot.batch.get(from, len, Order::Now)?;
+        if !slot.is_still(as_it_was)? {
             return Ok(None);
         }
-        self.give(batch, value, room)?;
+        room.fill(self.world(), slot.batch, value)?;
         Ok(Some(stored))
-    }
-
-    /// Puts what was read of a value into the room.
-    fn give(&self, batch: &mut Batch<'_>, value: Place, room: &mut Room<'_>) -> Result<()> {
-        let world = self.world();
-        match room {
-            Room::Here(bytes) => batch.read(value, &mut bytes[..value.len()]),
-            Room::At(to, _) => {
-                let bytes = batch.bytes(value);
-                if world.rank_of(*to) == Some(world.rank()) {
-                    return world.write(GlobalPtr::new(*to), &bytes);
-                }
-                batch.put(*to, &bytes, Order::Now)?;
-                batch.wait()?;
-            }
-        }
-        Ok(())
     }
 }

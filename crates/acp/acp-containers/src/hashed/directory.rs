@@ -1,11 +1,12 @@
-//! Directories: making and destroying containers, and finding slots.
+//! Directories: making and destroying a container's tables, and finding slots.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
-use vervain_acp::{Batch, Error, GlobalAddress, Order, Result};
+use vervain_acp::{Batch, Error, GlobalAddress, Order, Result, World};
 
 use super::layout::{CHUNK, DIRECTORY, SLOT, STAYS, Spot, chunks};
+use super::slot::SlotAccess;
 use super::{Container, Extent, Hashed, Kind, Name};
 
 /// The first word of a directory, with the kind in its lowest byte.
@@ -195,9 +196,25 @@ impl<'a> Hashed<'a> {
     }
 }
 
-impl Container<'_> {
+/// The directory of a container: which tables it has, and where they are, as this rank remembers or reads it.
+#[derive(Clone, Copy)]
+pub(super) struct Directory<'a> {
+    pub hashed: Hashed<'a>,
+    pub kind: Kind,
+    pub name: Name,
+}
+
+impl<'a> Directory<'a> {
+    /// Bytes that [`destroy`](Directory::destroy) puts at a time.
+    pub const PUT: usize = (CHUNK * SLOT) as usize + 64;
+
+    /// The world that it is of.
+    pub fn world(&self) -> &'a World {
+        self.hashed.world()
+    }
+
     /// The sentence about a name of none.
-    pub(super) fn none(&self) -> Error {
+    pub fn none(&self) -> Error {
         let Name { address, ranks, slots } = self.name;
         Error::refused(format!("there is no {} of {ranks} ranks and {slots} slots at {address}", self.kind.name()))
     }
@@ -238,7 +255,7 @@ impl Container<'_> {
 
     /// The chunk with this number of the table with this index, which are those of the container's. Two round trips
     /// where this rank does not remember it.
-    pub(super) fn chunk(&self, batch: &mut Batch<'_>, index: u64, part: u64) -> Result<Chunk> {
+    pub fn chunk(&self, batch: &mut Batch<'_>, index: u64, part: u64) -> Result<Chunk> {
         let number = index.wrapping_mul(chunks(self.name.slots)).wrapping_add(part);
         if let Some(Place { chunk, id, rank, .. }) = self.hashed.places.find(self.name, number) {
             let slots = (self.name.slots - part * CHUNK).min(CHUNK);
@@ -253,20 +270,34 @@ impl Container<'_> {
         Ok(chunk)
     }
 
-    /// The slot of a key.
-    pub(super) fn slot(&self, batch: &mut Batch<'_>, spot: Spot) -> Result<Slot> {
-        Ok(self.chunk(batch, spot.index, spot.slot / CHUNK)?.slot(spot.slot % CHUNK))
+    /// The place of a key; None for a key without bytes, which no container has.
+    pub fn spot(&self, key: &[u8]) -> Result<Option<Spot>> {
+        if key.is_empty() {
+            return Ok(None);
+        }
+        Spot::of(key, self.name.ranks, self.name.slots).ok_or_else(|| self.none()).map(Some)
+    }
+
+    /// The slot at this place.
+    pub fn slot<'b, 'w>(&'b self, batch: &'b mut Batch<'w>, spot: Spot) -> Result<SlotAccess<'b, 'w>> {
+        let slot = self.chunk(batch, spot.index, spot.slot / CHUNK)?.slot(spot.slot % CHUNK);
+        Ok(self.access(batch, slot))
+    }
+
+    /// A slot, by this batch.
+    pub fn access<'b, 'w>(&'b self, batch: &'b mut Batch<'w>, slot: Slot) -> SlotAccess<'b, 'w> {
+        SlotAccess::new(self.world(), self.kind, batch, slot)
     }
 
     /// A slot had another container's id: what this rank has remembered is forgotten. An error if it is as the
     /// directory says.
-    pub(super) fn mistaken(&self, batch: &mut Batch<'_>, id: u64) -> Result<()> {
+    pub fn mistaken(&self, batch: &mut Batch<'_>, id: u64) -> Result<()> {
         self.hashed.places.forget(self.name);
         if self.header(batch)?.0 == id { Err(self.none()) } else { Ok(()) }
     }
 
     /// All chunks of this extent with their indexes, in order. At least two round trips.
-    pub(super) fn all(&self, extent: Extent) -> Result<Vec<(u64, Chunk)>> {
+    pub fn all(&self, extent: Extent) -> Result<Vec<(u64, Chunk)>> {
         let mut batch = self.world().batch();
         let (id, addresses) = self.header(&mut batch)?;
         let parts = chunks(self.name.slots);
@@ -291,22 +322,16 @@ impl Container<'_> {
     }
 
     /// Which ranks the tables are of, by index.
-    pub(super) fn owners(&self) -> Result<Vec<u32>> {
+    pub fn owners(&self) -> Result<Vec<u32>> {
         let mut owners = self.all(Extent::All)?;
         owners.dedup_by_key(|(index, _)| *index);
         Ok(owners.into_iter().map(|(_, chunk)| chunk.first.rank).collect())
     }
 
-    /// Frees all of it. Nobody may use it any more, and nobody may be using it.
-    ///
-    /// # Errors
-    /// [Refused](Error::is_refused): there is no such container. Else the job is broken.
-    pub fn destroy(self) -> Result<()> {
-        let mut batch = self.world().batch();
-        // All that is put at a time: half of a container nobody could destroy.
-        batch.reserve((CHUNK * SLOT) as usize + 64)?;
-        self.clear(Extent::All)?;
-        let (all, (_, addresses)) = (self.all(Extent::All)?, self.header(&mut batch)?);
+    /// Frees the tables, whose slots have no elements, and the directory. The batch has [`PUT`](Directory::PUT) bytes
+    /// of room: half of a container nobody could destroy.
+    pub fn destroy(&self, batch: &mut Batch<'_>) -> Result<()> {
+        let (all, (_, addresses)) = (self.all(Extent::All)?, self.header(batch)?);
         batch.clear()?;
         // A rank that remembers a chunk finds no id there, and one that asks the directory finds no container.
         batch.put_words(self.name.address, &[0; 3], Order::Now)?;

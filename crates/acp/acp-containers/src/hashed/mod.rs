@@ -23,18 +23,21 @@
 //! * **A rank that dies in the midst of a change** leaves its slot locked, with its number in the word. Whoever waits
 //!   for long reads some memory of that rank, which ends the job with a sentence.
 
+mod bytes;
 mod change;
 mod directory;
 mod layout;
-mod search;
+mod slot;
 mod walk;
 mod whole;
 
 use vervain_acp::{GlobalAddress, World};
 use vervain_acp_heap::Heap;
 
+pub use bytes::{Bytes, Room};
 pub use directory::Places;
 pub use walk::{Cursor, Item, Parts};
+pub use whole::Container;
 
 /// The resources of a rank's hashed containers: its heap, and its memory of their places.
 #[derive(Clone, Copy)]
@@ -99,48 +102,6 @@ impl Name {
     pub const NONE: Self = Self { address: GlobalAddress::NULL, ranks: 0, slots: 0 };
 }
 
-/// Bytes to read: a key or a value.
-#[derive(Debug, Clone, Copy)]
-pub enum Bytes<'b> {
-    /// Bytes of this process.
-    Here(&'b [u8]),
-    /// In global memory, of any rank: where, and how many.
-    At(GlobalAddress, usize),
-}
-
-impl Bytes<'_> {
-    /// Their number.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Here(bytes) => bytes.len(),
-            Self::At(_, len) => *len,
-        }
-    }
-
-    /// Returns true if they are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// Room for a value.
-#[derive(Debug)]
-pub enum Room<'b> {
-    /// Bytes of this process.
-    Here(&'b mut [u8]),
-    /// In global memory, of any rank: where, and how many bytes.
-    At(GlobalAddress, usize),
-}
-
-impl Room<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Here(bytes) => bytes.len(),
-            Self::At(_, len) => *len,
-        }
-    }
-}
-
 /// The extent of an operation on a whole container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
@@ -148,28 +109,4 @@ pub enum Extent {
     All,
     /// Those that are stored at this rank.
     Local,
-}
-
-/// A set, multiset or map as this rank reaches it. Making one of a name accesses nothing.
-#[derive(Clone, Copy)]
-pub struct Container<'a> {
-    hashed: Hashed<'a>,
-    kind: Kind,
-    name: Name,
-}
-
-impl<'a> Container<'a> {
-    /// The container of this name, which has to be of this kind; whether there is one shows when it is used.
-    pub fn of(hashed: Hashed<'a>, kind: Kind, name: Name) -> Self {
-        Self { hashed, kind, name }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> Name {
-        self.name
-    }
-
-    fn world(&self) -> &'a World {
-        self.hashed.world()
-    }
 }

@@ -3,9 +3,9 @@
 use vervain_acp::{Batch, Error, GlobalAddress, Order, Place, Result};
 
 use super::directory::{Chunk, Slot};
-use super::layout::{CHUNK, HEAD, HEADER, Header, Pointer, SLOT, State, Steps, mark, value_offset};
-use super::search::Patience;
-use super::{Bytes, Container, Extent, Kind, Name};
+use super::layout::{CHUNK, HEAD, HEADER, Header, Pointer, SLOT, State, mark};
+use super::slot::{Listed, Patience};
+use super::{Bytes, Container, Extent, Name};
 
 /// Slots that are read with an element, in case that it is the last of its own.
 const BESIDE: u64 = 8;
@@ -51,34 +51,6 @@ pub struct Item {
     pub count: u64,
 }
 
-/// An element whose header was read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Listed {
-    pub pointer: Pointer,
-    pub header: Header,
-}
-
-impl Listed {
-    pub fn at(&self, offset: usize) -> GlobalAddress {
-        self.pointer.address().add(offset as u64)
-    }
-
-    pub fn key(&self) -> Bytes<'static> {
-        Bytes::At(self.at(HEADER), self.header.key as usize)
-    }
-
-    /// How often a multiset has it; 1 of others.
-    pub fn times(&self, kind: Kind) -> u64 {
-        if kind == Kind::Multiset { self.header.more } else { 1 }
-    }
-
-    /// The value, for a map.
-    pub fn value(&self, kind: Kind) -> Bytes<'static> {
-        let len = if kind == Kind::Map { self.header.more } else { 0 };
-        Bytes::At(self.at(value_offset(self.header.key as usize)), len as usize)
-    }
-}
-
 /// The facts about an element and its slot that an iterator needs.
 struct Seen {
     slot: Slot,
@@ -92,13 +64,18 @@ struct Seen {
 impl Container<'_> {
     /// The iterator behind the last element.
     pub fn end(&self) -> Cursor {
-        Cursor { name: self.name, index: i32::try_from(self.name.ranks).unwrap_or(i32::MAX), slot: 0, element: 0 }
+        Cursor {
+            name: self.directory.name,
+            index: i32::try_from(self.directory.name.ranks).unwrap_or(i32::MAX),
+            slot: 0,
+            element: 0,
+        }
     }
 
     fn cursor(&self, index: u64, slot: u64, element: Pointer) -> Cursor {
         // Numbers that no `int` has are those of containers that C did not make.
         let [index, slot] = [index, slot].map(|number| i32::try_from(number).unwrap_or(i32::MAX));
-        Cursor { name: self.name, index, slot, element: element.0 }
+        Cursor { name: self.directory.name, index, slot, element: element.0 }
     }
 
     /// The iterator of a key; the [end](Container::end) if it is not there. The round trips are one, and one for each
@@ -107,8 +84,9 @@ impl Container<'_> {
     /// # Errors
     /// As [`begin`](Container::begin).
     pub fn find(&self, key: Bytes<'_>) -> Result<Cursor> {
-        let found = self.with_key(key, |key| {
-            let place = self.spot(key)?.zip(self.retrieved(key, 0, |_, _, element| Ok(Some(element.pointer)))?);
+        let found = key.with(self.world(), |key| {
+            let place =
+                self.directory.spot(key)?.zip(self.retrieved(key, 0, |_, _, element| Ok(Some(element.pointer)))?);
             Ok(place.map(|(spot, pointer)| self.cursor(spot.index, spot.slot, pointer)))
         })?;
         Ok(found.unwrap_or_else(|| self.end()))
@@ -139,7 +117,7 @@ impl Container<'_> {
     /// As [`begin`](Container::begin).
     pub fn end_local(&self) -> Result<Cursor> {
         let rank = self.world().rank();
-        match self.owners()?.iter().rposition(|owner| *owner == rank) {
+        match self.directory.owners()?.iter().rposition(|owner| *owner == rank) {
             Some(last) => self.first(last as u64 + 1, 0, |_| true),
             None => Ok(self.end()),
         }
@@ -149,15 +127,15 @@ impl Container<'_> {
     fn first(&self, index: u64, slot: u64, wanted: impl Fn(u32) -> bool) -> Result<Cursor> {
         let mut batch = self.world().batch();
         let (mut index, mut slot, mut step) = (index, slot, BESIDE);
-        if self.name.slots == 0 {
-            return Err(self.none());
+        if self.directory.name.slots == 0 {
+            return Err(self.directory.none());
         }
-        while index < self.name.ranks {
-            if slot >= self.name.slots {
+        while index < self.directory.name.ranks {
+            if slot >= self.directory.name.slots {
                 (index, slot) = (index + 1, 0);
                 continue;
             }
-            let chunk = self.chunk(&mut batch, index, slot / CHUNK)?;
+            let chunk = self.directory.chunk(&mut batch, index, slot / CHUNK)?;
             if !wanted(chunk.first.rank) {
                 (index, slot) = (index + 1, 0);
                 continue;
@@ -168,7 +146,7 @@ impl Container<'_> {
             batch.wait()?;
             match self.scan(&batch, slots, count, &chunk.first) {
                 Err(()) => {
-                    self.mistaken(&mut batch, chunk.first.id)?;
+                    self.directory.mistaken(&mut batch, chunk.first.id)?;
                     continue;
                 }
                 Ok(Some((number, head))) => return Ok(self.cursor(index, slot + number, head)),
@@ -198,7 +176,10 @@ impl Container<'_> {
     /// The slot and the pointer of an iterator's element; None if the iterator is not of this container.
     fn is_inside(&self, cursor: &Cursor) -> Option<(u64, u64, Pointer)> {
         let (index, slot) = (u64::try_from(cursor.index).ok()?, u64::try_from(cursor.slot).ok()?);
-        let is = cursor.name == self.name && index < self.name.ranks && slot < self.name.slots && cursor.element != 0;
+        let is = cursor.name == self.directory.name
+            && index < self.directory.name.ranks
+            && slot < self.directory.name.slots
+            && cursor.element != 0;
         is.then_some((index, slot, Pointer(cursor.element)))
     }
 
@@ -241,8 +222,8 @@ impl Container<'_> {
             Bytes::At(at, len) if len > 0 => (at, len as u64),
             _ => (GlobalAddress::NULL, 0),
         };
-        let (key, value) = (place(listed.key()), place(listed.value(self.kind)));
-        Ok(Some(Parts { key, value, count: listed.times(self.kind) }))
+        let (key, value) = (place(listed.key()), place(listed.value(self.kind())));
+        Ok(Some(Parts { key, value, count: listed.times(self.kind()) }))
     }
 
     /// Reads an element's header, the slot that it is in, and `beside` slots behind that. None for a pointer to no
@@ -258,14 +239,14 @@ impl Container<'_> {
         let mut patience = Patience::new();
         let mut failures = 0;
         loop {
-            let chunk = self.chunk(batch, index, number / CHUNK)?;
+            let chunk = self.directory.chunk(batch, index, number / CHUNK)?;
             let slot = chunk.slot(number % CHUNK);
             if self.world().rank_of(pointer.address()) != Some(slot.rank) {
                 return Ok(None);
             }
             if pointer.safe().is_none() || failures > FAILURES {
-                let Some(listed) = self.listed(batch, &slot, true)? else {
-                    self.mistaken(batch, slot.id)?;
+                let Some(listed) = self.directory.access(batch, slot).listed(true)? else {
+                    self.directory.mistaken(batch, slot.id)?;
                     continue;
                 };
                 let header = listed.iter().find(|listed| listed.pointer == pointer).map(|listed| listed.header);
@@ -284,7 +265,7 @@ impl Container<'_> {
             };
             batch.wait()?;
             if batch.word(rest, 1) != slot.id {
-                self.mistaken(batch, slot.id)?;
+                self.directory.mistaken(batch, slot.id)?;
                 continue;
             }
             let state = State(batch.word(word, 0));
@@ -307,67 +288,12 @@ impl Container<'_> {
         }
     }
 
-    /// All elements of a slot at one moment, in order. Takes the slot if `hold` or there is no other way, and gives it
-    /// back. None if it is another container's. A round trip, and one for each element.
-    pub(super) fn listed(&self, batch: &mut Batch<'_>, slot: &Slot, hold: bool) -> Result<Option<Vec<Listed>>> {
-        let mut patience = Patience::new();
-        let mut failures = if hold { FAILURES } else { 0 };
-        loop {
-            if failures >= FAILURES {
-                let Some((state, head)) = self.hold(batch, slot)? else { return Ok(None) };
-                let listed = self.list(batch, slot, state, head, true);
-                let listed = self.or_let_go(batch, slot, state, listed)?;
-                self.unlock(batch, slot, &[], state)?;
-                return Ok(listed);
-            }
-            let (state, head, id) = self.read_slot(batch, slot)?;
-            if id != slot.id {
-                return Ok(None);
-            }
-            if state.is_locked() {
-                patience.wait(self.world(), slot, state)?;
-            } else if let Some(listed) = self.list(batch, slot, state, head, false)? {
-                return Ok(Some(listed));
-            } else {
-                failures += 1;
-            }
-        }
-    }
-
-    /// The elements of a list from `head` on. None if the slot has changed, or only who has it may read them.
-    pub(super) fn list(
-        &self,
-        batch: &mut Batch<'_>,
-        slot: &Slot,
-        state: State,
-        head: Pointer,
-        held: bool,
-    ) -> Result<Option<Vec<Listed>>> {
-        let mut listed = vec![];
-        let (mut pointer, mut steps) = (head, Steps::new());
-        while !pointer.is_null() {
-            if steps.again(pointer) {
-                return Err(self.broken(slot, "has a list that goes in a circle"));
-            }
-            if listed.len() as u64 > state.count() {
-                return Err(self.broken(slot, "has more elements than it counts"));
-            }
-            if pointer.safe().is_none() && !held {
-                return Ok(None);
-            }
-            let read = self.read_element(batch, slot, pointer, HEADER, (!held).then_some(state))?;
-            let Some((_, header)) = read else { return Ok(None) };
-            listed.push(Listed { pointer, header });
-            pointer = header.next;
-        }
-        Ok(Some(listed))
-    }
-
     /// The contents of all elements of a slot at one moment, in order. A round trip, one for each element, and one for
     /// each again.
     pub(super) fn items(&self, batch: &mut Batch<'_>, slot: &Slot) -> Result<Option<Vec<Item>>> {
+        let mut access = self.directory.access(batch, *slot);
         for _ in 0..FAILURES {
-            let (state, head, id) = self.read_slot(batch, slot)?;
+            let (state, head, id) = access.read()?;
             if id != slot.id {
                 return Ok(None);
             }
@@ -377,36 +303,28 @@ impl Container<'_> {
             if head.is_null() {
                 return Ok(Some(vec![]));
             }
-            let Some(listed) = self.list(batch, slot, state, head, false)? else { break };
+            let Some(listed) = access.list(state, head, false)? else { break };
             let items = self.contents(&listed)?;
-            batch.clear()?;
-            if self.is_still(batch, slot, Some(state))? {
+            access.batch.clear()?;
+            if access.is_still(Some(state))? {
                 return Ok(Some(items));
             }
         }
-        let Some((state, head)) = self.hold(batch, slot)? else { return Ok(None) };
-        let listed = self.list(batch, slot, state, head, true)?.unwrap_or_default();
+        let Some((state, head)) = access.hold()? else { return Ok(None) };
+        let listed = access.list(state, head, true)?.unwrap_or_default();
         let items = self.contents(&listed);
         if items.as_ref().map_or_else(Error::is_refused, |_| true) {
-            self.unlock(batch, slot, &[], state)?;
+            access.unlock(&[], state)?;
         }
         items.map(Some)
     }
 
     /// Reads keys and values of elements that stay.
     fn contents(&self, listed: &[Listed]) -> Result<Vec<Item>> {
-        let read = |bytes: Bytes<'_>| -> Result<Vec<u8>> {
-            let mut all = vec![];
-            if let Bytes::At(at, len) = bytes
-                && len > 0
-            {
-                self.fetch(at, self.room(at, len, &mut all)?)?;
-            }
-            Ok(all)
-        };
+        let (world, kind) = (self.world(), self.kind());
         let item = |listed: &Listed| {
-            let (key, value) = (read(listed.key())?, read(listed.value(self.kind))?);
-            Ok(Item { key, value, count: listed.times(self.kind) })
+            let (key, value) = (listed.key().to_vec(world)?, listed.value(kind).to_vec(world)?);
+            Ok(Item { key, value, count: listed.times(kind) })
         };
         listed.iter().map(item).collect()
     }
@@ -421,7 +339,7 @@ impl Container<'_> {
         for number in 0..count {
             let words = slots.part((number * SLOT) as usize, SLOT as usize);
             if batch.word(words, 2) != chunk.first.id {
-                return Err(self.none());
+                return Err(self.directory.none());
             }
             if batch.word(words, 1) != 0 {
                 occupied.push(chunk.slot(from + number));
@@ -437,7 +355,7 @@ impl Container<'_> {
         mut f: impl FnMut(&mut Batch<'_>, &Slot) -> Result<()>,
     ) -> Result<()> {
         let mut batch = self.world().batch();
-        for (_, chunk) in self.all(extent)? {
+        for (_, chunk) in self.directory.all(extent)? {
             for from in (0..chunk.slots).step_by(SCANNED as usize) {
                 for slot in self.occupied(&mut batch, &chunk, from)? {
                     f(&mut batch, &slot)?;
@@ -455,12 +373,12 @@ impl Container<'_> {
     pub fn iter(&self, extent: Extent) -> Result<impl Iterator<Item = Result<Item>> + '_> {
         let groups =
             |(_, chunk): (u64, Chunk)| (0..chunk.slots).step_by(SCANNED as usize).map(move |from| (chunk, from));
-        let groups = self.all(extent)?.into_iter().flat_map(groups);
+        let groups = self.directory.all(extent)?.into_iter().flat_map(groups);
         let items = move |(chunk, from): (Chunk, u64)| -> Result<Vec<Item>> {
             let mut batch = self.world().batch();
             let mut items = vec![];
             for slot in self.occupied(&mut batch, &chunk, from)? {
-                items.extend(self.items(&mut batch, &slot)?.ok_or_else(|| self.none())?);
+                items.extend(self.items(&mut batch, &slot)?.ok_or_else(|| self.directory.none())?);
             }
             Ok(items)
         };

@@ -1,21 +1,59 @@
-//! Operations on all of a container: counting, clearing, and bringing the elements of one into another.
+//! A container as a whole: counting, clearing, destroying, and bringing the elements of one into another.
 //!
-//! None of them is one moment for all: each slot is. An insertion or removal meanwhile happens before or after its
+//! No operation is one moment for all: each slot is. An insertion or removal meanwhile happens before or after its
 //! slot's turn.
 
-use vervain_acp::{Batch, GlobalAddress, Order, Result};
+use vervain_acp::{Batch, GlobalAddress, Order, Result, World};
 
 use super::change::{Inserted, Prepared};
-use super::directory::{Chunk, Slot};
+use super::directory::{Chunk, Directory, Slot};
 use super::layout::{HEAD, MARK, SLOT, State};
-use super::search::Patience;
-use super::walk::Listed;
-use super::{Bytes, Container, Extent};
+use super::slot::{Listed, Patience};
+use super::{Bytes, Extent, Hashed, Kind, Name};
 
 /// Chunks that are counted in a round trip.
 const COUNTED: usize = 16;
 
-impl Container<'_> {
+/// A set, multiset or map as this rank reaches it. Making one of a name accesses nothing.
+#[derive(Clone, Copy)]
+pub struct Container<'a> {
+    pub(super) directory: Directory<'a>,
+}
+
+impl<'a> Container<'a> {
+    /// The container of this name, which has to be of this kind; whether there is one shows when it is used.
+    pub fn of(hashed: Hashed<'a>, kind: Kind, name: Name) -> Self {
+        Self { directory: Directory { hashed, kind, name } }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Name {
+        self.directory.name
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.directory.kind
+    }
+
+    pub(super) fn world(&self) -> &'a World {
+        self.directory.world()
+    }
+
+    pub(super) fn free(&self, block: GlobalAddress) -> Result<()> {
+        self.directory.hashed.heap.free(block)
+    }
+
+    /// Frees all of it. Nobody may use it any more, and nobody may be using it.
+    ///
+    /// # Errors
+    /// [Refused](vervain_acp::Error::is_refused): there is no such container. Else the job is broken.
+    pub fn destroy(self) -> Result<()> {
+        let mut batch = self.world().batch();
+        batch.reserve(Directory::PUT)?;
+        self.clear(Extent::All)?;
+        self.directory.destroy(&mut batch)
+    }
+
     /// The number of its elements; for a multiset, of different keys. Two round trips for the directory, and one for
     /// each 10,000 slots.
     ///
@@ -23,7 +61,7 @@ impl Container<'_> {
     /// [Refused](vervain_acp::Error::is_refused): there is no such container. Else the job is broken.
     pub fn len(&self, extent: Extent) -> Result<u64> {
         let mut sum = 0;
-        for chunks in self.all(extent)?.chunks(COUNTED) {
+        for chunks in self.directory.all(extent)?.chunks(COUNTED) {
             sum += self.counted(chunks)?;
         }
         Ok(sum)
@@ -34,7 +72,7 @@ impl Container<'_> {
     /// # Errors
     /// Those of [`len`](Container::len).
     pub fn is_empty(&self, extent: Extent) -> Result<bool> {
-        for chunks in self.all(extent)?.chunks(COUNTED) {
+        for chunks in self.directory.all(extent)?.chunks(COUNTED) {
             if self.counted(chunks)? > 0 {
                 return Ok(false);
             }
@@ -56,7 +94,7 @@ impl Container<'_> {
             for number in 0..chunk.slots {
                 let words = slots.part((number * SLOT) as usize, SLOT as usize);
                 if batch.word(words, 2) != chunk.first.id {
-                    return Err(self.none());
+                    return Err(self.directory.none());
                 }
                 let state = State(batch.word(words, 0));
                 if state.is_locked() {
@@ -69,7 +107,7 @@ impl Container<'_> {
         for slot in locked {
             let mut patience = Patience::new();
             sum += loop {
-                let (state, ..) = self.read_slot(&mut batch, &slot)?;
+                let (state, ..) = self.directory.access(&mut batch, slot).read()?;
                 if !state.is_locked() {
                     break state.count();
                 }
@@ -87,7 +125,7 @@ impl Container<'_> {
     pub fn clear(&self, extent: Extent) -> Result<()> {
         self.for_each_slot(extent, |batch, slot| {
             for listed in self.detach(batch, slot)? {
-                self.hashed.heap.free(listed.pointer.address())?;
+                self.free(listed.pointer.address())?;
             }
             Ok(())
         })
@@ -95,19 +133,20 @@ impl Container<'_> {
 
     /// Takes all elements out of a slot: they are in none, and this thread's.
     fn detach(&self, batch: &mut Batch<'_>, slot: &Slot) -> Result<Vec<Listed>> {
-        let Some((state, head)) = self.hold(batch, slot)? else { return Err(self.none()) };
-        let listed = self.list(batch, slot, state, head, true);
-        let listed = self.or_let_go(batch, slot, state, listed)?.unwrap_or_default();
+        let mut access = self.directory.access(batch, *slot);
+        let Some((state, head)) = access.hold()? else { return Err(self.directory.none()) };
+        let listed = access.list(state, head, true);
+        let listed = access.or_let_go(state, listed)?.unwrap_or_default();
         // Iterators find that their element is gone. Before the slot is free nobody links to it. So many words always
         // have room.
         for some in listed.chunks(256) {
-            batch.clear()?;
+            access.batch.clear()?;
             for listed in some {
-                batch.put_words(listed.at(MARK as usize), &[0], Order::Now)?;
+                access.batch.put_words(listed.at(MARK as usize), &[0], Order::Now)?;
             }
         }
-        batch.clear()?;
-        self.unlock(batch, slot, &[(slot.at.add(HEAD), 0)], state.changed(0))?;
+        access.batch.clear()?;
+        access.unlock(&[(slot.at.add(HEAD), 0)], state.changed(0))?;
         Ok(listed)
     }
 
@@ -119,11 +158,11 @@ impl Container<'_> {
     /// [Refused](vervain_acp::Error::is_refused): there is no such container, or no memory left; some may be inserted
     /// then. Else the job is broken.
     pub fn merge(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
-        if self.name == other.name {
+        if self.directory.name == other.directory.name {
             return Ok(());
         }
         other.for_each_slot(extent, |batch, slot| {
-            for item in other.items(batch, slot)?.ok_or_else(|| other.none())? {
+            for item in other.items(batch, slot)?.ok_or_else(|| other.directory.none())? {
                 self.put(&item.key, Bytes::Here(&item.value), item.count, None)?;
             }
             Ok(())
@@ -137,7 +176,7 @@ impl Container<'_> {
     /// # Errors
     /// Those of [`merge`](Container::merge): elements that were not inserted are still in `other`.
     pub fn take_from(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
-        if self.name == other.name {
+        if self.directory.name == other.directory.name {
             return Ok(());
         }
         other.for_each_slot(extent, |batch, slot| {
@@ -159,12 +198,12 @@ impl Container<'_> {
     /// Inserts a detached element that was in a slot of `other`: by its own block, or a copy, and then that is freed.
     /// Frees it too if the key is there.
     fn adopt(&self, listed: &Listed, other: &Container<'_>) -> Result<()> {
-        let (times, value) = (listed.times(other.kind), listed.value(other.kind));
+        let (times, value) = (listed.times(other.kind()), listed.value(other.kind()));
         let block = Prepared { pointer: listed.pointer, own: false, written: Some(GlobalAddress::NULL) };
-        let inserted = other.with_key(listed.key(), |key| self.put(key, value, times, Some(block)))?;
+        let inserted = listed.key().with(self.world(), |key| self.put(key, value, times, Some(block)))?;
         match inserted {
             Inserted::New(at) if at == listed.pointer.address() => Ok(()),
-            _ => self.hashed.heap.free(listed.pointer.address()),
+            _ => self.free(listed.pointer.address()),
         }
     }
 
@@ -173,11 +212,11 @@ impl Container<'_> {
     /// # Errors
     /// As [`merge`](Container::merge).
     pub fn assign(&self, other: &Container<'_>, extent: Extent) -> Result<()> {
-        if self.name == other.name {
+        if self.directory.name == other.directory.name {
             return Ok(());
         }
         // A name of no container must be found out before anything is gone.
-        other.owners()?;
+        other.directory.owners()?;
         self.clear(Extent::All)?;
         self.merge(other, extent)
     }
@@ -188,14 +227,19 @@ impl Container<'_> {
     /// # Errors
     /// As [`merge`](Container::merge); all elements are where they were then, if there is the memory for that.
     pub fn swap(&self, other: &Container<'_>) -> Result<()> {
-        if self.name == other.name {
+        if self.directory.name == other.directory.name {
             return Ok(());
         }
         // A name of no container must be found out before anything moves.
-        other.owners()?;
+        other.directory.owners()?;
         // Elements of the one wait in slots of their own ranks, by their own blocks, which takes no memory there and
         // back.
-        let aside = self.hashed.create(self.kind, &self.owners()?, self.name.slots, self.world().rank())?;
+        let aside = self.directory.hashed.create(
+            self.kind(),
+            &self.directory.owners()?,
+            self.directory.name.slots,
+            self.world().rank(),
+        )?;
         let moved = aside.take_from(self, Extent::All).map_err(|error| (error, false));
         let moved = moved.and_then(|()| self.take_from(other, Extent::All).map_err(|error| (error, false)));
         let moved = moved.and_then(|()| other.take_from(&aside, Extent::All).map_err(|error| (error, true)));

@@ -4,11 +4,18 @@
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use vervain_window::{
     Claim, FileDevice, HeapOwner, Options, Origin, Process, Put, PutDevice, UseGuard, WriteOnlyDevice, in_forked_child,
 };
+
+/// A place for a window: the folder, and the path in it.
+pub fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("window");
+    (folder, path)
+}
 
 /// A process of its own, killed when dropped.
 pub struct Agent {

@@ -1,7 +1,9 @@
 //! A peer that says anything, and a program that calls anything: what comes of it may be wrong, but it ends, and leaves
 //! nothing behind.
 
-use vervain_cm::{CommId, Event, Machine, Mad, Output, Path, RepParams, ReqParams, SidrRepParams, SidrReqParams};
+use vervain_cm::{
+    CommId, Event, Machine, Mad, Output, Path, PathParams, RepParams, ReqParams, SidrRepParams, SidrReqParams,
+};
 use vervain_seeds::Outcome;
 
 use crate::random::Random;
@@ -91,7 +93,7 @@ impl Nonsense {
             0 => {
                 let params = ReqParams {
                     qpn,
-                    packet_life_time: exponent,
+                    path: PathParams { packet_life_time: exponent, ..PathParams::default() },
                     remote_response_timeout: exponent,
                     max_retries: exponent,
                     ..ReqParams::default()

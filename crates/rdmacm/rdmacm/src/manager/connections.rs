@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use vervain_abi::*;
 use vervain_cm::message::{IpHeader, sidr};
-use vervain_cm::{CommId, Machine, RepParams, ReqParams, SidrRepParams, SidrReqParams};
+use vervain_cm::{CommId, Ece, Machine, RepParams, ReqParams, SidrRepParams, SidrReqParams};
 use vervain_gsi::Path;
 
 use super::ident::Phase;
@@ -143,8 +143,7 @@ impl Manager {
                 service: ident.service(),
                 private_data,
                 ca_guid: u64::from_be(self.devices[route.source.device].guid),
-                ece_vendor: ident.own_ece.vendor_id,
-                ece_options: ident.own_ece.options,
+                ece: Ece { vendor: ident.own_ece.vendor_id, options: ident.own_ece.options },
                 ..parameters
             })
         };
@@ -165,14 +164,13 @@ impl Manager {
             if ident.phase != Phase::Requested {
                 return Err(libc::EINVAL);
             }
-            let (ece_vendor, ece_options) = (ident.own_ece.vendor_id, ident.own_ece.options);
+            let ece = Ece { vendor: ident.own_ece.vendor_id, options: ident.own_ece.options };
             if ident.is_datagram() {
                 let params = SidrRepParams {
                     status: sidr::SUCCESS,
                     qpn: param.qpn,
                     qkey: param.qkey,
-                    ece_vendor,
-                    ece_options,
+                    ece,
                     private_data: room(&[&param.private_data])?,
                     ..SidrRepParams::default()
                 };
@@ -183,8 +181,7 @@ impl Manager {
             let device = ident.route.map(|route| &self.devices[route.source.device]);
             let params = RepParams {
                 ca_guid: device.map_or(0, |device| u64::from_be(device.guid)),
-                ece_vendor,
-                ece_options,
+                ece,
                 private_data: room(&[&param.private_data])?,
                 ..ident.parameters.answer(param)
             };

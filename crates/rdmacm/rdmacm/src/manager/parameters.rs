@@ -2,7 +2,7 @@
 
 use vervain_abi::*;
 use vervain_cm::message::{Rep, Req};
-use vervain_cm::{RepParams, ReqParams};
+use vervain_cm::{PathParams, RepParams, ReqParams};
 
 /// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us,
 /// twice.
@@ -93,7 +93,7 @@ impl Parameters {
             rnr_retry_count: self.rnr_retry_count,
             flow_control: param.flow_control != 0,
             srq: param.srq,
-            path_mtu: mtu as u8,
+            path: PathParams { mtu: mtu as u8, ..PathParams::default() },
             ack_timeout: self.ack_timeout,
             ..ReqParams::default()
         }

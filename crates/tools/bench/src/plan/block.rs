@@ -1,55 +1,28 @@
 //! The keys of `[defaults]` and `[[case]]`, what must hold between them, and the cases that a block unfolds into.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use humantime::format_duration;
 use toml::Spanned;
 
+use super::Block;
 use super::environments::Environments;
 use super::error::{Mistakes, did_you_mean, one_of};
 use super::quantity::{Quantity, SIZE};
 use super::read::{Field, Item, Node};
-use super::{Block, Settings};
+use super::settings::SettingKeys;
 use crate::case::{
     Case, EnvironmentName, Grid, Interface, Interference, Measure, Memory, Operation, Placement, Service, bytes,
 };
 use crate::worker::{MOST_COPY, MOST_MESSAGE, MOST_PUT, Problem};
 
 /// Requests under way on a QP: what ConnectX devices can have (max_qp_wr).
-const DEPTH: Quantity = Quantity::count(1, 32768);
+pub(super) const DEPTH: Quantity = Quantity::count(1, 32768);
 const QPS: Quantity = Quantity::count(1, 16384);
-const ITERATIONS: Quantity = Quantity::count(1, 1_000_000_000);
-const WARM_UP: Quantity = Quantity::count(0, 1_000_000_000);
-const INLINE: Quantity = Quantity { least: 0, most: 4096, is_size: true };
-const HOUR: Duration = Duration::from_secs(3600);
 /// The largest MTU of InfiniBand (IBA volume 1, 9.7.1): no datagram is longer.
 const DATAGRAM: u64 = 4096;
 
 const SIZE_DEFAULT: u64 = 8;
 const DEPTH_DEFAULT: u32 = 128;
-const AT_LEAST_DEFAULT: Duration = Duration::from_millis(20);
-const AT_MOST_DEFAULT: Duration = Duration::from_millis(300);
-const SIGNAL_DEFAULT: u64 = 100;
-/// IMB-MPI1's OVERALL_VOL, 40 MBytes.
-const VOLUME_DEFAULT: u64 = 40 << 20;
-
-/// P1's iterations; of ranks' latency IMB-MPI1's, its MSGSPERSAMPLE.
-fn iterations_default(measure: Measure, interface: Interface) -> u64 {
-    match measure {
-        Measure::Latency if interface.has_ranks() => 1000,
-        Measure::Latency => 2000,
-        Measure::Bandwidth => 5000,
-    }
-}
-
-fn warm_up_default(measure: Measure, interface: Interface) -> u64 {
-    match measure {
-        _ if interface.has_ranks() => 4,
-        Measure::Latency => 200,
-        Measure::Bandwidth => 256,
-    }
-}
 
 /// The keys, in the order of the guide.
 pub(super) const KEYS: &[&str] = &[
@@ -91,15 +64,7 @@ pub(super) struct Keys {
     interference: Field<Vec<Item<Option<Interference>>>>,
     environment: Field<Vec<Item<Option<EnvironmentName>>>>,
     grid: Field<Vec<Item<Option<Grid>>>>,
-    iterations: Field<Item<u64>>,
-    full_iterations: Field<Item<u64>>,
-    only_full: Field<Item<bool>>,
-    warm_up: Field<Item<u64>>,
-    at_least: Field<Item<Duration>>,
-    at_most: Field<Item<Duration>>,
-    inline: Field<Item<Option<u32>>>,
-    signal_every: Field<Item<u64>>,
-    volume: Field<Item<u64>>,
+    settings: SettingKeys,
 }
 
 impl Keys {
@@ -121,16 +86,8 @@ impl Keys {
                 "interference" => keys.interference = value.list(mistakes, Node::interference),
                 "environment" => keys.environment = value.list(mistakes, |v| v.environment(environments)),
                 "grid" => keys.grid = value.list(mistakes, Node::grid),
-                "only_full" => keys.only_full = value.one(mistakes, Node::flag),
-                "full_iterations" => keys.full_iterations = value.one(mistakes, |v| v.count(ITERATIONS)),
-                "iterations" => keys.iterations = value.one(mistakes, |v| v.count(ITERATIONS)),
-                "warm_up" => keys.warm_up = value.one(mistakes, |v| v.count(WARM_UP)),
-                "at_least" => keys.at_least = value.one(mistakes, |v| v.duration(Duration::ZERO, HOUR)),
-                "at_most" => keys.at_most = value.one(mistakes, |v| v.duration(Duration::from_millis(1), HOUR)),
-                "inline" => keys.inline = value.one(mistakes, |v| v.inline(INLINE)),
-                "signal_every" => keys.signal_every = value.one(mistakes, |v| v.count(DEPTH)),
-                "volume" => keys.volume = value.one(mistakes, |v| v.size(SIZE)),
-                _ => unknown(mistakes, name, &value.key, KEYS),
+                other if !keys.settings.read(other, &value, mistakes) => unknown(mistakes, name, &value.key, KEYS),
+                _ => {}
             }
         }
         keys
@@ -170,7 +127,7 @@ impl<'a> Template<'a> {
         block.check_grids(mistakes);
         block.check_memory(mistakes);
         block.check_environments(mistakes);
-        block.check_times(mistakes);
+        block.own.settings.check_times(&defaults.settings, mistakes);
         block
     }
 
@@ -215,7 +172,7 @@ impl<'a> Template<'a> {
             }
             if !interface.has_ranks() {
                 let expected = "no volume, since at_most bounds what is measured,";
-                fields.push(own.volume.get().map(|item| Odd::of(item, expected)));
+                fields.push(own.settings.volume.get().map(|item| Odd::of(item, expected)));
             }
             for Odd { span, key, expected } in fields.into_iter().flatten() {
                 let found = mistakes.quote(span.clone());
@@ -402,12 +359,12 @@ impl<'a> Template<'a> {
             mistakes.add(span.clone(), key, what);
         }
 
-        let inline = match own.inline.or(&d.inline) {
+        let inline = match own.settings.inline.or(&d.settings.inline) {
             Field::Is(item) => item,
             _ => return,
         };
         if let Some(size) = inline.value.filter(|size| *size > 0) {
-            let (span, key, whose) = match own.inline.is_absent() && ours {
+            let (span, key, whose) = match own.settings.inline.is_absent() && ours {
                 true => (&gpu.span, &gpu.key, " in [defaults]"),
                 false => (&inline.span, &inline.key, ""),
             };
@@ -433,29 +390,6 @@ impl<'a> Template<'a> {
         };
         let why = "whose workers are of this host";
         mistakes.add(span, key, format!("expected {expected} in an environment, {why}, found peer{whose}"));
-    }
-
-    fn check_times(&self, mistakes: &mut Mistakes<'_>) {
-        let (own, d) = (&self.own, self.defaults);
-        let (least, most) = (own.at_least.or(&d.at_least), own.at_most.or(&d.at_most));
-        if matches!(least, Field::Wrong) || matches!(most, Field::Wrong) {
-            return;
-        }
-        let least_time = *least.value().unwrap_or(&AT_LEAST_DEFAULT);
-        let most_time = *most.value().unwrap_or(&AT_MOST_DEFAULT);
-        if least_time <= most_time {
-            return;
-        }
-        // The mistake is where the block has its say, or the file.
-        let most_is_wrong = own.at_least.is_absent() && !own.at_most.is_absent() || least.is_absent();
-        let (item, bound, found) = match most_is_wrong {
-            true => (most, format!("at least {}, which is at_least", format_duration(least_time)), most_time),
-            false => (least, format!("at most {}, which is at_most", format_duration(most_time)), least_time),
-        };
-        if let Field::Is(item) = item {
-            let what = format!("expected {bound} here, found {}", format_duration(found));
-            mistakes.add(item.span.clone(), &item.key, what);
-        }
     }
 
     /// The number of cases that the block unfolds into; right for a block without mistakes.
@@ -543,7 +477,7 @@ impl<'a> Template<'a> {
                                 if grid == Some(Grid(1, 1)) && operation.is_between_ranks() {
                                     continue;
                                 }
-                                let settings = self.settings(measure, interface, depth);
+                                let settings = own.settings.settings(&d.settings, measure, interface, depth);
                                 blocks.extend(sizes.iter().map(|&size| Block {
                                     case: case(size),
                                     placement,
@@ -556,24 +490,6 @@ impl<'a> Template<'a> {
             }
         }
         blocks
-    }
-
-    fn settings(&self, measure: Measure, interface: Interface, depth: u32) -> Settings {
-        let (own, d) = (&self.own, self.defaults);
-        let given = |own: &Field<Item<u64>>, d: &Field<Item<u64>>, default| *own.or(d).value().unwrap_or(&default);
-        let time =
-            |own: &Field<Item<Duration>>, d: &Field<Item<Duration>>, default| *own.or(d).value().unwrap_or(&default);
-        Settings {
-            iterations: given(&own.iterations, &d.iterations, iterations_default(measure, interface)),
-            full_iterations: own.full_iterations.or(&d.full_iterations).value().copied(),
-            only_full: own.only_full.or(&d.only_full).value().copied().unwrap_or(false),
-            warm_up: given(&own.warm_up, &d.warm_up, warm_up_default(measure, interface)),
-            at_least: time(&own.at_least, &d.at_least, AT_LEAST_DEFAULT),
-            at_most: time(&own.at_most, &d.at_most, AT_MOST_DEFAULT),
-            inline: *own.inline.or(&d.inline).value().unwrap_or(&None),
-            signal_every: given(&own.signal_every, &d.signal_every, SIGNAL_DEFAULT).min(u64::from(depth)) as u32,
-            volume: given(&own.volume, &d.volume, VOLUME_DEFAULT),
-        }
     }
 }
 

@@ -9,6 +9,7 @@ mod error;
 mod parse;
 mod quantity;
 mod read;
+mod settings;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;

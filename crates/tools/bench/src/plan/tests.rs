@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use super::*;
 use crate::case::{Grid, Interface, Interference, Measure, Memory, Operation, Service};
 use crate::environment::PaperDevice;
+use crate::sample::write_case;
 
 const GUIDE: &str = include_str!("../../../../../docs/bench.md");
 
@@ -27,20 +28,7 @@ fn what_a_plan_leaves_out_has_the_defaults_of_the_guide() {
     assert_eq!((&*plan.name, &*plan.title, plan.rounds, plan.seed, plan.spread), ("mine", "mine", 5, None, 0.1));
     assert_eq!(plan.pinning, Pinning::default());
     let cases = plan.cases(Placement::Peer);
-    let latency = Case {
-        measure: Measure::Latency,
-        operation: Operation::Write,
-        service: Service::Rc,
-        size: 8,
-        depth: 1,
-        qps: 1,
-        placement: Placement::Peer,
-        interference: None,
-        memory: Memory::Host,
-        interface: Interface::Verbs,
-        environment: None,
-        grid: None,
-    };
+    let latency = Case { measure: Measure::Latency, depth: 1, placement: Placement::Peer, ..write_case(8) };
     let bandwidth = Case { measure: Measure::Bandwidth, depth: 128, ..latency };
     let faa = Operation::FetchAdd;
     let expected = [latency, Case { operation: faa, ..latency }, bandwidth, Case { operation: faa, ..bandwidth }];
@@ -272,20 +260,7 @@ fn built_in_plans_have_the_size_and_take_the_time_that_the_guide_says() {
 fn the_paper_plan_has_every_point_of_the_paper() {
     let plan = load("paper").expect("built in");
     let cases: HashSet<_> = plan.cases(Placement::Loopback).into_iter().map(|(case, _)| case).collect();
-    let base = Case {
-        measure: Measure::Bandwidth,
-        operation: Operation::Write,
-        service: Service::Rc,
-        size: 8,
-        depth: 128,
-        qps: 1,
-        placement: Placement::Loopback,
-        interference: None,
-        memory: Memory::Host,
-        interface: Interface::Verbs,
-        environment: None,
-        grid: None,
-    };
+    let base = write_case(8);
     let latency = |case| Case { measure: Measure::Latency, depth: 1, ..case };
     let (write, read, faa, cas) = (Operation::Write, Operation::Read, Operation::FetchAdd, Operation::CompareSwap);
     let beside = |operation, size| Some(Interference { operation, size });

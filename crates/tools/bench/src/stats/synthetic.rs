@@ -4,8 +4,9 @@ use fastrand::Rng;
 
 use super::Recorder;
 use super::bootstrap::normal;
-use crate::case::{Case, Interface, Measure, Memory, Operation, Placement, Service};
+use crate::case::{Case, Measure};
 use crate::results::Run;
+use crate::sample::write_case;
 
 /// How a machine's figures vary.
 #[derive(Debug, Clone, Copy)]
@@ -65,20 +66,7 @@ impl Machine {
 
 /// 8 B write latency.
 pub fn latency() -> Case {
-    Case {
-        measure: Measure::Latency,
-        operation: Operation::Write,
-        service: Service::Rc,
-        size: 8,
-        depth: 1,
-        qps: 1,
-        placement: Placement::Loopback,
-        interference: None,
-        memory: Memory::Host,
-        interface: Interface::Verbs,
-        environment: None,
-        grid: None,
-    }
+    Case { measure: Measure::Latency, depth: 1, ..write_case(8) }
 }
 
 /// Write bandwidth of messages of so many bytes.

@@ -34,7 +34,7 @@ impl Memory {
     /// Makes `len` bytes in a GPU, by its number; None: the one next to the device. Says which one it is.
     pub fn of_gpu(pd: &Pd, len: usize, index: Option<u32>) -> Result<(Self, String)> {
         let context = pd.context();
-        let leaves = leaves_copies(context.attr()?.vendor, std::env::var_os(SCATTER.0).as_deref());
+        let leaves = leaves_copies(context.attr()?.identity.vendor, std::env::var_os(SCATTER.0).as_deref());
         ensure!(leaves, "start `vervain bench serve` with {}={} if messages lie in a GPU", SCATTER.0, SCATTER.1);
         let gpu = match index {
             Some(index) => Gpu::open(index)?,

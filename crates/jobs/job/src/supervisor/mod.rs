@@ -4,8 +4,11 @@
 //! One thread does all of that, and it is the one that starts processes, since the kernel sends their PR_SET_PDEATHSIG
 //! at the end of the *thread* that has started them. Other threads only copy streams and take in requests.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
+mod checkpoints;
+mod turns;
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -13,36 +16,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sys::signal::Signal;
-use vervain_scheduler::First;
 
 use crate::agent::{Done, Task};
 use crate::checkpoint;
-use crate::control::{Asker, Made, Reach, Reply, Request, Status, Turn, listen_inside};
+use crate::control::{Asker, Reply, Request, Status, listen_inside};
 use crate::criu::Criu;
 use crate::desk::{Desk, Group};
-use crate::freezer;
 use crate::gang::Member;
 use crate::hosts::{Host, Moves, RemoteStart};
-use crate::image;
-use crate::life::{Life, folder_of};
+use crate::life::Life;
 use crate::lives::{Lives, Next};
-use crate::manifest::{FORMAT, Image, Images, Manifest, Network, Saved, Vervain};
-use crate::part::{Home, Order, Part, Report, Restored, Trouble};
+use crate::manifest::{Manifest, Network, Vervain};
+use crate::part::{Home, Order, Part, Report};
 use crate::place::{Name, Places};
 use crate::remote::Remote;
 use crate::space::{End, Plan, RSH, Space, What};
 use crate::starter::RemoteCommand;
-use crate::store::{IMAGES, SCRATCH, Store};
 use crate::streams::{self, Streams};
 use crate::word::Word;
 
-/// Time to wait for a port that its last connection has left behind.
-const TIME_WAIT: Duration = Duration::from_secs(60);
-/// How often a checkpoint is begun anew, where a process has opened a device, a timer run out, or a connection not been
-/// accepted yet.
-const TRIES: u32 = 5;
-/// Time for which the job runs before the second attempt; twice as long before each further one.
-const BREATH: Duration = Duration::from_millis(10);
 /// Further duties of a supervisor.
 #[derive(Debug, Clone)]
 pub struct Upkeep {
@@ -419,136 +411,6 @@ impl Supervisor {
         Ok(())
     }
 
-    fn make(&mut self, what: &Checkpoint, mut asker: Asker) {
-        asker.tell(&Reply::Doing(format!("job {} is being saved", self.name)));
-        match self.checkpoint(&what.dir, what.stop, what.keep) {
-            Ok(made) => asker.tell(&Reply::Made(made)),
-            Err(e) => asker.tell(&Reply::Failed(format!("{e:#}"))),
-        }
-    }
-
-    /// Somebody has the job take turns.
-    fn join(&mut self, mut asker: Asker) {
-        let reach = match (&self.gang, self.ended()) {
-            (Some(_), _) => Err("takes turns in another gang already".to_owned()),
-            (None, Some(_)) => Err("does not run just now".to_owned()),
-            (None, None) => self.reach().map_err(|e| format!("cannot take turns: {e:#}")),
-        };
-        match reach {
-            Ok(reach) => {
-                asker.tell(&Reply::Joined(reach));
-                self.gang = Some(Member { asker, held: false, first: Some(First::of_this_thread()) });
-            }
-            Err(why) => asker.tell(&Reply::Failed(format!("job {} {why}", self.name))),
-        }
-    }
-
-    /// The facts by which a gang holds the job.
-    fn reach(&mut self) -> Result<Reach> {
-        // A part on another host is held by the supervisor, and so is all of the job then.
-        let several = self.life.as_ref().is_some_and(|life| life.is_on_several_hosts());
-        // If only the job sees control groups, the gang cannot use one, and has the job stopped by signals.
-        let can = !several && freezer::groups().is_some();
-        let group = if can { self.inside(Task::Group)?.group } else { None };
-        let life = self.life.as_ref().context("the job does not run just now")?;
-        Ok(Reach { life: self.lives, supervisor: std::process::id(), init: life.part.space.init(), group })
-    }
-
-    /// Others in its gang have the job's turns until it is back.
-    fn leave_gang_for_a_while(&mut self) {
-        if let Some(member) = &mut self.gang {
-            (member.held, member.first) = (false, None);
-            member.asker.tell(&Reply::Away);
-        }
-    }
-
-    fn rejoin_gang(&mut self) {
-        let Some(mut member) = self.gang.take() else { return };
-        match self.reach() {
-            Ok(reach) => {
-                member.first = Some(First::of_this_thread());
-                member.asker.tell(&Reply::Joined(reach));
-            }
-            // It has ended already, and may be resumed again.
-            Err(_) if self.life.as_ref().is_some_and(|life| life.part.space.has_ended()) => {}
-            Err(e) => return self.note(&format!("job {} takes no turns any more: {e:#}", self.name)),
-        }
-        self.gang = Some(member);
-    }
-
-    /// Returns true if the gang may have the job stand still.
-    fn is_held(&self) -> bool {
-        self.gang.as_ref().is_some_and(|member| member.held)
-    }
-
-    /// Sees to what is said by who has the job take turns; the job goes on if that is nobody any more.
-    fn turns(&mut self) {
-        while let Some(member) = self.gang.as_mut().filter(|member| member.asks()) {
-            match member.asker.hear() {
-                None => {
-                    let was_held = member.held;
-                    self.gang = None;
-                    if was_held
-                        && self.ended().is_none()
-                        && let Err(e) = self.release()
-                    {
-                        self.note(&format!("job {} does not go on as it should: {e:#}", self.name));
-                    }
-                }
-                Some((life, turn)) if life == self.lives && self.ended().is_none() => self.turn(turn),
-                // The sender learns, or has learned, that this life of the job is over.
-                Some(_) => {}
-            }
-        }
-    }
-
-    fn turn(&mut self, turn: Turn) {
-        let done = match turn {
-            Turn::Prepare => self.inside(Task::Prepare).map(|done| Reply::Prepared(done.processes)),
-            Turn::Stop | Turn::Continue if self.life.as_ref().is_some_and(|life| life.is_on_several_hosts()) => {
-                self.turn_of_parts(turn == Turn::Stop).map(|()| Reply::Signalled)
-            }
-            // If the program inside was killed in the midst of it, the next one would take all for stopped before.
-            Turn::Stop => self.inside_once(Task::Signal).map(|_| Reply::Signalled).or_else(|e| {
-                self.inside(Task::Release)?;
-                Err(e)
-            }),
-            Turn::Continue => self.inside(Task::Continue).map(|_| Reply::Signalled),
-            Turn::Goes => {
-                self.gang.iter_mut().for_each(|member| member.held = false);
-                return;
-            }
-        };
-        // The job has ended: the sender will learn that in a moment.
-        if self.life.as_ref().is_some_and(|life| life.part.space.has_ended()) {
-            return;
-        }
-        let failed = |e| Reply::Failed(format!("job {}: {e:#}", self.name));
-        let reply = done.unwrap_or_else(failed);
-        if let Some(member) = &mut self.gang {
-            member.held |= matches!(reply, Reply::Prepared(_));
-            member.asker.tell(&reply);
-        }
-    }
-
-    /// Has all parts of a job on several hosts stand still, or go on.
-    fn turn_of_parts(&mut self, stand: bool) -> Result<()> {
-        let life = self.life.as_mut().context("the job does not run just now")?;
-        let target = life.part.space.target();
-        let (signals, asked) = (&self.desk.signals, &mut self.desk.asked);
-        let mut wait = |fds: &[BorrowedFd<'_>], until| asked.wait(signals, Some(&target), fds, until);
-        let turned = if stand { life.hold(&mut wait) } else { life.release(&mut wait) };
-        Ok(turned?)
-    }
-
-    /// Has the job go on whose gang is gone.
-    fn release(&mut self) -> Result<()> {
-        match &self.life {
-            Some(life) if life.is_on_several_hosts() => self.turn_of_parts(false),
-            _ => self.inside(Task::Release).map(drop),
-        }
-    }
-
     /// Has the program inside of the job do what may be done twice, by another one if it was killed.
     fn inside(&mut self, task: Task) -> Result<Done> {
         let done = self.inside_once(task.clone());
@@ -582,192 +444,5 @@ impl Supervisor {
             gang: self.gang.is_some(),
             checkpoint: self.last_checkpoint.clone(),
         }
-    }
-
-    /// Makes a checkpoint. The job goes on if it cannot be made.
-    fn checkpoint(&mut self, dir: &Path, stop: bool, keep: Option<usize>) -> Result<Made> {
-        // This takes time, and other requests need not wait for it.
-        let first = self.gang.as_mut().and_then(|member| member.first.take());
-        let in_gang = first.is_some();
-        drop(first);
-        let mut tries = 0;
-        let made = loop {
-            tries += 1;
-            match self.try_checkpoint(dir, stop, keep) {
-                Err(e) if e.downcast_ref::<Trouble>().is_some_and(|trouble| trouble.may_pass) && tries < TRIES => {
-                    // The process that is to accept a connection needs the processor for it.
-                    let until = Instant::now() + BREATH * (1 << (tries - 1));
-                    while Instant::now() < until && !self.desk.asked.end {
-                        self.attend(Some(until))?;
-                    }
-                }
-                made => break made,
-            }
-        };
-        if let Some(member) = self.gang.as_mut().filter(|_| in_gang) {
-            member.first = Some(First::of_this_thread());
-        }
-        made
-    }
-
-    fn try_checkpoint(&mut self, dir: &Path, stop: bool, keep: Option<usize>) -> Result<Made> {
-        let began = Instant::now();
-        let Some(life) = self.life.as_mut().filter(|life| life.ended.is_none()) else {
-            bail!("the job does not run just now");
-        };
-        let store = Store::make(dir)?;
-        let mut manifest = Manifest {
-            format: FORMAT,
-            name: self.name.to_string(),
-            command: self.command.clone(),
-            made: now(),
-            vervain: self.vervain.clone(),
-            kernel: kernel(),
-            processes: 0,
-            saved: Saved::Images(Images {
-                criu: self.home.criu.version.to_string(),
-                network: self.network,
-                streams: life.streams,
-                hosts: Vec::new(),
-            }),
-            frozen: 0,
-            files: BTreeMap::new(),
-        };
-        let begun = store.begin()?;
-        for host in [None].into_iter().chain(life.remotes.iter().map(|remote| Some(remote.host()))) {
-            for part in [IMAGES, SCRATCH] {
-                begun.folder(&folder_of(host).join(part))?;
-            }
-        }
-        let target = life.part.space.target();
-        let (signals, asked) = (&self.desk.signals, &mut self.desk.asked);
-        let mut wait = |fds: &[BorrowedFd<'_>], until| asked.wait(signals, Some(&target), fds, until);
-        let dumped = life.dump(begun.path(), stop, &mut wait).map(|hosts| {
-            manifest.processes = hosts.iter().map(|image| image.processes).sum();
-            if let Saved::Images(images) = &mut manifest.saved {
-                images.hosts = hosts;
-            }
-        });
-        let finished = match dumped {
-            Ok(()) if stop => {
-                manifest.frozen = life.part.still();
-                let finished = begun.finish(manifest);
-                match finished {
-                    Ok(finished) => {
-                        life.kill();
-                        life.remotes.clear();
-                        Ok(finished)
-                    }
-                    Err(e) => Err(life.go_on(false, &mut wait).err().map_or(e, Into::into)),
-                }
-            }
-            Ok(()) => {
-                manifest.frozen = life.go_on(true, &mut wait)?;
-                begun.finish(manifest)
-            }
-            Err(trouble) => {
-                let went = life.go_on(false, &mut wait);
-                ensure!(!life.has_ended(), "the job has ended meanwhile");
-                went.context("the job's devices do not go on")?;
-                Err(trouble.into())
-            }
-        };
-        let (path, manifest) = finished?;
-        if stop {
-            self.desk.asked.end = true;
-            self.note(&format!(
-                "job {} has ended with its checkpoint; `vervain restart {}` goes on from there",
-                self.name,
-                dir.display()
-            ));
-        }
-        if let Some(keep) = keep {
-            store.keep(keep);
-        }
-        self.last_checkpoint = Some((path.clone(), manifest.made));
-        Ok(Made {
-            path,
-            bytes: manifest.bytes(),
-            processes: manifest.processes,
-            frozen: Duration::from_micros(manifest.frozen),
-            took: began.elapsed(),
-        })
-    }
-
-    /// Brings the job back from a checkpoint.
-    fn bring_back(&mut self, path: &Path, manifest: &Manifest) -> Result<()> {
-        let failed = format!("job {} cannot be brought back from {}", self.name, path.display());
-        let until = Instant::now() + TIME_WAIT;
-        let mut told = false;
-        loop {
-            match self.try_to_bring_back(path, manifest) {
-                Ok(()) => {
-                    self.has_moved = true;
-                    return Ok(());
-                }
-                Err(trouble) if trouble.may_pass && Instant::now() < until && !self.desk.asked.end => {
-                    if !told {
-                        let limit = humantime::format_duration(TIME_WAIT);
-                        self.note(&format!("{trouble}; that may pass: trying again for up to {limit}"));
-                        told = true;
-                    }
-                    self.pause(Duration::from_secs(1))?;
-                }
-                Err(trouble) => bail!("{failed}: {trouble}"),
-            }
-        }
-    }
-
-    fn try_to_bring_back(&mut self, path: &Path, manifest: &Manifest) -> Result<(), Trouble> {
-        let images = manifest.images()?;
-        let own = images.hosts.first().context("the checkpoint has no image")?;
-        let unread = match images.streams[0].and_then(|number| u32::try_from(number).ok()) {
-            Some(number) => image::in_pipe(&path.join(&own.folder).join(IMAGES), number)?,
-            None => Vec::new(),
-        };
-        let restored = |image: &Image| Restored {
-            checkpoint: path.to_owned(),
-            image: image.clone(),
-            network: images.network,
-            bytes: manifest.bytes(),
-            vervain: manifest.vervain.clone(),
-            map: self.setting.moves.addresses.to_string(),
-        };
-        let (signals, asked) = (&self.desk.signals, &mut self.desk.asked);
-        let mut wait = |fds: &[BorrowedFd<'_>], until| asked.wait(signals, None, fds, until);
-        let mut remotes = Vec::new();
-        for image in &images.hosts[1..] {
-            let host = self.setting.moves.of(image.host.as_ref().context("a part without a host")?);
-            let start = self.setting.remote_start.as_ref().with_context(|| {
-                format!("the job has a part on {host}, and it was not said how to start one there; remedy: --remote-start CMD")
-            })?;
-            let mut remote = Remote::start(start, &host, &self.name, self.setting.criu.as_deref(), &mut wait)?;
-            remote.send(&Order::Restore(Box::new(restored(image))))?;
-            remotes.push(remote);
-        }
-        let ends = self.streams.connect(unread)?;
-        let pipes = images.streams.iter().zip(&ends.0);
-        let pipes = pipes.filter_map(|(number, end)| Some(((*number)?, end.as_ref()?.as_fd()))).collect();
-        let part = Part::restored(Rc::clone(&self.home), &restored(own), pipes, &mut wait);
-        // All answers are read before a failure is reported: first that of the own part, else the first one of another
-        // host.
-        let there: Vec<_> = remotes.iter_mut().map(|remote| remote.receive(&mut wait)).collect();
-        let part = part?;
-        there.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let numbers = ends.numbers();
-        drop(ends);
-        self.live(part, remotes, numbers)?;
-        let life = self.life.as_mut().context("the job")?;
-        let target = life.part.space.target();
-        let (signals, asked) = (&self.desk.signals, &mut self.desk.asked);
-        let mut wait = |fds: &[BorrowedFd<'_>], until| asked.wait(signals, Some(&target), fds, until);
-        let went = life
-            .each(|_| Order::EndRestore, &mut wait)
-            .and_then(|_| life.tasks(&Task::Rejoin(self.setting.moves.addresses.to_string()), &mut wait))
-            .and_then(|_| life.tasks(&Task::Go, &mut wait));
-        if went.is_err() {
-            self.life = None;
-        }
-        went.map(drop)
     }
 }
