@@ -146,6 +146,7 @@ impl Conversation {
     /// Sends what can be sent.
     fn poll(&mut self) {
         self.requester.poll_transmit(self.now, &mut self.window, &mut self.sender);
+        while self.responder.execute_kept(&mut self.receiver) {}
         while self.responder.poll_transmit(3, &mut self.receiver) {
             if self.receiver.room == 0 {
                 break;

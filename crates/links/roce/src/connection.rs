@@ -169,13 +169,14 @@ impl Connection {
         }
     }
 
-    /// Packets of requests of the peer, in one visit to the responder; each is `noted`.
+    /// Packets of requests of the peer, in one visit to the responder; each is `noted`. Returns true if kept
+    /// packets are to be executed at once.
     #[inline]
     pub(super) fn requests<'d>(
         self: &Arc<Self>,
         visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
         mut noted: impl FnMut(&Bth),
-    ) {
+    ) -> bool {
         self.reply(visit.qp, |responder, host| {
             self.owed.any.store(true, Ordering::Relaxed);
             visit.each(|packet| {
@@ -200,7 +201,9 @@ impl Connection {
                     false => responder.handle_packet(packet, host),
                 }
             });
-        });
+            responder.has_kept_due()
+        })
+        .unwrap_or(false)
     }
 
     /// A request of the peer has something in the reserved bits where a Vervain puts its marks. It counts for nothing
@@ -215,10 +218,13 @@ impl Connection {
         is_next && bth.mark == TAKES_GAPS
     }
 
-    /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that
-    /// can go out soon: nothing goes out of a QP that is done for.
+    /// Goes on with kept packets whose turn has come, and puts what the responder has to say into the port's batch, at
+    /// most `packets` packets. Returns true if there is more to be done soon: nothing goes out of a QP that is done for.
     pub(super) fn answer(&self, qp: &Qp, packets: u32) -> bool {
-        let more = self.reply(qp, |responder, host| responder.poll_transmit(packets, host) && host.out.pushed > 0);
+        let more = self.reply(qp, |responder, host| {
+            let keeps_due = responder.execute_kept(host);
+            keeps_due | (responder.poll_transmit(packets, host) && host.out.pushed > 0)
+        });
         more.unwrap_or(false)
     }
 

@@ -16,8 +16,7 @@ use crate::window::PACKET_OVERHEAD;
 /// Most bytes that one responder keeps: two of the largest windows, so that its requester can go on while a packet is
 /// resent twice.
 pub(crate) const MOST_KEPT: u64 = 16 << 20;
-/// Most packets that it keeps: more than the largest window has at an MTU of 1024. All of them are executed in one
-/// call.
+/// Most packets that it keeps: more than the largest window has at an MTU of 1024.
 const MOST_PACKETS: usize = 8192;
 /// Packets for which an empty list keeps its memory.
 const FEW: usize = 64;
@@ -154,6 +153,11 @@ impl Kept {
         self.bytes += kept.cost();
         self.packets.insert(place, kept);
         if opens_gap { Fate::OpensGap } else { Fate::Fits }
+    }
+
+    /// Returns true if the turn of the first packet has come, or has passed.
+    pub fn is_due(&self, expected: u32) -> bool {
+        self.packets.front().is_some_and(|first| first.psn() == expected || psn::is_before(first.psn(), expected))
     }
 
     /// Takes out the packet whose turn it is. One whose turn has passed is dropped.

@@ -416,6 +416,90 @@ fn after_a_packet_that_could_not_be_executed_reports_go_on() {
     assert_eq!(replies(&mut pair, [&sent[4]]), [(opcode::GAPS, psn_of(1))], "since packet 4 comes again");
 }
 
+/// SENDs of one packet each, which has its number.
+fn numbered(pair: &mut Pair, count: u32) -> Vec<Vec<u8>> {
+    pair.client.post(Opcode::Send, &[0; 4], |_| ());
+    let sent = requests(pair).remove(0);
+    pair.server.posted.extend(vec![4; count as usize]);
+    let packet = |n: u32| {
+        let mut bytes = sent.clone();
+        bytes[9..12].copy_from_slice(&psn_of(n).to_be_bytes()[1..]);
+        bytes[12..16].copy_from_slice(&n.to_be_bytes());
+        bytes
+    };
+    (0..count).map(packet).collect()
+}
+
+/// Number of the messages that [`numbered`] has sent and that have come, in their order.
+fn received(pair: &Pair) -> u32 {
+    let numbers = pair.server.receives.iter().map(|receive| u32::from_be_bytes(receive.data[..4].try_into().unwrap()));
+    assert!(numbers.clone().eq(0..numbers.len() as u32));
+    numbers.len() as u32
+}
+
+#[test]
+fn a_gap_that_closes_has_few_packets_executed_in_a_call() {
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    assert_eq!(replies(&mut pair, sent.iter().skip(1)), [(opcode::GAPS, psn_of(0))]);
+    assert!(!pair.responder.has_kept_due());
+    pair.arrives(&parsed(&sent[0]));
+    assert_eq!(received(&pair), 65);
+    // Nothing more comes. The acknowledgement of what is executed does not wait for the rest.
+    let mut acknowledged = vec![(65, replies(&mut pair, []))];
+    while pair.responder.has_kept_due() {
+        let before = received(&pair);
+        assert_eq!(pair.responder.execute_kept(&mut pair.server), pair.responder.has_kept_due());
+        assert!((1..=64).contains(&(received(&pair) - before)));
+        acknowledged.push((received(&pair), replies(&mut pair, [])));
+    }
+    for (count, replies) in acknowledged {
+        assert_eq!(replies, [(opcode::ACKNOWLEDGE, psn_of(count - 1))]);
+    }
+    assert_eq!((received(&pair), pair.room.as_ref().unwrap().left()), (300, 1 << 20));
+    assert!(!pair.responder.execute_kept(&mut pair.server));
+}
+
+#[test]
+fn what_comes_while_kept_packets_are_due_takes_its_turn_and_is_reported_after_them() {
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    replies(&mut pair, &sent[1..200]);
+    pair.arrives(&parsed(&sent[0]));
+    assert_eq!(replies(&mut pair, []), [(opcode::ACKNOWLEDGE, psn_of(64))]);
+    // One in sequence, whose copy is kept, has no others executed; nor does one behind a new gap.
+    assert_eq!(replies(&mut pair, [&sent[65], &sent[210], &sent[3]]), [(opcode::ACKNOWLEDGE, psn_of(65))]);
+    assert_eq!(received(&pair), 66);
+    while pair.responder.execute_kept(&mut pair.server) {
+        assert!(replies(&mut pair, []).iter().all(|reply| reply.0 == opcode::ACKNOWLEDGE), "no report before its time");
+    }
+    assert_eq!((received(&pair), replies(&mut pair, [])), (200, vec![(opcode::GAPS, psn_of(200))]));
+    assert_eq!(replies(&mut pair, &sent[200..]), [(opcode::ACKNOWLEDGE, psn_of(299))]);
+    assert_eq!(received(&pair), 300);
+}
+
+#[test]
+fn kept_packets_that_are_due_go_with_their_qp() {
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    replies(&mut pair, sent.iter().skip(1));
+    pair.arrives(&parsed(&sent[0]));
+    // One of them ends it.
+    pair.server.bad_receive = true;
+    assert!(!pair.responder.execute_kept(&mut pair.server));
+    replies(&mut pair, []);
+    assert!(pair.responder.has_ended() && !pair.responder.has_kept_due());
+    assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20);
+
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    replies(&mut pair, sent.iter().skip(1));
+    pair.arrives(&parsed(&sent[0]));
+    pair.responder.drop_kept();
+    assert!(!pair.responder.execute_kept(&mut pair.server));
+    assert_eq!((received(&pair), pair.room.as_ref().unwrap().left()), (65, 1 << 20));
+}
+
 #[test]
 fn a_lost_read_request_is_one_lost_packet() {
     let mut pair = Pair::speaking();

@@ -56,6 +56,7 @@ impl Path {
                 }
             }
             pair.transmit();
+            while pair.responder.execute_kept(&mut pair.server) {}
             while pair.responder.poll_transmit(64, &mut pair.server) {}
             let requests = pair.client.wire.drain(..).map(|bytes| (Way::Request, bytes));
             for (way, bytes) in requests.chain(pair.server.wire.drain(..).map(|bytes| (Way::Response, bytes))) {

@@ -129,6 +129,7 @@ impl Pair {
                 }
             }
             self.now += self.one_way;
+            while self.responder.execute_kept(&mut self.server) {}
             while self.responder.poll_transmit(3, &mut self.server) && self.server.room > 0 {}
             let responses: Vec<_> = self.server.wire.drain(..).collect();
             self.now += self.one_way;
