@@ -169,8 +169,9 @@ impl Connection {
         }
     }
 
-    /// Packets of requests of the peer, in one visit to the responder; each is `noted`. Returns true if kept
-    /// packets are to be executed at once.
+    /// Packets of requests of the peer, in one visit to the responder; each is `noted`. Returns true if more than
+    /// acknowledgements and NAKs results: kept packets are to be executed, or READs and atomics to be answered, be it
+    /// some that were kept.
     #[inline]
     pub(super) fn requests<'d>(
         self: &Arc<Self>,
@@ -201,7 +202,7 @@ impl Connection {
                     false => responder.handle_packet(packet, host),
                 }
             });
-            responder.has_kept_due()
+            responder.has_kept_due() || responder.has_answers_due()
         })
         .unwrap_or(false)
     }

@@ -174,6 +174,12 @@ impl Responder {
         self.quiet && self.kept.as_ref().is_some_and(|kept| kept.is_due(self.expected))
     }
 
+    /// Returns true if more than an acknowledgement or a NAK is to be sent: READ responses or atomic answers.
+    #[inline]
+    pub fn has_answers_due(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     /// Returns true if [`Responder::poll_transmit`] has something to send.
     #[inline]
     pub fn has_ack_due(&self) -> bool {

@@ -4,6 +4,7 @@
 mod congestion;
 mod credit;
 mod forge;
+mod gaps;
 #[path = "../../../../protocols/wire/tests/common/mod.rs"]
 #[allow(dead_code)]
 mod golden;
