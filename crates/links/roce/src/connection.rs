@@ -74,6 +74,14 @@ pub(super) struct Owed {
     pub piggybacked: AtomicBool,
 }
 
+impl Owed {
+    /// Returns true if the responder may have something to send.
+    #[inline]
+    pub(super) fn may_owe(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+}
+
 /// The way to one process on another host: its QPs share what its socket has room for. Who finds the window closed has
 /// something under way, and goes on with the answer to that.
 pub(super) struct Path {
@@ -99,8 +107,8 @@ impl Path {
         }
     }
 
-    /// `connection` is about to owe an acknowledgement. Said before the program can know of the message.
-    fn owe(connection: &Arc<Connection>) {
+    /// `connection` is about to owe an acknowledgement. Called before the program can know of the message.
+    pub(super) fn owe(connection: &Arc<Connection>) {
         let path = &connection.path;
         // Each connection holds it once.
         if Arc::strong_count(path) > 1 && !connection.owed.in_path_acks_due.swap(true, Ordering::Relaxed) {
@@ -193,7 +201,8 @@ impl Connection {
                     if bth.mark != 0 {
                         takes_gaps = self.marked(bth, responder.expected_psn());
                     }
-                    if bth.ack_request {
+                    if bth.ack_request || responder.keeps_some() {
+                        // Kept packets that follow this one may have asked for it.
                         Path::owe(self);
                     }
                 }
@@ -221,8 +230,12 @@ impl Connection {
 
     /// Goes on with kept packets whose turn has come, and puts what the responder has to say into the port's batch, at
     /// most `packets` packets. Returns true if there is more to be done soon: nothing goes out of a QP that is done for.
-    pub(super) fn answer(&self, qp: &Qp, packets: u32) -> bool {
+    pub(super) fn answer(self: &Arc<Self>, qp: &Qp, packets: u32) -> bool {
         let more = self.reply(qp, |responder, host| {
+            if responder.has_kept_due() {
+                self.owed.any.store(true, Ordering::Relaxed);
+                Path::owe(self);
+            }
             let keeps_due = responder.execute_kept(host);
             keeps_due | (responder.poll_transmit(packets, host) && host.out.pushed > 0)
         });
@@ -232,7 +245,7 @@ impl Connection {
     /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel
     /// by one source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
     pub(super) fn piggyback_ack(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
-        if !self.owed.any.load(Ordering::Relaxed) {
+        if !self.owed.may_owe() {
             return;
         }
         self.reply_in(qp, batch, |responder, host| {
@@ -330,7 +343,7 @@ impl Connection {
 
     /// Returns true if an acknowledgement is due.
     pub(super) fn owes_acknowledgement(&self) -> bool {
-        self.owed.any.load(Ordering::Relaxed) && self.responder.has_ack_due()
+        self.owed.may_owe() && self.responder.has_ack_due()
     }
 }
 

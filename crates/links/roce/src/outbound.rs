@@ -1,6 +1,6 @@
 //! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
 
-use super::connection::Connection;
+use super::connection::{Connection, Path};
 use super::net::{Datagram, SendBatch};
 use super::pacing::Paced;
 use super::packet_sink::{Destination, PacketSink};
@@ -117,10 +117,10 @@ impl Outbound {
         }
         let to = Destination { spread: *spread, ..connection.to };
         let mut held_back_until = None;
-        let acks_due = if posting { acks_due(connection) } else { Vec::new() };
+        let acks_due = PathAcks::of(connection, posting);
         let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
             connection.piggyback_ack(sends.qp(), batch, to.spread);
-            acks_due.iter().for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
+            acks_due.others().for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
         };
         let sent = loop {
             let mut window = connection.path.window.lock();
@@ -187,15 +187,40 @@ fn flush_or_cork(connection: &Connection, now: Nanos, trigger: Trigger, may_wait
     }
 }
 
-/// Other QPs of the path that may owe the peer an acknowledgement.
-#[inline]
-fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
-    let acks_due = connection.path.take_acks_due();
-    if acks_due.is_empty() {
-        return Vec::new();
+/// Connections of a path that may owe the peer an acknowledgement, taken from the path's list to be sent with a post.
+/// Those that still owe one at the end go back there: the post may have nothing to send now.
+struct PathAcks<'a> {
+    poster: &'a Connection,
+    taken: Vec<(Arc<Connection>, Arc<Qp>)>,
+}
+
+impl<'a> PathAcks<'a> {
+    /// Those of the path of `poster`; none unless it is `posting`.
+    #[inline]
+    fn of(poster: &'a Connection, posting: bool) -> PathAcks<'a> {
+        let taken = if posting { poster.path.take_acks_due() } else { Vec::new() };
+        let with_qp = |connection: Arc<Connection>| connection.qp.upgrade().map(|qp| (connection, qp));
+        PathAcks { poster, taken: taken.into_iter().filter_map(with_qp).collect() }
     }
-    let others = acks_due.into_iter().filter(|other| !std::ptr::eq(&**other, connection));
-    others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
+
+    /// All but the poster's.
+    #[inline]
+    fn others(&self) -> impl Iterator<Item = &(Arc<Connection>, Arc<Qp>)> {
+        self.taken.iter().filter(|(other, _)| !std::ptr::eq(&**other, self.poster))
+    }
+
+    /// Returns true if no other connection may owe one.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.others().next().is_none()
+    }
+}
+
+impl Drop for PathAcks<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.taken.iter().filter(|(connection, _)| connection.owed.may_owe()).for_each(|(it, _)| Path::owe(it));
+    }
 }
 
 /// Place of an earlier message's acknowledgement when a request is posted. The peer is to get it before the last packet

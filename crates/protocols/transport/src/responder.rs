@@ -162,8 +162,9 @@ impl Responder {
         self.kept = None;
     }
 
-    /// Returns true if packets are kept.
-    fn keeps_some(&self) -> bool {
+    /// Returns true if packets are kept that came before one that is missing.
+    #[inline]
+    pub fn keeps_some(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
     }
 

@@ -12,6 +12,7 @@ mod golden;
 mod side;
 mod sockets;
 mod violations;
+mod waiting;
 mod world;
 
 use forge::{Fate, Forged, Forger, Mark, seal};
