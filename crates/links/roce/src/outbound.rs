@@ -28,6 +28,8 @@ const BUDGET: u32 = 96;
 enum Trigger {
     /// The program has posted, or a limit that is not the requester's own has gone.
     Post,
+    /// Posts that have waited are begun, by the thread that sends what waits in batches.
+    Begin,
     /// The receiving thread has a packet for it, and sends the packets that result from a whole poll together.
     Packet,
     /// Its time has come.
@@ -51,10 +53,8 @@ impl Outbound {
     /// one, which waits for the next. Together they cost one visit to the requester, and one system call. Whoever sends
     /// the corked packets lets it go on, by a call that posts nothing.
     #[inline]
-    fn may_wait(&mut self, connection: &Connection, sends: &Sends<'_>) -> bool {
-        let tail = sends.tail();
-        let posted = tail.wrapping_sub(std::mem::replace(&mut self.seen, tail));
-        let last = tail.wrapping_sub(1);
+    fn may_wait(&self, posted: u32, connection: &Connection, sends: &Sends<'_>) -> bool {
+        let last = sends.tail().wrapping_sub(1);
         posted == 1
             && self.waiting_posts + 1 < MAX_CORKED
             && connection.pace.is_none()
@@ -110,7 +110,7 @@ impl Outbound {
             return Progress::Idle;
         }
         let qp = sends.qp();
-        let posting = trigger == Trigger::Post;
+        let posting = matches!(trigger, Trigger::Post | Trigger::Begin);
         let (mut f, was_idle) = (Some(f), end.is_idle());
         if was_idle {
             *spread = connection.lanes.of(sends.get(end.next()).map_or(0, |posted| posted.length));
@@ -178,7 +178,7 @@ impl Outbound {
 /// Sends what is in the batch, or leaves it to be sent with what follows.
 #[inline]
 fn flush_or_cork(connection: &Connection, now: Nanos, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
-    if trigger == Trigger::Packet {
+    if matches!(trigger, Trigger::Packet | Trigger::Begin) {
         connection.poll_state.cork_follow_up();
     } else if !may_wait || !connection.port.cork() {
         connection.port.flush_batch(batch);
@@ -277,7 +277,9 @@ impl carrier::Connection for Connection {
 
     fn advance(&self, sends: &mut Sends<'_>) -> Progress {
         let mut outbound = self.outbound.lock();
-        if outbound.may_wait(self, sends) {
+        let tail = sends.tail();
+        let posted = tail.wrapping_sub(std::mem::replace(&mut outbound.seen, tail));
+        if outbound.may_wait(posted, self, sends) {
             // A thread may have taken it off the list and been kept from going on.
             if outbound.waiting_posts == 0 || !self.poll_state.is_corked() {
                 self.poll_state.cork_requests(&self.qp);
@@ -285,8 +287,10 @@ impl carrier::Connection for Connection {
             outbound.waiting_posts += 1;
             return Progress::Idle;
         }
+        let begins = outbound.waiting_posts > 0 && posted == 0;
+        let trigger = if begins { Trigger::Begin } else { Trigger::Post };
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
-        outbound.run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
+        outbound.run(self, sends, now_ns(), trigger, |_, _, _| ())
     }
 
     fn psns(&self) -> Psns {

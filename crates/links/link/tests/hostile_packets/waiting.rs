@@ -1,6 +1,6 @@
-//! Acknowledgements that wait for other packets, seen by a peer that is a plain socket and answers nothing.
+//! Acknowledgements and requests that wait for other packets, seen by a peer that is a plain socket and answers nothing.
 
-use super::congestion::{Peer, THEIR_QPN, THERE, packet, receive};
+use super::congestion::{Peer, THEIR_QPN, THERE, packet, receive, side};
 use super::side::{BYTES, Side, poll};
 use super::world::{FIRST_PSN, HERE, World, address_of, alone, connect_to};
 use vervain_hca::{Data, Opcode, QpType, SendRequest};
@@ -47,5 +47,25 @@ fn an_acknowledgement_is_not_lost_by_a_post_that_sends_nothing() {
         for round in 0..10 {
             assert_eq!(acknowledged(&world, &peer), [(THEIR_QPN, FIRST_PSN)], "round {round}");
         }
+    });
+}
+
+#[test]
+fn a_message_that_has_waited_waits_no_more_once_it_is_begun() {
+    alone("waiting::a_message_that_has_waited_waits_no_more_once_it_is_begun", || {
+        const TRIES: u64 = 10;
+        let (world, peer) = (World::new(&[QpType::Rc]), Peer::new(THERE));
+        let side = side(&world, QpType::Rc);
+        side.post(0, None);
+        let mut waiting = 0;
+        for n in 1..=TRIES {
+            side.post(n, None);
+            poll(&side.sent);
+            waiting += u64::from(world.roce.has_corked());
+        }
+        let sent = std::iter::from_fn(|| peer.receive()).map(|(bytes, _)| parse(&bytes).unwrap().headers.bth.psn);
+        assert_eq!(sent.max(), Some(FIRST_PSN + TRIES as u32));
+        // The progress thread may be at it just now.
+        assert!(waiting < TRIES / 2, "after {waiting} of {TRIES} polls something waits");
     });
 }
