@@ -18,7 +18,7 @@ use vervain_carrier::saved;
 use vervain_carrier::terms::Terms;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
-use vervain_transport::{KeptRoom, Responder, SavedResponder, Service, Window};
+use vervain_transport::{KeptRoom, KeptShare, Responder, SavedResponder, Service, Window};
 use vervain_wire::{Bth, TAKES_GAPS, opcode};
 
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
@@ -94,6 +94,8 @@ pub(super) struct Path {
     any_owes: AtomicBool,
     /// Packets of the peer that are deferred.
     pub backlog: Backlog,
+    /// Its share of the room for packets that wait for a missing one.
+    kept: Arc<KeptShare>,
 }
 
 impl Path {
@@ -104,6 +106,7 @@ impl Path {
             acks_due: OwnerLock::default(),
             any_owes: AtomicBool::new(false),
             backlog: Backlog::default(),
+            kept: KEPT.share(),
         }
     }
 
@@ -207,7 +210,7 @@ impl Connection {
                     }
                 }
                 match takes_gaps {
-                    true => responder.handle_introduction(packet, host, &KEPT),
+                    true => responder.handle_introduction(packet, host, &self.path.kept),
                     false => responder.handle_packet(packet, host),
                 }
             });
@@ -317,7 +320,7 @@ impl Connection {
 
     /// Goes on in the place of a responder that was saved.
     pub(super) fn resume_responder(&self, qp: &Qp, saved: SavedResponder) -> Result<()> {
-        self.responder.resume(qp, saved, Some(&KEPT))?;
+        self.responder.resume(qp, saved, Some(&self.path.kept))?;
         self.owed.any.store(true, Ordering::Relaxed);
         Ok(())
     }

@@ -25,9 +25,9 @@ use crate::host::{Data, Received, ResponderHost};
 use crate::psn;
 pub use answer::{Answer, Body, Resource};
 pub use execute::Message;
-pub use kept::KeptRoom;
 pub(crate) use kept::MOST_KEPT;
 use kept::{Fate, Kept};
+pub use kept::{KeptRoom, KeptShare};
 pub use saved::SavedResponder;
 
 /// Most kept packets that one call executes. Those of a long gap take milliseconds together, and the thread that
@@ -143,11 +143,11 @@ impl Responder {
         self.config.max_dest_rd_atomic = most;
     }
 
-    /// Keeps packets that come before one that is missing, in `room`, and reports gaps from now on: the requester has
+    /// Keeps packets that come before one that is missing, in the peer's `share`, and reports gaps from now on: the requester has
     /// shown that it takes such reports ([`Responder::handle_introduction`]).
-    pub fn keep_packets(&mut self, room: &Arc<KeptRoom>) {
+    pub fn keep_packets(&mut self, share: &Arc<KeptShare>) {
         if self.config.service != Service::Uc && !self.ended {
-            self.kept.get_or_insert_with(|| Box::new(Kept::new(room)));
+            self.kept.get_or_insert_with(|| Box::new(Kept::new(share)));
         }
     }
 
@@ -205,18 +205,18 @@ impl Responder {
 
     /// Takes a request packet of an RC or XRC requester which says that it takes reports of gaps
     /// ([`vervain_wire::TAKES_GAPS`]), as [`Responder::handle_packet`] does. It is believed if the packet is the
-    /// expected one and is executed, which a stranger's hardly is; packets are kept in `room` then.
+    /// expected one and is executed, which a stranger's hardly is; packets are kept in `share` then.
     #[cold]
     pub fn handle_introduction<H: ResponderHost>(
         &mut self,
         packet: &Packet<'_, H::Data>,
         host: &mut H,
-        room: &Arc<KeptRoom>,
+        share: &Arc<KeptShare>,
     ) {
         let is_next = packet.headers.bth.psn == self.expected;
         self.handle_packet(packet, host);
         if is_next && packet.headers.bth.psn != self.expected {
-            self.keep_packets(room);
+            self.keep_packets(share);
         }
     }
 

@@ -154,7 +154,7 @@ fn only_who_takes_reports_gets_them_and_others_get_a_nak() {
     for (introduces, keeps) in [(false, true), (true, false)] {
         let config = RequesterConfig { introduces, ..requester_config(Service::Rc) };
         let mut pair = Pair::with(&config, &responder_config(Service::Rc));
-        pair.room = keeps.then(|| Arc::new(KeptRoom::new(1 << 20)));
+        pair.room = keeps.then(|| share_of(1 << 20));
         for _ in 0..4 {
             pair.client.post(Opcode::Write, b"before", |_| ());
             pair.run(all);
@@ -175,7 +175,7 @@ fn what_finds_no_room_is_dropped_and_comes_again() {
             let expected_psn = pair.responder.expected_psn();
             Responder::new(&ResponderConfig { expected_psn, ..responder_config(Service::Rc) })
         };
-        let small = Arc::new(KeptRoom::new(room));
+        let small = share_of(room);
         pair.responder.keep_packets(&small);
         pair.client.post(Opcode::Write, &pattern(20_000, 1), |_| ());
         pair.finish(lose(&[2, 9]));
@@ -296,6 +296,40 @@ fn kept_packets_that_are_dropped_come_again() {
     assert_eq!(pair.requester.counters().timeouts, 0, "found by probes");
 }
 
+#[test]
+fn a_peer_takes_no_more_room_than_it_leaves_to_others() {
+    const ALL: u64 = 64 * (1024 + 512);
+    let room = Arc::new(KeptRoom::new(ALL));
+    // Of two QPs of one peer, and of one each of two others; each wants all.
+    let first = room.share();
+    let mut pairs: Vec<_> = [Arc::clone(&first), first, room.share(), room.share()]
+        .map(|share| {
+            let mut pair = Pair::speaking();
+            pair.responder.forget_kept();
+            pair.responder.keep_packets(&share);
+            pair
+        })
+        .into();
+    let mut taken = Vec::new();
+    for pair in &mut pairs {
+        pair.client.post(Opcode::Write, &[0; 1024], |_| ());
+        let mut bytes = requests(pair).remove(0);
+        let before = room.share().left();
+        for n in 1..=64 {
+            bytes[9..12].copy_from_slice(&psn_of(n).to_be_bytes()[1..]);
+            replies(pair, [&bytes]);
+        }
+        taken.push((before - room.share().left()) / (1024 + 512));
+    }
+    assert_eq!(taken, [32, 0, 16, 8], "packets of 64");
+    // What the first gives back is for the others too.
+    pairs[0].responder.drop_kept();
+    drop(pairs.remove(0));
+    assert_eq!(room.share().left(), ALL - 24 * (1024 + 512));
+    drop(pairs);
+    assert_eq!(room.share().left(), ALL);
+}
+
 /// Bytes of a packet with another payload of the same length.
 fn forged(packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
@@ -373,7 +407,7 @@ fn a_mark_is_believed_of_a_packet_that_is_executed_alone() {
     pair.client.post(Opcode::Write, &pattern(8192, 1), |_| ());
     let mut sent = requests(&mut pair);
     sent.iter_mut().for_each(|bytes| bytes[8] |= vervain_wire::TAKES_GAPS);
-    pair.room = Some(Arc::new(KeptRoom::new(1 << 20)));
+    pair.room = Some(share_of(1 << 20));
     for bytes in [&sent[2], &sent[5]] {
         assert!(replies(&mut pair, [bytes]).iter().all(|answer| answer.0 != opcode::GAPS));
         assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20);

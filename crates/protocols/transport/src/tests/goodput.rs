@@ -1,7 +1,6 @@
 //! The goodput of a long path that loses packets at random, in virtual time: of peers that report gaps, and of others.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::host::{BASE, parsed};
 use super::pair::*;
@@ -31,7 +30,7 @@ impl Path {
         let config = RequesterConfig { introduces: self.speaking, timeout: 18, ..requester_config(Service::Rc) };
         let mut pair = Pair::with(&config, &responder_config(Service::Rc));
         pair.window = Window::new(MTU, self.window);
-        pair.room = self.speaking.then(|| Arc::new(KeptRoom::new(64 << 20)));
+        pair.room = self.speaking.then(|| share_of(64 << 20));
         for _ in 0..2 {
             pair.client.post(Opcode::Write, b"shows what this is", |_| ());
             pair.finish(all);
