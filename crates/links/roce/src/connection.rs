@@ -232,7 +232,7 @@ impl Connection {
     }
 
     /// Goes on with kept packets whose turn has come, and puts what the responder has to say into the port's batch, at
-    /// most `packets` packets. Returns true if there is more to be done soon: nothing goes out of a QP that is done for.
+    /// most `packets` packets. Returns true if there is more to be done soon: nothing goes out of a QP that has ended.
     pub(super) fn answer(self: &Arc<Self>, qp: &Qp, packets: u32) -> bool {
         let more = self.reply(qp, |responder, host| {
             if responder.has_kept_due() {

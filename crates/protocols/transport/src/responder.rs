@@ -143,8 +143,8 @@ impl Responder {
         self.config.max_dest_rd_atomic = most;
     }
 
-    /// Keeps packets that come before one that is missing, in the peer's `share`, and reports gaps from now on: the requester has
-    /// shown that it takes such reports ([`Responder::handle_introduction`]).
+    /// Keeps packets that come before one that is missing, in the peer's `share`, and reports gaps from now on: the
+    /// requester has shown that it takes such reports ([`Responder::handle_introduction`]).
     pub fn keep_packets(&mut self, share: &Arc<KeptShare>) {
         if self.config.service != Service::Uc && !self.ended {
             self.kept.get_or_insert_with(|| Box::new(Kept::new(share)));
@@ -168,8 +168,8 @@ impl Responder {
         self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
     }
 
-    /// Returns true if the turn of a kept packet has come: [`Responder::execute_kept`] is to be called, though no packet
-    /// may come any more.
+    /// Returns true if the turn of a kept packet has come: [`Responder::execute_kept`] is to be called, though no
+    /// packet may come any more.
     #[inline]
     pub fn has_kept_due(&self) -> bool {
         self.quiet && self.kept.as_ref().is_some_and(|kept| kept.is_due(self.expected))
@@ -383,9 +383,10 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then: Then::Nothing });
     }
 
-    /// The packet at `missing` has come after all, or the turn of the one that was kept there, and with it that of those
-    /// kept behind it, of which at most `most` are executed. If its NAK has not left yet, it is not told of, but the
-    /// next one is that was dropped, or is missing, behind it: else its requester would learn of that by its timeout.
+    /// The packet at `missing` has come after all, or the turn of the one that was kept there, and with it that of
+    /// those kept behind it, of which at most `most` are executed. If its NAK has not left yet, it is not told of, but
+    /// the next one is that was dropped, or is missing, behind it: else its requester would learn of that by its
+    /// timeout.
     #[cold]
     fn go_on<H: ResponderHost>(&mut self, missing: u32, most: u32, host: &mut H) {
         let is_told = |refusal: &Refusal| refusal.psn == missing && refusal.then == Then::Nothing;

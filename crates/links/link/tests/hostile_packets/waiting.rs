@@ -1,4 +1,5 @@
-//! Acknowledgements and requests that wait for other packets, seen by a peer that is a plain socket and answers nothing.
+//! Acknowledgements and requests that wait for other packets, seen by a peer that is a plain socket and answers
+//! nothing.
 
 use super::congestion::{Peer, THEIR_QPN, THERE, packet, receive, side};
 use super::side::{BYTES, Side, poll};

@@ -34,8 +34,8 @@ impl Responder {
         false
     }
 
-    /// Returns true if a NAK "PSN sequence error" is to wait until the kept packets that are due are executed: only then
-    /// is it known what is missing.
+    /// Returns true if a NAK "PSN sequence error" is to wait until the kept packets that are due are executed: only
+    /// then is it known what is missing.
     fn is_too_soon(&self, refusal: &Refusal) -> bool {
         refusal.syndrome == Syndrome::Nak(NakCode::Sequence) && self.has_kept_due()
     }
