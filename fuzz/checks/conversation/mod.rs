@@ -9,8 +9,8 @@ mod sender;
 use std::sync::Arc;
 
 use vervain_transport::{
-    Flush, KeptRoom, Opcode, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service, Window,
-    send_flags,
+    Flush, KeptRoom, KeptShare, Opcode, Request, Requester, RequesterConfig, Responder, ResponderConfig, Service,
+    Window, send_flags,
 };
 use vervain_wire::{
     Aeth, AtomicEth, Bth, Deth, Headers, ICRC_LEN, MAX_HEADERS, Packet, Reth, VERVAIN, gaps, opcode, parse,
@@ -38,7 +38,7 @@ pub fn check(script: &[u8]) {
 struct Conversation {
     service: Service,
     /// The responder keeps packets there.
-    room: Option<Arc<KeptRoom>>,
+    room: Option<Arc<KeptShare>>,
     mtu: u32,
     now: u64,
     window: Window,
@@ -82,7 +82,7 @@ impl Conversation {
         let most = u64::from(credits >> 1) << 10;
         let is_lossless = retries >> 7 != 0;
         let window = if is_lossless { Window::lossless(mtu, most) } else { Window::new(mtu, most) };
-        let room = (mtu_choice > 127).then(|| Arc::new(KeptRoom::new(KEPT)));
+        let room = (mtu_choice > 127).then(|| Arc::new(KeptRoom::new(KEPT)).share());
         let mut responder = Responder::new(&responder);
         room.iter().for_each(|room| responder.keep_packets(room));
         Some(Conversation {
@@ -146,6 +146,7 @@ impl Conversation {
     /// Sends what can be sent.
     fn poll(&mut self) {
         self.requester.poll_transmit(self.now, &mut self.window, &mut self.sender);
+        while self.responder.execute_kept(&mut self.receiver) {}
         while self.responder.poll_transmit(3, &mut self.receiver) {
             if self.receiver.room == 0 {
                 break;

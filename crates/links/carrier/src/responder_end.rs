@@ -8,7 +8,7 @@ use super::saved;
 use std::sync::Arc;
 use vervain_hca::host::lock::{OwnerGuard, OwnerLock};
 use vervain_hca::{Qp, Result};
-use vervain_transport::{KeptRoom, Responder, ResponderConfig, ResponderCounters, SavedResponder};
+use vervain_transport::{KeptShare, Responder, ResponderConfig, ResponderCounters, SavedResponder};
 
 /// The responder of a connected QP.
 pub struct ResponderEnd {
@@ -107,12 +107,12 @@ impl ResponderEnd {
     }
 
     /// Goes on in the place of a responder that was saved. If its requester takes reports of gaps, packets are kept in
-    /// `room`.
-    pub fn resume(&self, qp: &Qp, mut saved: SavedResponder, room: Option<&Arc<KeptRoom>>) -> Result<()> {
+    /// `share`.
+    pub fn resume(&self, qp: &Qp, mut saved: SavedResponder, share: Option<&Arc<KeptShare>>) -> Result<()> {
         saved::claim_places(qp, &mut saved)?;
         let mut state = self.state.lock();
         state.responder = Responder::resume(&state.config, &saved).map_err(saved::unusable)?;
-        room.filter(|_| saved.reports).iter().for_each(|room| state.responder.keep_packets(room));
+        share.filter(|_| saved.reports).iter().for_each(|share| state.responder.keep_packets(share));
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use vervain_carrier::saved;
 use vervain_carrier::terms::Terms;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
-use vervain_transport::{KeptRoom, Responder, SavedResponder, Service, Window};
+use vervain_transport::{KeptRoom, KeptShare, Responder, SavedResponder, Service, Window};
 use vervain_wire::{Bth, TAKES_GAPS, opcode};
 
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
@@ -74,6 +74,14 @@ pub(super) struct Owed {
     pub piggybacked: AtomicBool,
 }
 
+impl Owed {
+    /// Returns true if the responder may have something to send.
+    #[inline]
+    pub(super) fn may_owe(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+}
+
 /// The way to one process on another host: its QPs share what its socket has room for. Who finds the window closed has
 /// something under way, and goes on with the answer to that.
 pub(super) struct Path {
@@ -86,6 +94,8 @@ pub(super) struct Path {
     any_owes: AtomicBool,
     /// Packets of the peer that are deferred.
     pub backlog: Backlog,
+    /// Its share of the room for packets that wait for a missing one.
+    kept: Arc<KeptShare>,
 }
 
 impl Path {
@@ -96,11 +106,12 @@ impl Path {
             acks_due: OwnerLock::default(),
             any_owes: AtomicBool::new(false),
             backlog: Backlog::default(),
+            kept: KEPT.share(),
         }
     }
 
-    /// `connection` is about to owe an acknowledgement. Said before the program can know of the message.
-    fn owe(connection: &Arc<Connection>) {
+    /// `connection` is about to owe an acknowledgement. Called before the program can know of the message.
+    pub(super) fn owe(connection: &Arc<Connection>) {
         let path = &connection.path;
         // Each connection holds it once.
         if Arc::strong_count(path) > 1 && !connection.owed.in_path_acks_due.swap(true, Ordering::Relaxed) {
@@ -169,13 +180,15 @@ impl Connection {
         }
     }
 
-    /// Packets of requests of the peer, in one visit to the responder; each is `noted`.
+    /// Packets of requests of the peer, in one visit to the responder; each is `noted`. Returns true if more than
+    /// acknowledgements and NAKs results: kept packets are to be executed, or READs and atomics to be answered, be it
+    /// some that were kept.
     #[inline]
     pub(super) fn requests<'d>(
         self: &Arc<Self>,
         visit: Visit<'_, impl Iterator<Item = Datagram<'d>>>,
         mut noted: impl FnMut(&Bth),
-    ) {
+    ) -> bool {
         self.reply(visit.qp, |responder, host| {
             self.owed.any.store(true, Ordering::Relaxed);
             visit.each(|packet| {
@@ -191,16 +204,19 @@ impl Connection {
                     if bth.mark != 0 {
                         takes_gaps = self.marked(bth, responder.expected_psn());
                     }
-                    if bth.ack_request {
+                    if bth.ack_request || responder.keeps_some() {
+                        // Kept packets that follow this one may have asked for it.
                         Path::owe(self);
                     }
                 }
                 match takes_gaps {
-                    true => responder.handle_introduction(packet, host, &KEPT),
+                    true => responder.handle_introduction(packet, host, &self.path.kept),
                     false => responder.handle_packet(packet, host),
                 }
             });
-        });
+            responder.has_kept_due() || responder.has_answers_due()
+        })
+        .unwrap_or(false)
     }
 
     /// A request of the peer has something in the reserved bits where a Vervain puts its marks. It counts for nothing
@@ -215,17 +231,24 @@ impl Connection {
         is_next && bth.mark == TAKES_GAPS
     }
 
-    /// Puts what the responder has to say into the port's batch, at most `packets` packets. Whether there is more, that
-    /// can go out soon: nothing goes out of a QP that is done for.
-    pub(super) fn answer(&self, qp: &Qp, packets: u32) -> bool {
-        let more = self.reply(qp, |responder, host| responder.poll_transmit(packets, host) && host.out.pushed > 0);
+    /// Goes on with kept packets whose turn has come, and puts what the responder has to say into the port's batch, at
+    /// most `packets` packets. Returns true if there is more to be done soon: nothing goes out of a QP that has ended.
+    pub(super) fn answer(self: &Arc<Self>, qp: &Qp, packets: u32) -> bool {
+        let more = self.reply(qp, |responder, host| {
+            if responder.has_kept_due() {
+                self.owed.any.store(true, Ordering::Relaxed);
+                Path::owe(self);
+            }
+            let keeps_due = responder.execute_kept(host);
+            keeps_due | (responder.poll_transmit(packets, host) && host.out.pushed > 0)
+        });
         more.unwrap_or(false)
     }
 
     /// Puts an acknowledgement that is due into the batch of a thread that sends something anyway, so that both travel
     /// by one source port, unless the acknowledgement might overtake what READs and atomics have been answered with.
     pub(super) fn piggyback_ack(&self, qp: &Qp, batch: &mut SendBatch, spread: u32) {
-        if !self.owed.any.load(Ordering::Relaxed) {
+        if !self.owed.may_owe() {
             return;
         }
         self.reply_in(qp, batch, |responder, host| {
@@ -297,7 +320,7 @@ impl Connection {
 
     /// Goes on in the place of a responder that was saved.
     pub(super) fn resume_responder(&self, qp: &Qp, saved: SavedResponder) -> Result<()> {
-        self.responder.resume(qp, saved, Some(&KEPT))?;
+        self.responder.resume(qp, saved, Some(&self.path.kept))?;
         self.owed.any.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -323,7 +346,7 @@ impl Connection {
 
     /// Returns true if an acknowledgement is due.
     pub(super) fn owes_acknowledgement(&self) -> bool {
-        self.owed.any.load(Ordering::Relaxed) && self.responder.has_ack_due()
+        self.owed.may_owe() && self.responder.has_ack_due()
     }
 }
 

@@ -121,6 +121,11 @@ impl Roce {
         self.addressees.paces.find((ip, slot_of(qpn))).map(|pace| pace.account())
     }
 
+    /// Returns true if packets or requests wait for others: the next poll, or the progress thread, sends them.
+    pub fn has_corked(&self) -> bool {
+        self.poll_state.is_corked()
+    }
+
     /// Bytes that may be under way to the peer process of a connected QP, and that are.
     pub fn window(&self, qpn: u32) -> Option<(u64, u64)> {
         let connection = self.addressees.connections.get(qpn)?;

@@ -1,6 +1,6 @@
 //! The requester's half of a connection by RoCE packets, used under the lock of its QP's send queue.
 
-use super::connection::Connection;
+use super::connection::{Connection, Path};
 use super::net::{Datagram, SendBatch};
 use super::pacing::Paced;
 use super::packet_sink::{Destination, PacketSink};
@@ -28,6 +28,8 @@ const BUDGET: u32 = 96;
 enum Trigger {
     /// The program has posted, or a limit that is not the requester's own has gone.
     Post,
+    /// Posts that have waited are begun, by the thread that sends what waits in batches.
+    Begin,
     /// The receiving thread has a packet for it, and sends the packets that result from a whole poll together.
     Packet,
     /// Its time has come.
@@ -51,10 +53,8 @@ impl Outbound {
     /// one, which waits for the next. Together they cost one visit to the requester, and one system call. Whoever sends
     /// the corked packets lets it go on, by a call that posts nothing.
     #[inline]
-    fn may_wait(&mut self, connection: &Connection, sends: &Sends<'_>) -> bool {
-        let tail = sends.tail();
-        let posted = tail.wrapping_sub(std::mem::replace(&mut self.seen, tail));
-        let last = tail.wrapping_sub(1);
+    fn may_wait(&self, posted: u32, connection: &Connection, sends: &Sends<'_>) -> bool {
+        let last = sends.tail().wrapping_sub(1);
         posted == 1
             && self.waiting_posts + 1 < MAX_CORKED
             && connection.pace.is_none()
@@ -110,17 +110,17 @@ impl Outbound {
             return Progress::Idle;
         }
         let qp = sends.qp();
-        let posting = trigger == Trigger::Post;
+        let posting = matches!(trigger, Trigger::Post | Trigger::Begin);
         let (mut f, was_idle) = (Some(f), end.is_idle());
         if was_idle {
             *spread = connection.lanes.of(sends.get(end.next()).map_or(0, |posted| posted.length));
         }
         let to = Destination { spread: *spread, ..connection.to };
         let mut held_back_until = None;
-        let acks_due = if posting { acks_due(connection) } else { Vec::new() };
+        let acks_due = PathAcks::of(connection, posting);
         let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
             connection.piggyback_ack(sends.qp(), batch, to.spread);
-            acks_due.iter().for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
+            acks_due.others().for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
         };
         let sent = loop {
             let mut window = connection.path.window.lock();
@@ -178,7 +178,7 @@ impl Outbound {
 /// Sends what is in the batch, or leaves it to be sent with what follows.
 #[inline]
 fn flush_or_cork(connection: &Connection, now: Nanos, trigger: Trigger, may_wait: bool, batch: &mut SendBatch) {
-    if trigger == Trigger::Packet {
+    if matches!(trigger, Trigger::Packet | Trigger::Begin) {
         connection.poll_state.cork_follow_up();
     } else if !may_wait || !connection.port.cork() {
         connection.port.flush_batch(batch);
@@ -187,15 +187,40 @@ fn flush_or_cork(connection: &Connection, now: Nanos, trigger: Trigger, may_wait
     }
 }
 
-/// Other QPs of the path that may owe the peer an acknowledgement.
-#[inline]
-fn acks_due(connection: &Connection) -> Vec<(Arc<Connection>, Arc<Qp>)> {
-    let acks_due = connection.path.take_acks_due();
-    if acks_due.is_empty() {
-        return Vec::new();
+/// Connections of a path that may owe the peer an acknowledgement, taken from the path's list to be sent with a post.
+/// Those that still owe one at the end go back there: the post may have nothing to send now.
+struct PathAcks<'a> {
+    poster: &'a Connection,
+    taken: Vec<(Arc<Connection>, Arc<Qp>)>,
+}
+
+impl<'a> PathAcks<'a> {
+    /// Those of the path of `poster`; none unless it is `posting`.
+    #[inline]
+    fn of(poster: &'a Connection, posting: bool) -> PathAcks<'a> {
+        let taken = if posting { poster.path.take_acks_due() } else { Vec::new() };
+        let with_qp = |connection: Arc<Connection>| connection.qp.upgrade().map(|qp| (connection, qp));
+        PathAcks { poster, taken: taken.into_iter().filter_map(with_qp).collect() }
     }
-    let others = acks_due.into_iter().filter(|other| !std::ptr::eq(&**other, connection));
-    others.filter_map(|other| other.qp.upgrade().map(|qp| (other, qp))).collect()
+
+    /// All but the poster's.
+    #[inline]
+    fn others(&self) -> impl Iterator<Item = &(Arc<Connection>, Arc<Qp>)> {
+        self.taken.iter().filter(|(other, _)| !std::ptr::eq(&**other, self.poster))
+    }
+
+    /// Returns true if no other connection may owe one.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.others().next().is_none()
+    }
+}
+
+impl Drop for PathAcks<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.taken.iter().filter(|(connection, _)| connection.owed.may_owe()).for_each(|(it, _)| Path::owe(it));
+    }
 }
 
 /// Place of an earlier message's acknowledgement when a request is posted. The peer is to get it before the last packet
@@ -252,7 +277,9 @@ impl carrier::Connection for Connection {
 
     fn advance(&self, sends: &mut Sends<'_>) -> Progress {
         let mut outbound = self.outbound.lock();
-        if outbound.may_wait(self, sends) {
+        let tail = sends.tail();
+        let posted = tail.wrapping_sub(std::mem::replace(&mut outbound.seen, tail));
+        if outbound.may_wait(posted, self, sends) {
             // A thread may have taken it off the list and been kept from going on.
             if outbound.waiting_posts == 0 || !self.poll_state.is_corked() {
                 self.poll_state.cork_requests(&self.qp);
@@ -260,8 +287,10 @@ impl carrier::Connection for Connection {
             outbound.waiting_posts += 1;
             return Progress::Idle;
         }
+        let begins = outbound.waiting_posts > 0 && posted == 0;
+        let trigger = if begins { Trigger::Begin } else { Trigger::Post };
         // Besides what is left to be sent only a packet or a timeout comes next, and both come by themselves.
-        outbound.run(self, sends, now_ns(), Trigger::Post, |_, _, _| ())
+        outbound.run(self, sends, now_ns(), trigger, |_, _, _| ())
     }
 
     fn psns(&self) -> Psns {

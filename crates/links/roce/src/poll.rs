@@ -148,6 +148,11 @@ impl Roce {
     pub(super) fn uncork(&self) {
         if self.poll_state.take_corked() {
             self.poll_state.begin_corked();
+            if self.poll_state.take_corked() {
+                // Packets of those that were begun, which leave now too; or another thread's, which may have added
+                // requests.
+                self.poll_state.begin_corked();
+            }
             self.ports.each(LocalPort::flush);
         }
     }

@@ -28,7 +28,7 @@ pub use counters::{RequesterCounters, ResponderCounters};
 pub use host::{Data, Nanos, Payload, Received, Refused, RequesterHost, ResponderHost, Target, Transmit};
 pub use pacer::Pacer;
 pub use requester::{Requester, SavedRequester, Sent};
-pub use responder::{Answer, Body, KeptRoom, Message, Refusal, Resource, Responder, SavedResponder, Then};
+pub use responder::{Answer, Body, KeptRoom, KeptShare, Message, Refusal, Resource, Responder, SavedResponder, Then};
 pub use rtt::Rtt;
 pub use saved::Unusable;
 pub use window::Window;

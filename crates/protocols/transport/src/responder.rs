@@ -25,10 +25,14 @@ use crate::host::{Data, Received, ResponderHost};
 use crate::psn;
 pub use answer::{Answer, Body, Resource};
 pub use execute::Message;
-pub use kept::KeptRoom;
 pub(crate) use kept::MOST_KEPT;
 use kept::{Fate, Kept};
+pub use kept::{KeptRoom, KeptShare};
 pub use saved::SavedResponder;
+
+/// Most kept packets that one call executes. Those of a long gap take milliseconds together, and the thread that
+/// receives has others to serve.
+const KEPT_IN_CALL: u32 = 64;
 
 /// The receiving side of a connected QP.
 #[derive(Debug)]
@@ -139,11 +143,11 @@ impl Responder {
         self.config.max_dest_rd_atomic = most;
     }
 
-    /// Keeps packets that come before one that is missing, in `room`, and reports gaps from now on: the requester has
-    /// shown that it takes such reports ([`Responder::handle_introduction`]).
-    pub fn keep_packets(&mut self, room: &Arc<KeptRoom>) {
+    /// Keeps packets that come before one that is missing, in the peer's `share`, and reports gaps from now on: the
+    /// requester has shown that it takes such reports ([`Responder::handle_introduction`]).
+    pub fn keep_packets(&mut self, share: &Arc<KeptShare>) {
         if self.config.service != Service::Uc && !self.ended {
-            self.kept.get_or_insert_with(|| Box::new(Kept::new(room)));
+            self.kept.get_or_insert_with(|| Box::new(Kept::new(share)));
         }
     }
 
@@ -158,9 +162,23 @@ impl Responder {
         self.kept = None;
     }
 
-    /// Returns true if packets are kept.
-    fn keeps_some(&self) -> bool {
+    /// Returns true if packets are kept that came before one that is missing.
+    #[inline]
+    pub fn keeps_some(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
+    }
+
+    /// Returns true if the turn of a kept packet has come: [`Responder::execute_kept`] is to be called, though no
+    /// packet may come any more.
+    #[inline]
+    pub fn has_kept_due(&self) -> bool {
+        self.quiet && self.kept.as_ref().is_some_and(|kept| kept.is_due(self.expected))
+    }
+
+    /// Returns true if more than an acknowledgement or a NAK is to be sent: READ responses or atomic answers.
+    #[inline]
+    pub fn has_answers_due(&self) -> bool {
+        !self.answers.is_empty()
     }
 
     /// Returns true if [`Responder::poll_transmit`] has something to send.
@@ -187,23 +205,35 @@ impl Responder {
 
     /// Takes a request packet of an RC or XRC requester which says that it takes reports of gaps
     /// ([`vervain_wire::TAKES_GAPS`]), as [`Responder::handle_packet`] does. It is believed if the packet is the
-    /// expected one and is executed, which a stranger's hardly is; packets are kept in `room` then.
+    /// expected one and is executed, which a stranger's hardly is; packets are kept in `share` then.
     #[cold]
     pub fn handle_introduction<H: ResponderHost>(
         &mut self,
         packet: &Packet<'_, H::Data>,
         host: &mut H,
-        room: &Arc<KeptRoom>,
+        share: &Arc<KeptShare>,
     ) {
         let is_next = packet.headers.bth.psn == self.expected;
         self.handle_packet(packet, host);
         if is_next && packet.headers.bth.psn != self.expected {
-            self.keep_packets(room);
+            self.keep_packets(share);
         }
     }
 
+    /// Executes kept packets whose turn has come, in PSN order, at most 64. Returns true if more are left
+    /// ([`Responder::has_kept_due`]).
+    #[inline]
+    pub fn execute_kept<H: ResponderHost>(&mut self, host: &mut H) -> bool {
+        if !self.has_kept_due() || self.ended || self.refuses_for_good() {
+            return false;
+        }
+        self.go_on(self.expected, KEPT_IN_CALL, host);
+        self.has_kept_due()
+    }
+
     /// Takes a request packet. Poll for what is to be said to it; only READs whose memory it changes are answered at
-    /// once.
+    /// once. If it fills a gap, up to 64 of the packets kept behind it are executed, and the rest by
+    /// [`Responder::execute_kept`].
     #[inline]
     pub fn handle_packet<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
         let bth = &packet.headers.bth;
@@ -236,11 +266,13 @@ impl Responder {
     /// The packet with the expected PSN.
     #[inline]
     fn next_request<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
-        let missing = self.expected;
+        let (missing, was_due) = (self.expected, self.has_kept_due());
         match self.execute_next(packet, host) {
             Ok(()) => {
                 if self.quiet {
-                    self.go_on(missing, host);
+                    // Once the turn of kept packets has come, each further packet from the wire takes the place of one.
+                    let most = if was_due { 0 } else { KEPT_IN_CALL };
+                    self.go_on(missing, most, host);
                 }
             }
             Err(stop) => self.refuse(stop),
@@ -351,28 +383,35 @@ impl Responder {
         self.refusal = Some(Refusal { psn: self.expected, syndrome, then: Then::Nothing });
     }
 
-    /// The packet at `missing` has come after all, and with it the turn of those that were kept behind it. If its NAK
-    /// has not left yet, it is not told of, but the next one is that was dropped, or is missing, behind it: else its
-    /// requester would learn of that by its timeout.
+    /// The packet at `missing` has come after all, or the turn of the one that was kept there, and with it that of
+    /// those kept behind it, of which at most `most` are executed. If its NAK has not left yet, it is not told of, but
+    /// the next one is that was dropped, or is missing, behind it: else its requester would learn of that by its
+    /// timeout.
     #[cold]
-    fn go_on<H: ResponderHost>(&mut self, missing: u32, host: &mut H) {
-        while let Some(kept) = self.kept.as_mut().and_then(|kept| kept.take(self.expected)) {
+    fn go_on<H: ResponderHost>(&mut self, missing: u32, most: u32, host: &mut H) {
+        let is_told = |refusal: &Refusal| refusal.psn == missing && refusal.then == Then::Nothing;
+        for _ in 0..most {
+            let Some(kept) = self.kept.as_mut().and_then(|kept| kept.take(self.expected)) else { break };
             let headers = kept.headers;
             host.next_packet();
             let executed =
                 H::Data::with_kept(&kept.payload, |payload| self.execute_next(&Packet { headers, payload }, host));
             if let Some(Err(stop)) = executed {
                 // What ends the QP stays: the memory of a READ at `missing` may have gone.
-                self.refusal.take_if(|refusal| refusal.psn == missing && refusal.then == Then::Nothing);
+                self.refusal.take_if(|refusal| is_told(refusal));
                 return self.refuse(stop);
             }
         }
-        let keeps_some = self.keeps_some();
-        if self.refusal.is_some_and(|refusal| refusal.psn == missing && refusal.then == Then::Nothing) {
+        let (keeps_some, is_due) = (self.keeps_some(), self.has_kept_due());
+        if self.refusal.as_ref().is_some_and(is_told) {
             if keeps_some || self.dropped.is_some_and(|dropped| !psn::is_before(dropped, self.expected)) {
+                // While kept packets are due, it waits for the next call.
                 return self.refuse_sequence();
             }
             self.refusal = None;
+        }
+        if is_due {
+            return;
         }
         (self.quiet, self.dropped) = (keeps_some, None);
         if keeps_some {

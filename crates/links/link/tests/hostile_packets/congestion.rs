@@ -13,10 +13,10 @@ use vervain_hca::{Ah, Qp, QpType, UdDest};
 use vervain_roce::net::Datagram;
 use vervain_wire::{Bth, Deth, Headers, UDP_PORT, opcode, parse};
 
-const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+pub(super) const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+pub(super) const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 /// A QP there.
-const THEIR_QPN: u32 = 0x77_7777;
+pub(super) const THEIR_QPN: u32 = 0x77_7777;
 const LIMIT: Duration = Duration::from_secs(20);
 /// ECN bits.
 const ECT0: u8 = 2;
@@ -25,10 +25,10 @@ const CE: libc::c_int = 3;
 const CNP: usize = 32;
 
 /// The socket that stands for the other process, or for a stranger.
-struct Peer(UdpSocket);
+pub(super) struct Peer(UdpSocket);
 
 impl Peer {
-    fn new(at: Ipv4Addr) -> Peer {
+    pub(super) fn new(at: Ipv4Addr) -> Peer {
         let socket = UdpSocket::bind((at, UDP_PORT)).unwrap();
         socket.set_nonblocking(true).unwrap();
         let peer = Peer(socket);
@@ -44,7 +44,7 @@ impl Peer {
     }
 
     /// The next packet that has come, and its type of service.
-    fn receive(&self) -> Option<(Vec<u8>, u8)> {
+    pub(super) fn receive(&self) -> Option<(Vec<u8>, u8)> {
         let (mut bytes, mut control) = (vec![0u8; 65536], [0u64; 8]);
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: a message of zeros is an empty one; all that it points at outlives the call, and the macros keep to
@@ -66,12 +66,12 @@ impl Peer {
         std::iter::from_fn(|| self.receive()).filter(|(bytes, _)| bytes[0] == opcode::CNP).collect()
     }
 
-    fn send(&self, packet: &Forged) {
+    pub(super) fn send(&self, packet: &Forged) {
         self.0.send_to(&packet.bytes, (HERE, UDP_PORT)).unwrap();
     }
 }
 
-fn packet(from: Ipv4Addr, headers: &Headers, payload: usize) -> Forged {
+pub(super) fn packet(from: Ipv4Addr, headers: &Headers, payload: usize) -> Forged {
     let from = SocketAddr::from((from, UDP_PORT));
     let mut bytes = emit(headers, payload);
     seal(&mut bytes, from);
@@ -97,14 +97,14 @@ fn notification(from: Ipv4Addr, qpn: u32, pkey: u16) -> Forged {
 }
 
 /// A QP whose peer is a socket, and that.
-fn side(world: &World, qp_type: QpType) -> Side {
+pub(super) fn side(world: &World, qp_type: QpType) -> Side {
     let side = Side::new(&world.context, qp_type, 1);
     connect_to(&side.qp, address_of(&world.context, THERE), THEIR_QPN);
     side
 }
 
 /// Polls until the port has received `count` packets more than `before`.
-fn receive(world: &World, side: &Side, before: u64, count: u64) {
+pub(super) fn receive(world: &World, side: &Side, before: u64, count: u64) {
     let (port, begin) = (world.roce.port(HERE).unwrap(), Instant::now());
     while port.counters().received_packets.get() < before + count {
         poll(&side.received);

@@ -4,6 +4,7 @@
 mod congestion;
 mod credit;
 mod forge;
+mod gaps;
 #[path = "../../../../protocols/wire/tests/common/mod.rs"]
 #[allow(dead_code)]
 mod golden;
@@ -11,6 +12,7 @@ mod golden;
 mod side;
 mod sockets;
 mod violations;
+mod waiting;
 mod world;
 
 use forge::{Fate, Forged, Forger, Mark, seal};

@@ -23,7 +23,7 @@ pub(super) struct AcksDue {
     connections: Vec<Arc<Connection>>,
     /// Time from which the first of them has owed packets, or an acknowledgement, if one is owed.
     since: Nanos,
-    /// True if one of them owes more than an acknowledgement.
+    /// True if one of them owes more than an acknowledgement, or has kept packets whose turn has come.
     urgent: bool,
     /// Packets that requested an acknowledgement.
     unacknowledged: u32,
@@ -49,7 +49,7 @@ impl AcksDue {
         self.in_message
     }
 
-    /// Returns true if a READ's answer is not all sent.
+    /// Returns true if a READ's answer is not all sent, or the turn of kept packets has come.
     pub(super) fn has_more(&self) -> bool {
         self.urgent && !self.connections.is_empty()
     }
@@ -82,6 +82,12 @@ impl AcksDue {
         }
         connection.owed.piggybacked.store(false, Ordering::Relaxed);
         self.count(now, bth);
+    }
+
+    /// Notes whether what is owed must leave at once, for more than an acknowledgement is.
+    #[inline]
+    pub(super) fn hurry(&mut self, is_urgent: bool) {
+        self.urgent |= is_urgent;
     }
 
     /// Counts a request's packet.

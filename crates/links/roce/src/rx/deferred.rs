@@ -80,11 +80,12 @@ impl RxState {
         }
         // UC has no acknowledgements.
         let is_acknowledged = connection.terms.service != Service::Uc;
-        connection.requests(visit, |bth| {
+        let is_urgent = connection.requests(visit, |bth| {
             if is_acknowledged {
                 self.acks.add(connection, now, bth);
             }
         });
+        self.acks.hurry(is_urgent);
         SenderAccess::Ran
     }
 

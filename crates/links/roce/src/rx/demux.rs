@@ -362,7 +362,7 @@ fn packets_along<'a>(first: &Datagram<'_>, following: impl Iterator<Item = Datag
 }
 
 /// Returns true if the two have the same addresses, service, direction, P_Key and QP, and the other does not tell of
-/// congestion by itself.
+/// congestion by itself: a marked answer to a READ does, behind another response.
 #[inline]
 fn is_alike(one: &Datagram<'_>, other: &Datagram<'_>) -> bool {
     let (Some(a), Some(b)) = (one.bytes.first_chunk::<8>(), other.bytes.first_chunk::<8>()) else { return false };
@@ -372,6 +372,7 @@ fn is_alike(one: &Datagram<'_>, other: &Datagram<'_>) -> bool {
         && one.from == other.from
         && one.to == other.to
         && one.is_marked() == other.is_marked()
+        && (!one.is_marked() || opcode::is_read_response(a[0]) == opcode::is_read_response(b[0]))
         && !other.overflowed
 }
 
@@ -453,6 +454,18 @@ mod tests {
             damaged[at] ^= 0x10;
             // The ICRC leaves this byte out (FECN and BECN), but the packet may mean something else.
             assert_eq!(along(&damaged, peer(2)), 2, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn marked_answers_to_reads_are_not_hidden_behind_a_marked_acknowledgement() {
+        const ACK: u8 = opcode::RC | opcode::ACKNOWLEDGE;
+        const READ_MIDDLE: u8 = opcode::RC | opcode::READ_RESPONSE_MIDDLE;
+        let (ack, read) = (packet(peer(2), ACK, QPN, 0), packet(peer(2), READ_MIDDLE, QPN, 8));
+        for (tos, along) in [(2, 3), (3, 0)] {
+            let of = |bytes| Datagram { tos, ..datagram(peer(2), bytes) };
+            assert_eq!(packets_along(&of(&ack), [of(&read); 3].into_iter()), along, "ECN bits {tos}");
+            assert_eq!(packets_along(&of(&read), [of(&read); 3].into_iter()), 3, "ECN bits {tos}");
         }
     }
 

@@ -100,7 +100,7 @@ impl Receiver {
         self.state.acks.is_in_message()
     }
 
-    /// Returns true if a READ's answer is not all sent.
+    /// Returns true if a READ's answer is not all sent, or the turn of kept packets has come.
     pub(super) fn has_more_to_send(&self) -> bool {
         self.state.acks.has_more()
     }

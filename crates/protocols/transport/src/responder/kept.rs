@@ -16,16 +16,23 @@ use crate::window::PACKET_OVERHEAD;
 /// Most bytes that one responder keeps: two of the largest windows, so that its requester can go on while a packet is
 /// resent twice.
 pub(crate) const MOST_KEPT: u64 = 16 << 20;
-/// Most packets that it keeps: more than the largest window has at an MTU of 1024. All of them are executed in one
-/// call.
+/// Most packets that it keeps: more than the largest window has at an MTU of 1024.
 const MOST_PACKETS: usize = 8192;
 /// Packets for which an empty list keeps its memory.
 const FEW: usize = 64;
 
-/// Room for kept packets, shared by the responders of a process.
+/// Room for kept packets of a process, of which each of its peers has a share.
 #[derive(Debug)]
 pub struct KeptRoom {
     left: AtomicU64,
+}
+
+/// What the packets of one peer take of a [`KeptRoom`]: no more than stays free. So the first peer gets half of the
+/// room at most, each of n that want all of it 1 / (n + 1), and one that comes later finds as much as any other has.
+#[derive(Debug)]
+pub struct KeptShare {
+    room: Arc<KeptRoom>,
+    taken: AtomicU64,
 }
 
 impl KeptRoom {
@@ -34,14 +41,32 @@ impl KeptRoom {
         KeptRoom { left: AtomicU64::new(bytes) }
     }
 
-    /// Bytes that are free.
+    /// The share of a peer, shared by the responders of the QPs that are connected to it.
+    pub fn share(self: &Arc<KeptRoom>) -> Arc<KeptShare> {
+        Arc::new(KeptShare { room: Arc::clone(self), taken: AtomicU64::new(0) })
+    }
+}
+
+impl KeptShare {
+    /// Bytes that are free in the room, for all peers.
     pub fn left(&self) -> u64 {
-        self.left.load(Ordering::Relaxed)
+        self.room.left.load(Ordering::Relaxed)
     }
 
     fn take(&self, bytes: u64) -> bool {
-        let less = |left: u64| left.checked_sub(bytes);
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        // Two threads that take at once may exceed the share by a packet.
+        let taken = self.taken.load(Ordering::Relaxed) + bytes;
+        let less = |left: u64| left.checked_sub(bytes).filter(|rest| taken <= *rest);
+        let fits = self.room.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        if fits {
+            self.taken.fetch_add(bytes, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        self.room.left.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -90,14 +115,14 @@ pub(super) enum Fate {
     Again,
     /// Another packet with its PSN was kept: one of both is not the requester's, and both are dropped.
     Conflict,
-    /// Dropped: there is no room, or too much is missing before it.
+    /// Dropped: its peer has no room left, or too much is missing before it.
     Dropped,
 }
 
 /// The kept packets of a responder, in PSN order.
 #[derive(Debug)]
 pub(super) struct Kept {
-    room: Arc<KeptRoom>,
+    share: Arc<KeptShare>,
     packets: VecDeque<KeptPacket>,
     bytes: u64,
     /// Bytes of payload that have come out of sequence since the last report, which is not to be longer.
@@ -107,8 +132,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub fn new(room: &Arc<KeptRoom>) -> Kept {
-        Kept { room: Arc::clone(room), packets: VecDeque::new(), bytes: 0, since_report: 0, most_missing: LEAST_GAP }
+    pub fn new(share: &Arc<KeptShare>) -> Kept {
+        Kept { share: Arc::clone(share), packets: VecDeque::new(), bytes: 0, since_report: 0, most_missing: LEAST_GAP }
     }
 
     /// A READ of `psns` packets was executed: two such requests in a row may be missing.
@@ -147,13 +172,18 @@ impl Kept {
         }
         let kept = KeptPacket { headers: packet.headers, payload: bytes.into(), psns };
         let is_full = self.packets.len() == MOST_PACKETS || self.bytes + kept.cost() > MOST_KEPT;
-        if is_full || !self.room.take(kept.cost()) {
+        if is_full || !self.share.take(kept.cost()) {
             return Fate::Dropped;
         }
         let opens_gap = place == self.packets.len() && end_before < from;
         self.bytes += kept.cost();
         self.packets.insert(place, kept);
         if opens_gap { Fate::OpensGap } else { Fate::Fits }
+    }
+
+    /// Returns true if the turn of the first packet has come, or has passed.
+    pub fn is_due(&self, expected: u32) -> bool {
+        self.packets.front().is_some_and(|first| first.psn() == expected || psn::is_before(first.psn(), expected))
     }
 
     /// Takes out the packet whose turn it is. One whose turn has passed is dropped.
@@ -180,7 +210,7 @@ impl Kept {
 
     fn give_back(&mut self, bytes: u64) {
         self.bytes -= bytes;
-        self.room.left.fetch_add(bytes, Ordering::Relaxed);
+        self.share.give_back(bytes);
         if self.packets.is_empty() && self.packets.capacity() > FEW {
             self.packets = VecDeque::new();
         }

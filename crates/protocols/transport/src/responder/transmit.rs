@@ -14,13 +14,13 @@ use super::{Refusal, Responder, Then};
 
 impl Responder {
     /// Sends packets that are due, at most `budget`. Returns true if more are due, because the budget is spent or the
-    /// host had no room.
+    /// host had no room; what waits for [`Responder::execute_kept`] is not.
     #[inline]
     pub fn poll_transmit(&mut self, budget: u32, host: &mut impl ResponderHost) -> bool {
         if !self.answers.is_empty() && self.send_answers(budget, host) {
             return true;
         }
-        if self.refusal.is_some() && self.send_refusal(host) {
+        if self.refusal.is_some_and(|refusal| !self.is_too_soon(&refusal)) && self.send_refusal(host) {
             return true;
         }
         if self.ack_due {
@@ -32,6 +32,12 @@ impl Responder {
             self.ack_due = false;
         }
         false
+    }
+
+    /// Returns true if a NAK "PSN sequence error" is to wait until the kept packets that are due are executed: only
+    /// then is it known what is missing.
+    fn is_too_soon(&self, refusal: &Refusal) -> bool {
+        refusal.syndrome == Syndrome::Nak(NakCode::Sequence) && self.has_kept_due()
     }
 
     /// Sends the acknowledgement of the message that is about to complete, if that may leave now.

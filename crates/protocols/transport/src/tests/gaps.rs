@@ -154,7 +154,7 @@ fn only_who_takes_reports_gets_them_and_others_get_a_nak() {
     for (introduces, keeps) in [(false, true), (true, false)] {
         let config = RequesterConfig { introduces, ..requester_config(Service::Rc) };
         let mut pair = Pair::with(&config, &responder_config(Service::Rc));
-        pair.room = keeps.then(|| Arc::new(KeptRoom::new(1 << 20)));
+        pair.room = keeps.then(|| share_of(1 << 20));
         for _ in 0..4 {
             pair.client.post(Opcode::Write, b"before", |_| ());
             pair.run(all);
@@ -175,7 +175,7 @@ fn what_finds_no_room_is_dropped_and_comes_again() {
             let expected_psn = pair.responder.expected_psn();
             Responder::new(&ResponderConfig { expected_psn, ..responder_config(Service::Rc) })
         };
-        let small = Arc::new(KeptRoom::new(room));
+        let small = share_of(room);
         pair.responder.keep_packets(&small);
         pair.client.post(Opcode::Write, &pattern(20_000, 1), |_| ());
         pair.finish(lose(&[2, 9]));
@@ -296,6 +296,40 @@ fn kept_packets_that_are_dropped_come_again() {
     assert_eq!(pair.requester.counters().timeouts, 0, "found by probes");
 }
 
+#[test]
+fn a_peer_takes_no_more_room_than_it_leaves_to_others() {
+    const ALL: u64 = 64 * (1024 + 512);
+    let room = Arc::new(KeptRoom::new(ALL));
+    // Of two QPs of one peer, and of one each of two others; each wants all.
+    let first = room.share();
+    let mut pairs: Vec<_> = [Arc::clone(&first), first, room.share(), room.share()]
+        .map(|share| {
+            let mut pair = Pair::speaking();
+            pair.responder.forget_kept();
+            pair.responder.keep_packets(&share);
+            pair
+        })
+        .into();
+    let mut taken = Vec::new();
+    for pair in &mut pairs {
+        pair.client.post(Opcode::Write, &[0; 1024], |_| ());
+        let mut bytes = requests(pair).remove(0);
+        let before = room.share().left();
+        for n in 1..=64 {
+            bytes[9..12].copy_from_slice(&psn_of(n).to_be_bytes()[1..]);
+            replies(pair, [&bytes]);
+        }
+        taken.push((before - room.share().left()) / (1024 + 512));
+    }
+    assert_eq!(taken, [32, 0, 16, 8], "packets of 64");
+    // What the first gives back is for the others too.
+    pairs[0].responder.drop_kept();
+    drop(pairs.remove(0));
+    assert_eq!(room.share().left(), ALL - 24 * (1024 + 512));
+    drop(pairs);
+    assert_eq!(room.share().left(), ALL);
+}
+
 /// Bytes of a packet with another payload of the same length.
 fn forged(packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
@@ -373,7 +407,7 @@ fn a_mark_is_believed_of_a_packet_that_is_executed_alone() {
     pair.client.post(Opcode::Write, &pattern(8192, 1), |_| ());
     let mut sent = requests(&mut pair);
     sent.iter_mut().for_each(|bytes| bytes[8] |= vervain_wire::TAKES_GAPS);
-    pair.room = Some(Arc::new(KeptRoom::new(1 << 20)));
+    pair.room = Some(share_of(1 << 20));
     for bytes in [&sent[2], &sent[5]] {
         assert!(replies(&mut pair, [bytes]).iter().all(|answer| answer.0 != opcode::GAPS));
         assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20);
@@ -414,6 +448,90 @@ fn after_a_packet_that_could_not_be_executed_reports_go_on() {
     replies(&mut pair, [&sent[0]]);
     assert_eq!(replies(&mut pair, [&sent[7]]), [(opcode::GAPS, psn_of(1))], "of the gap before packet 7");
     assert_eq!(replies(&mut pair, [&sent[4]]), [(opcode::GAPS, psn_of(1))], "since packet 4 comes again");
+}
+
+/// SENDs of one packet each, which has its number.
+fn numbered(pair: &mut Pair, count: u32) -> Vec<Vec<u8>> {
+    pair.client.post(Opcode::Send, &[0; 4], |_| ());
+    let sent = requests(pair).remove(0);
+    pair.server.posted.extend(vec![4; count as usize]);
+    let packet = |n: u32| {
+        let mut bytes = sent.clone();
+        bytes[9..12].copy_from_slice(&psn_of(n).to_be_bytes()[1..]);
+        bytes[12..16].copy_from_slice(&n.to_be_bytes());
+        bytes
+    };
+    (0..count).map(packet).collect()
+}
+
+/// Number of the messages that [`numbered`] has sent and that have come, in their order.
+fn received(pair: &Pair) -> u32 {
+    let numbers = pair.server.receives.iter().map(|receive| u32::from_be_bytes(receive.data[..4].try_into().unwrap()));
+    assert!(numbers.clone().eq(0..numbers.len() as u32));
+    numbers.len() as u32
+}
+
+#[test]
+fn a_gap_that_closes_has_few_packets_executed_in_a_call() {
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    assert_eq!(replies(&mut pair, sent.iter().skip(1)), [(opcode::GAPS, psn_of(0))]);
+    assert!(!pair.responder.has_kept_due());
+    pair.arrives(&parsed(&sent[0]));
+    assert_eq!(received(&pair), 65);
+    // Nothing more comes. The acknowledgement of what is executed does not wait for the rest.
+    let mut acknowledged = vec![(65, replies(&mut pair, []))];
+    while pair.responder.has_kept_due() {
+        let before = received(&pair);
+        assert_eq!(pair.responder.execute_kept(&mut pair.server), pair.responder.has_kept_due());
+        assert!((1..=64).contains(&(received(&pair) - before)));
+        acknowledged.push((received(&pair), replies(&mut pair, [])));
+    }
+    for (count, replies) in acknowledged {
+        assert_eq!(replies, [(opcode::ACKNOWLEDGE, psn_of(count - 1))]);
+    }
+    assert_eq!((received(&pair), pair.room.as_ref().unwrap().left()), (300, 1 << 20));
+    assert!(!pair.responder.execute_kept(&mut pair.server));
+}
+
+#[test]
+fn what_comes_while_kept_packets_are_due_takes_its_turn_and_is_reported_after_them() {
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    replies(&mut pair, &sent[1..200]);
+    pair.arrives(&parsed(&sent[0]));
+    assert_eq!(replies(&mut pair, []), [(opcode::ACKNOWLEDGE, psn_of(64))]);
+    // One in sequence, whose copy is kept, has no others executed; nor does one behind a new gap.
+    assert_eq!(replies(&mut pair, [&sent[65], &sent[210], &sent[3]]), [(opcode::ACKNOWLEDGE, psn_of(65))]);
+    assert_eq!(received(&pair), 66);
+    while pair.responder.execute_kept(&mut pair.server) {
+        assert!(replies(&mut pair, []).iter().all(|reply| reply.0 == opcode::ACKNOWLEDGE), "no report before its time");
+    }
+    assert_eq!((received(&pair), replies(&mut pair, [])), (200, vec![(opcode::GAPS, psn_of(200))]));
+    assert_eq!(replies(&mut pair, &sent[200..]), [(opcode::ACKNOWLEDGE, psn_of(299))]);
+    assert_eq!(received(&pair), 300);
+}
+
+#[test]
+fn kept_packets_that_are_due_go_with_their_qp() {
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    replies(&mut pair, sent.iter().skip(1));
+    pair.arrives(&parsed(&sent[0]));
+    // One of them ends it.
+    pair.server.bad_receive = true;
+    assert!(!pair.responder.execute_kept(&mut pair.server));
+    replies(&mut pair, []);
+    assert!(pair.responder.has_ended() && !pair.responder.has_kept_due());
+    assert_eq!(pair.room.as_ref().unwrap().left(), 1 << 20);
+
+    let mut pair = Pair::speaking();
+    let sent = numbered(&mut pair, 300);
+    replies(&mut pair, sent.iter().skip(1));
+    pair.arrives(&parsed(&sent[0]));
+    pair.responder.drop_kept();
+    assert!(!pair.responder.execute_kept(&mut pair.server));
+    assert_eq!((received(&pair), pair.room.as_ref().unwrap().left()), (65, 1 << 20));
 }
 
 #[test]

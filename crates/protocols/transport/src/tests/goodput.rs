@@ -1,7 +1,6 @@
 //! The goodput of a long path that loses packets at random, in virtual time: of peers that report gaps, and of others.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::host::{BASE, parsed};
 use super::pair::*;
@@ -31,7 +30,7 @@ impl Path {
         let config = RequesterConfig { introduces: self.speaking, timeout: 18, ..requester_config(Service::Rc) };
         let mut pair = Pair::with(&config, &responder_config(Service::Rc));
         pair.window = Window::new(MTU, self.window);
-        pair.room = self.speaking.then(|| Arc::new(KeptRoom::new(64 << 20)));
+        pair.room = self.speaking.then(|| share_of(64 << 20));
         for _ in 0..2 {
             pair.client.post(Opcode::Write, b"shows what this is", |_| ());
             pair.finish(all);
@@ -56,6 +55,7 @@ impl Path {
                 }
             }
             pair.transmit();
+            while pair.responder.execute_kept(&mut pair.server) {}
             while pair.responder.poll_transmit(64, &mut pair.server) {}
             let requests = pair.client.wire.drain(..).map(|bytes| (Way::Request, bytes));
             for (way, bytes) in requests.chain(pair.server.wire.drain(..).map(|bytes| (Way::Response, bytes))) {

@@ -26,7 +26,7 @@ pub struct Pair {
     /// Every packet that was sent, as way, operation and PSN.
     pub log: Vec<(Way, u8, u32)>,
     /// The responder keeps packets there if the requester shows that it takes reports. None: it keeps none.
-    pub room: Option<Arc<KeptRoom>>,
+    pub room: Option<Arc<KeptShare>>,
 }
 
 /// PSNs begin close to their wrap, as those of the captures.
@@ -91,7 +91,7 @@ impl Pair {
     pub fn speaking() -> Pair {
         let config = RequesterConfig { introduces: true, ..requester_config(Service::Rc) };
         let mut pair = Pair::with(&config, &responder_config(Service::Rc));
-        pair.room = Some(Arc::new(KeptRoom::new(1 << 20)));
+        pair.room = Some(share_of(1 << 20));
         for _ in 0..2 {
             pair.client.post(Opcode::Write, b"shows it", |r| r.remote_addr = BASE + (1 << 20) - 8);
             pair.run(all);
@@ -129,6 +129,7 @@ impl Pair {
                 }
             }
             self.now += self.one_way;
+            while self.responder.execute_kept(&mut self.server) {}
             while self.responder.poll_transmit(3, &mut self.server) && self.server.room > 0 {}
             let responses: Vec<_> = self.server.wire.drain(..).collect();
             self.now += self.one_way;
@@ -174,6 +175,11 @@ impl Pair {
     pub fn statuses(&self) -> Vec<Status> {
         self.client.completions.iter().map(|completion| completion.1).collect()
     }
+}
+
+/// The share of the only peer, in room for `bytes`.
+pub fn share_of(bytes: u64) -> Arc<KeptShare> {
+    Arc::new(KeptRoom::new(bytes)).share()
 }
 
 /// Loses nothing.

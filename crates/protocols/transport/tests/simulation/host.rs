@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vervain_fault::{Direction, Faults, Line};
 use vervain_transport::{
-    KeptRoom, Nanos, Requester, RequesterConfig, Responder, ResponderConfig, Service as Protocol, Window,
+    KeptRoom, KeptShare, Nanos, Requester, RequesterConfig, Responder, ResponderConfig, Service as Protocol, Window,
 };
 
 use crate::landing::{Parcel, Putter};
@@ -33,7 +33,7 @@ pub struct Host {
     pub awaited: Awaited,
     pub stopped: bool,
     /// Room for packets that wait for a missing one, and how much there is in all.
-    pub kept: (Arc<KeptRoom>, u64),
+    pub kept: (Arc<KeptShare>, u64),
 }
 
 /// Which events are on their way, so that each is only once.
@@ -104,7 +104,7 @@ impl Host {
             random,
             awaited: Awaited::default(),
             stopped: false,
-            kept: (Arc::new(KeptRoom::new(room)), room),
+            kept: (Arc::new(KeptRoom::new(room)).share(), room),
         }
     }
 }

@@ -444,8 +444,10 @@ impl World {
             let end = &self.ends[index];
             // One that has refused a request for good is in ERR, and its NAK leaves all the same.
             let speaks = !end.dead || end.target.failed && !self.hosts[host].stopped;
-            if speaks && (end.streaming || end.responder.has_ack_due()) {
-                let more = self.with_responder(index, None, |responder, host| responder.poll_transmit(BATCH, host));
+            if speaks && (end.streaming || end.responder.has_ack_due() || end.responder.has_kept_due()) {
+                let more = self.with_responder(index, None, |responder, host| {
+                    responder.execute_kept(host) | responder.poll_transmit(BATCH, host)
+                });
                 self.ends[index].streaming = more;
                 if more {
                     self.try_again(host, index);
