@@ -17,7 +17,7 @@ use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Grh, Qp, QpState};
 use vervain_transport::{Nanos, Service};
-use vervain_wire::{Bth, Deth, Packet, opcode, parse};
+use vervain_wire::{Bth, Deth, Packet, opcode, parse_to};
 
 /// Bytes of the largest path MTU (IBA 9.2.8).
 const LARGEST_MTU: usize = 4096;
@@ -96,7 +96,10 @@ impl Addressees {
         if !port.is_intact_by(datagram, &mut state.last_flow) {
             return;
         }
-        let Some(packet) = parsed(port, datagram) else { return };
+        let mut packet = Packet::default();
+        if !parse_counting(port, datagram, &mut packet) {
+            return;
+        }
         self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false }, following);
     }
 
@@ -329,8 +332,11 @@ impl<'a, 'd, I: Iterator<Item = Datagram<'d>>> Visit<'a, I> {
     #[inline]
     pub fn each(self, mut f: impl FnMut(&Packet<'_>)) {
         f(self.first);
+        let mut packet = Packet::default();
         for datagram in self.following.take(self.along) {
-            let Some(packet) = parsed(self.port, &datagram) else { continue };
+            if !parse_counting(self.port, &datagram, &mut packet) {
+                continue;
+            }
             count_received(self.qp, &datagram);
             if datagram.is_marked() {
                 self.qp.tally.add(Word::MarkedPackets, 1);
