@@ -372,26 +372,26 @@ fn packets_along<'a>(first: &Datagram<'_>, following: impl Iterator<Item = Datag
 #[inline]
 fn is_alike(one: &Datagram<'_>, other: &Datagram<'_>) -> bool {
     let (Some(a), Some(b)) = (one.bytes.first_chunk::<8>(), other.bytes.first_chunk::<8>()) else { return false };
-    a[2..] == b[2..]
-        && opcode::service(a[0]) == opcode::service(b[0])
-        && opcode::is_request(a[0]) == opcode::is_request(b[0])
+    let are_of_one_kind =
+        || opcode::service(a[0]) == opcode::service(b[0]) && opcode::is_request(a[0]) == opcode::is_request(b[0]);
+    // All but the opcode and the flags.
+    (u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b)) >> 16 == 0
+        && (a[0] == b[0] || are_of_one_kind())
         && one.from == other.from
         && one.to == other.to
         && one.is_marked() == other.is_marked()
         && !other.overflowed
 }
 
-/// The packet in an intact datagram; counts one that is malformed. One with more payload than the largest path MTU is
-/// too, which also bounds the packets kept for later.
+/// Parses an intact datagram to `packet`, by [`parse_to`]; counts one that is malformed and returns false. One with more
+/// payload than the largest path MTU is too, which also bounds the packets kept for later.
 #[inline(always)]
-fn parsed<'a>(port: &LocalPort, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
-    match parse(datagram.bytes) {
-        Ok(packet) if packet.payload.len() <= LARGEST_MTU => Some(packet),
-        _ => {
-            count_malformed(port);
-            None
-        }
+fn parse_counting<'a>(port: &LocalPort, datagram: &Datagram<'a>, packet: &mut Packet<'a>) -> bool {
+    let is_packet = parse_to(datagram.bytes, packet).is_ok() && packet.payload.len() <= LARGEST_MTU;
+    if !is_packet {
+        count_malformed(port);
     }
+    is_packet
 }
 
 #[cold]
