@@ -245,8 +245,10 @@ impl<O: PacketOut> RequesterHost for SendQueueHost<'_, '_, O> {
                 self.out.begins_message(self.sends.get(at).map_or(0, |request| request.length));
             }
             let first = opcode::starts(packet.headers.bth.opcode) && !packet.again;
-            let checked = if first { self.sends.check(at) } else { Ok(()) };
-            let gathered = checked.and_then(|()| self.sends.gather(at, offset, len.into(), &mut from));
+            let gathered = match first {
+                true => self.sends.gather_first(at, len.into(), &mut from),
+                false => self.sends.gather(at, offset, len.into(), &mut from),
+            };
             if let Err(status) = gathered {
                 self.reason = Some(status);
                 return Err(Refused::Memory);

@@ -53,19 +53,31 @@ impl Lanes {
     }
 
     /// Enters the lane by `enter`, unless it is entered for the packets in hand already.
-    #[inline]
+    #[inline(always)]
     fn visit(&mut self, qp: &Qp, srqn: u32, enter: Enter) -> Result<&Visit, Nak> {
         if self.visit.as_ref().is_none_or(|(entered, _)| *entered != srqn) {
-            self.leave();
-            match enter(self.take(qp, srqn)?) {
-                Ok(visit) => self.visit = Some((srqn, visit)),
-                Err((lane, barred)) => {
-                    self.put_back(srqn, lane);
-                    return Err(barred.into());
-                }
+            self.enter(qp, srqn, enter)?;
+        }
+        match &self.visit {
+            Some((_, visit)) => Ok(visit),
+            None => Err(Nak::Silence),
+        }
+    }
+
+    /// Leaves the lane that is entered, and enters this one.
+    #[inline(never)]
+    fn enter(&mut self, qp: &Qp, srqn: u32, enter: Enter) -> Result<(), Nak> {
+        self.leave();
+        match enter(self.take(qp, srqn)?) {
+            Ok(visit) => {
+                self.visit = Some((srqn, visit));
+                Ok(())
+            }
+            Err((lane, barred)) => {
+                self.put_back(srqn, lane);
+                Err(barred.into())
             }
         }
-        self.visit.as_ref().map(|(_, visit)| visit).ok_or(Nak::Silence)
     }
 
     /// Leaves the lane: the packets in hand are handled, or its thread has ended in the middle.

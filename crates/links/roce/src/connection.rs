@@ -113,8 +113,9 @@ impl Path {
     /// `connection` is about to owe an acknowledgement. Called before the program can know of the message.
     pub(super) fn owe(connection: &Arc<Connection>) {
         let path = &connection.path;
-        // Each connection holds it once.
-        if Arc::strong_count(path) > 1 && !connection.owed.in_path_acks_due.swap(true, Ordering::Relaxed) {
+        let owes = &connection.owed.in_path_acks_due;
+        // Each connection holds the path once. An exchange for each packet would take as long as much of the rest.
+        if Arc::strong_count(path) > 1 && !owes.load(Ordering::Relaxed) && !owes.swap(true, Ordering::Relaxed) {
             path.acks_due.lock().push(Arc::downgrade(connection));
             path.any_owes.store(true, Ordering::Relaxed);
         }

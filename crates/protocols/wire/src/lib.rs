@@ -15,7 +15,7 @@ pub mod opcode;
 mod parse;
 
 pub use headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, MAX_HEADERS, Reth, TAKES_GAPS, VERVAIN};
-pub use parse::{ICRC_LEN, Malformed, Packet, parse, parse_headers, parse_headers_to};
+pub use parse::{ICRC_LEN, Malformed, Packet, parse, parse_headers, parse_headers_to, parse_to};
 
 /// The UDP port of RoCE v2 (IANA).
 pub const UDP_PORT: u16 = 4791;

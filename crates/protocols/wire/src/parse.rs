@@ -33,6 +33,13 @@ impl<P: ?Sized> Clone for Packet<'_, P> {
 
 impl<P: ?Sized> Copy for Packet<'_, P> {}
 
+impl Default for Packet<'_> {
+    /// No packet: for [`parse_to`].
+    fn default() -> Self {
+        Packet { headers: Headers::default(), payload: &[] }
+    }
+}
+
 /// The reason why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -123,8 +130,21 @@ impl Reader<'_> {
 
 /// Parses a UDP payload, from the BTH to the ICRC. The ICRC itself is the business of [`crate::icrc`], which is asked
 /// first.
+///
+/// # Errors
+/// What is no packet.
 #[inline]
 pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
+    let mut packet = Packet::default();
+    parse_to(datagram, &mut packet).map(|()| packet)
+}
+
+/// [`parse`] into `packet`, which the caller provides because headers are long to move: [`Packet::default`], or what the
+/// last call has left there. After an error it is as it was.
+///
+/// # Errors
+/// Those of [`parse`].
+pub fn parse_to<'a>(datagram: &'a [u8], packet: &mut Packet<'a>) -> Result<(), Malformed> {
     let found = datagram.len();
     let (Some(&[opcode, flags, ..]), true) = (datagram.first_chunk::<2>(), found >= BTH_LEN + ICRC_LEN) else {
         return Err(Malformed::Short { wanted: BTH_LEN + ICRC_LEN, found });
@@ -158,9 +178,13 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     if !allowed {
         return Err(Malformed::Payload { opcode, found: payload.len() });
     }
-    let mut packet = Packet { headers: Headers::default(), payload: &payload[..payload_len] };
+    // Packets of one opcode have the same headers, each of which is read anew.
+    if packet.headers.bth.opcode != opcode {
+        packet.headers = Headers::default();
+    }
+    packet.payload = &payload[..payload_len];
     read_headers(&datagram[..headers_len], &mut packet.headers);
-    Ok(packet)
+    Ok(())
 }
 
 /// Parses the headers of a packet whose `payload` bytes lie elsewhere, without padding and ICRC; what `bytes` has

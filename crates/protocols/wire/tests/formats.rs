@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use vervain_wire::opcode::{self, *};
-use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS, Malformed, Reth, parse};
+use vervain_wire::{Aeth, AtomicEth, Bth, Deth, Headers, MAX_HEADERS, Malformed, Packet, Reth, parse, parse_to};
 
 /// BTH fields that are the same in all packets here, as bytes: solicited, no padding, P_Key 0xffff, QP 0x123456,
 /// AckReq, PSN 0xabcdef.
@@ -247,6 +247,24 @@ fn payload_is_where_the_opcode_allows_it() {
             let parsed = parse(&datagram);
             let expected = Err(Malformed::Payload { opcode, found: len });
             assert!(if right { parsed.is_ok() } else { parsed == expected }, "{opcode:#x} with {len}: {parsed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_packet_has_no_headers_of_the_one_that_was_parsed_before_it() {
+    let any_length = |opcode| [0, 4, 8, 16].into_iter().map(move |len| datagram(opcode, 0, len + 4));
+    let known = (0..=u8::MAX).filter(|&opcode| is_known(opcode));
+    let datagrams: Vec<Vec<u8>> = known.flat_map(any_length).filter(|datagram| parse(datagram).is_ok()).collect();
+    assert!(datagrams.len() > 64);
+    for before in &datagrams {
+        for datagram in &datagrams {
+            let mut packet = Packet::default();
+            parse_to(before, &mut packet).unwrap();
+            let malformed = parse_to(&datagram[..12], &mut packet);
+            assert!(malformed.is_err() && packet == parse(before).unwrap(), "it stays as it was");
+            parse_to(datagram, &mut packet).unwrap();
+            assert_eq!(packet, parse(datagram).unwrap(), "{:#x} behind {:#x}", datagram[0], before[0]);
         }
     }
 }

@@ -84,6 +84,22 @@ impl<'a> Sends<'a> {
         }
     }
 
+    /// Checks request `n` as [`Sends::check`] does and adds its first `len` bytes as [`Sends::gather`] does.
+    ///
+    /// # Errors
+    /// The status that the request fails with.
+    #[inline]
+    pub fn gather_first(&self, n: u32, len: u64, pieces: &mut Pieces) -> std::result::Result<(), Status> {
+        let w = &self.sq.wq[self.sq.wq.place(n)].request;
+        // Of a Send or Write in one packet there is nothing to check but the memory, which is checked as it is added.
+        let is_posted =
+            matches!(w.opcode, Opcode::Send | Opcode::SendImm | Opcode::SendInv | Opcode::Write | Opcode::WriteImm);
+        if !is_posted || len != w.length || len > u64::from(LIMITS.max_msg_sz) {
+            self.check(n)?;
+        }
+        self.gather(n, 0, len, pieces)
+    }
+
     /// Adds the local memory of bytes `[from, from + len)` of request `n`, checked against its keys, to `pieces`. It
     /// stays valid until the sender returns.
     #[inline]

@@ -1,6 +1,6 @@
 //! RDMA Write (IBA 9.4.3): into memory that the peer's key names.
 
-use crate::mr::transfer::{Direction, Pieces, Policy};
+use crate::mr::transfer::{self, Direction, Pieces};
 use crate::process::peer::Location;
 use crate::responder::{Reached, Refusal, Responder};
 use std::ops::Range;
@@ -25,9 +25,14 @@ impl Responder {
     /// Writes `data`, a piece of a message, inside the mark. `last`: the message ends with it. For packets: the
     /// destination is this process's own memory. The data is read once, and may change meanwhile.
     pub fn write(&self, rkey: u32, addr: u64, data: &Pieces, last: bool) -> Result<(), Nak> {
-        let to = self.reach_write(rkey, addr, data.len())?;
-        // SAFETY: the pieces are memory of this process that stays during the call; as many bytes were reached.
-        whole(unsafe { to.transfer(to.way(Policy::Auto), Direction::Write, data, last, false, Policy::Auto) })
+        let Location::Mapped(at) = self.remote_memory(rkey, addr, data.len(), access::REMOTE_WRITE)? else {
+            // This process's own memory is all mapped, and the null MR is for local use.
+            return Err(Nak::RemoteAccess);
+        };
+        // SAFETY: the pieces are memory of this process that stays during the call; as many bytes were reached, inside
+        // the mark.
+        let written = unsafe { transfer::copy_direct(Direction::Write, at, data, last) };
+        written.map_err(|_| Nak::RemoteOperation)
     }
 }
 

@@ -226,14 +226,19 @@ impl ReceiveBatch {
     }
 
     /// The packets, in the order of arrival.
-    pub fn datagrams(&self) -> Datagrams<'_> {
-        Datagrams { batch: self, train: 0, at: 0, index: 0, late: 0 }
+    pub fn datagrams(&self) -> Datagrams<'_, impl Fn(&[u8]) -> bool + Copy> {
+        self.datagrams_where(|_| true)
+    }
+
+    /// Those of the packets whose bytes are `wanted`, in the order of arrival. The others cost no more than that look.
+    pub fn datagrams_where<W: Fn(&[u8]) -> bool>(&self, wanted: W) -> Datagrams<'_, W> {
+        Datagrams { batch: self, train: 0, at: 0, index: 0, late: 0, wanted }
     }
 }
 
 /// The packets of a batch. Small, since a copy of it is how a caller looks ahead.
 #[derive(Clone, Copy)]
-pub struct Datagrams<'a> {
+pub struct Datagrams<'a, W> {
     batch: &'a ReceiveBatch,
     /// The train, the offset in it and the number of the next packet.
     train: usize,
@@ -241,9 +246,10 @@ pub struct Datagrams<'a> {
     index: u16,
     /// The next of the late ones, which follow.
     late: usize,
+    wanted: W,
 }
 
-impl<'a> Iterator for Datagrams<'a> {
+impl<'a, W: Fn(&[u8]) -> bool> Iterator for Datagrams<'a, W> {
     type Item = Datagram<'a>;
 
     #[inline]
@@ -252,18 +258,23 @@ impl<'a> Iterator for Datagrams<'a> {
             if self.at < train.length {
                 let start = self.batch.start + self.train * ROOM + self.at;
                 let length = train.told.segment(train.length).min(train.length - self.at);
-                let Received { from, to, told, overflowed, .. } = *train;
-                let (Told { hop_limit, tos, label, .. }, index) = (told, self.index);
+                let index = self.index;
                 self.at += length;
                 self.index = index.wrapping_add(1);
                 let bytes = &self.batch.bytes[start..start + length];
+                if !(self.wanted)(bytes) {
+                    continue;
+                }
+                let Received { from, to, overflowed, told: Told { hop_limit, tos, label, .. }, .. } = *train;
                 let overflowed = overflowed && index == 0;
                 return Some(Datagram { from, to, hop_limit, tos, overflowed, label, index, bytes });
             }
             (self.train, self.at, self.index) = (self.train + 1, 0, 0);
         }
-        let (arrival, bytes) = self.batch.late.get(self.late)?;
-        self.late += 1;
+        let late = self.batch.late.get(self.late..)?;
+        let skipped = late.iter().position(|(_, bytes)| (self.wanted)(bytes))?;
+        self.late += skipped + 1;
+        let (arrival, bytes) = &late[skipped];
         Some(arrival.with(bytes))
     }
 }

@@ -17,7 +17,7 @@ use vervain_hca::device::port_counters::{FIRST, Word};
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Grh, Qp, QpState};
 use vervain_transport::{Nanos, Service};
-use vervain_wire::{Bth, Deth, Packet, opcode, parse};
+use vervain_wire::{Bth, Deth, Packet, opcode, parse_to};
 
 /// Bytes of the largest path MTU (IBA 9.2.8).
 const LARGEST_MTU: usize = 4096;
@@ -96,7 +96,10 @@ impl Addressees {
         if !port.is_intact_by(datagram, &mut state.last_flow) {
             return;
         }
-        let Some(packet) = parsed(port, datagram) else { return };
+        let mut packet = Packet::default();
+        if !parse_counting(port, datagram, &mut packet) {
+            return;
+        }
         self.demux(state, &RxPacket { port, datagram, packet: &packet, now, is_retry: false }, following);
     }
 
@@ -329,8 +332,11 @@ impl<'a, 'd, I: Iterator<Item = Datagram<'d>>> Visit<'a, I> {
     #[inline]
     pub fn each(self, mut f: impl FnMut(&Packet<'_>)) {
         f(self.first);
+        let mut packet = Packet::default();
         for datagram in self.following.take(self.along) {
-            let Some(packet) = parsed(self.port, &datagram) else { continue };
+            if !parse_counting(self.port, &datagram, &mut packet) {
+                continue;
+            }
             count_received(self.qp, &datagram);
             if datagram.is_marked() {
                 self.qp.tally.add(Word::MarkedPackets, 1);
@@ -366,9 +372,11 @@ fn packets_along<'a>(first: &Datagram<'_>, following: impl Iterator<Item = Datag
 #[inline]
 fn is_alike(one: &Datagram<'_>, other: &Datagram<'_>) -> bool {
     let (Some(a), Some(b)) = (one.bytes.first_chunk::<8>(), other.bytes.first_chunk::<8>()) else { return false };
-    a[2..] == b[2..]
-        && opcode::service(a[0]) == opcode::service(b[0])
-        && opcode::is_request(a[0]) == opcode::is_request(b[0])
+    let are_of_one_kind =
+        || opcode::service(a[0]) == opcode::service(b[0]) && opcode::is_request(a[0]) == opcode::is_request(b[0]);
+    // All but the opcode and the flags.
+    (u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b)) >> 16 == 0
+        && (a[0] == b[0] || are_of_one_kind())
         && one.from == other.from
         && one.to == other.to
         && one.is_marked() == other.is_marked()
@@ -376,17 +384,15 @@ fn is_alike(one: &Datagram<'_>, other: &Datagram<'_>) -> bool {
         && !other.overflowed
 }
 
-/// The packet in an intact datagram; counts one that is malformed. One with more payload than the largest path MTU is
-/// too, which also bounds the packets kept for later.
+/// Parses an intact datagram to `packet`, by [`parse_to`]; counts one that is malformed and returns false. One with more
+/// payload than the largest path MTU is too, which also bounds the packets kept for later.
 #[inline(always)]
-fn parsed<'a>(port: &LocalPort, datagram: &Datagram<'a>) -> Option<Packet<'a>> {
-    match parse(datagram.bytes) {
-        Ok(packet) if packet.payload.len() <= LARGEST_MTU => Some(packet),
-        _ => {
-            count_malformed(port);
-            None
-        }
+fn parse_counting<'a>(port: &LocalPort, datagram: &Datagram<'a>, packet: &mut Packet<'a>) -> bool {
+    let is_packet = parse_to(datagram.bytes, packet).is_ok() && packet.payload.len() <= LARGEST_MTU;
+    if !is_packet {
+        count_malformed(port);
     }
+    is_packet
 }
 
 #[cold]

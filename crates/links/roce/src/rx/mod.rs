@@ -213,18 +213,17 @@ impl Roce {
         let port = &ports[i];
         // Responses first: an acknowledgement that travels with an answer is seen before it, so that a program that
         // gets the answer finds its own send complete, as with an HCA.
-        let is_request = |d: &Datagram<'_>| is_request(d.bytes);
         let taken = process.handle_packets(|| {
             // Received only now: if a pause began in between, nobody would handle the batch.
             if !batch.receive(&port.port) {
                 return None;
             }
             let now = now_ns();
-            let mut responses = batch.datagrams().filter(|d| !is_request(d));
+            let mut responses = batch.datagrams_where(|bytes| !is_request(bytes));
             while let Some(datagram) = responses.next() {
                 self.take_or_forward(port, state, misrouted, now, &datagram, &mut responses);
             }
-            let mut requests = batch.datagrams().filter(is_request);
+            let mut requests = batch.datagrams_where(is_request);
             while let Some(datagram) = requests.next() {
                 self.take_or_forward(port, state, misrouted, now, &datagram, &mut requests);
             }
