@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vervain_transport::{
-    KeptRoom, Nak, Nanos, Opcode, Payload, Received, Refused, Request, Requester, RequesterConfig, RequesterHost,
-    Responder, ResponderConfig, ResponderHost, Right, Service, Status, Transmit, Window,
+    KeptRoom, KeptShare, Nak, Nanos, Opcode, Payload, Received, Refused, Request, Requester, RequesterConfig,
+    RequesterHost, Responder, ResponderConfig, ResponderHost, Right, Service, Status, Transmit, Window,
 };
 use vervain_wire::{Headers, Packet, TAKES_GAPS};
 
@@ -154,7 +154,7 @@ pub struct Flow {
     /// When a notification last left the receiver.
     pub notified: Option<Nanos>,
     /// For packets behind a gap.
-    pub room: Option<Arc<KeptRoom>>,
+    pub room: Option<Arc<KeptShare>>,
     /// When the last answer arrives: answers do not overtake each other.
     pub answered: Nanos,
     /// The deadline that an event stands for.
@@ -196,7 +196,7 @@ impl Flow {
             sink: Sink::default(),
             line_free: 0,
             notified: None,
-            room: speaks.then(|| Arc::new(KeptRoom::new(64 << 20))),
+            room: speaks.then(|| Arc::new(KeptRoom::new(64 << 20)).share()),
             answered: 0,
             timer: None,
         }
@@ -208,6 +208,7 @@ impl Flow {
             Some(room) => self.responder.handle_introduction(&packet, &mut self.sink, room),
             None => self.responder.handle_packet(&packet, &mut self.sink),
         }
+        while self.responder.execute_kept(&mut self.sink) {}
         while self.responder.poll_transmit(64, &mut self.sink) {}
     }
 }
