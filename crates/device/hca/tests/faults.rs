@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vervain_hca::Nak;
 use vervain_hca::arena::layout::found;
-use vervain_hca::responder::Barred;
+use vervain_hca::responder::{Barred, Responder};
 use vervain_hca::{Context, Cq, Mr, Mw, Pd, QpAttr, QpState, Sge, Srq, SrqInit, Status, access, attr};
 
 /// The objects of each test, and its turn.
@@ -76,22 +76,36 @@ fn one_that_was_cut_off_completes_no_receive_of_the_next_connection() {
     stopped.release();
 }
 
+/// Waits until the progress thread has looked at a QP whose `established` was set to 1 before it was called: it looks at
+/// that first.
+fn await_look(target: &Responder) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while target.qp.established.load(Ordering::SeqCst) == 1 {
+        assert!(Instant::now() < until, "the progress thread does not come");
+        std::thread::yield_now();
+    }
+}
+
+/// Calls the progress thread to a QP.
+fn call_to(target: &Responder) {
+    target.qp.established.store(1, Ordering::SeqCst);
+    target.space.raise(target.qp.attention.load(Ordering::SeqCst));
+    await_look(target);
+}
+
 #[test]
 fn an_error_that_is_attended_to_after_a_reset_ends_nothing_of_the_next_connection() {
     let Owner { context, pd, cq, _turn } = owner();
     let qp = receiver(&context, &pd, &cq, None, 1);
+    let other = receiver(&context, &pd, &cq, None, 1);
+    let elsewhere = bind(&other, foreign(3));
     for round in 0..20 {
         let target = bind(&qp, foreign(1));
         // The progress thread is called, and finds a thread that posts.
         qp.post_send(|_| {
             target.qp.established.store(1, Ordering::SeqCst);
             target.fail(None);
-            let until = Instant::now() + Duration::from_secs(20);
-            // It looks at this first.
-            while target.qp.established.load(Ordering::SeqCst) == 1 {
-                assert!(Instant::now() < until, "the progress thread does not come");
-                std::thread::yield_now();
-            }
+            await_look(&target);
             // Time to fall asleep, so that it mostly wakes after what follows.
             std::thread::sleep(Duration::from_millis(5));
         });
@@ -101,13 +115,9 @@ fn an_error_that_is_attended_to_after_a_reset_ends_nothing_of_the_next_connectio
         qp.post_recv(round, &[]).unwrap();
         // The next call, which the progress thread answers after that one.
         let target = bind(&qp, foreign(2));
-        target.qp.established.store(1, Ordering::SeqCst);
-        target.space.raise(target.qp.attention.load(Ordering::SeqCst));
-        let until = Instant::now() + Duration::from_secs(20);
-        while target.qp.established.load(Ordering::SeqCst) == 1 {
-            assert!(Instant::now() < until, "the progress thread does not come");
-            std::thread::yield_now();
-        }
+        call_to(&target);
+        // And one elsewhere: when it is there, it has left this QP, and does not wait for who posts to it next.
+        call_to(&elsewhere);
         let mark = enter(&target);
         let wqe = target.claim().expect("the receive waits for the peer");
         publish(&target, wqe, 9);
@@ -116,6 +126,7 @@ fn an_error_that_is_attended_to_after_a_reset_ends_nothing_of_the_next_connectio
         assert_eq!(poll(&cq, 4).iter().map(|c| (c.wr_id, c.imm_or_rkey)).collect::<Vec<_>>(), [(round, 9)]);
         assert_eq!(qp.state(), QpState::Rtr);
     }
+    elsewhere.release();
 }
 
 fn register(pd: &Arc<Pd>, memory: &mut [u8]) -> Arc<Mr> {
