@@ -139,8 +139,8 @@ pub fn parse(datagram: &[u8]) -> Result<Packet<'_>, Malformed> {
     parse_to(datagram, &mut packet).map(|()| packet)
 }
 
-/// [`parse`] into `packet`, which the caller provides because headers are long to move: [`Packet::default`], or what the
-/// last call has left there. After an error it is as it was.
+/// [`parse`] into `packet`, which the caller provides because headers are long to move: [`Packet::default`], or what
+/// the last call has left there. After an error it is as it was.
 ///
 /// # Errors
 /// Those of [`parse`].

@@ -384,8 +384,8 @@ fn is_alike(one: &Datagram<'_>, other: &Datagram<'_>) -> bool {
         && !other.overflowed
 }
 
-/// Parses an intact datagram to `packet`, by [`parse_to`]; counts one that is malformed and returns false. One with more
-/// payload than the largest path MTU is too, which also bounds the packets kept for later.
+/// Parses an intact datagram to `packet`, by [`parse_to`]; counts one that is malformed and returns false. One with
+/// more payload than the largest path MTU is too, which also bounds the packets kept for later.
 #[inline(always)]
 fn parse_counting<'a>(port: &LocalPort, datagram: &Datagram<'a>, packet: &mut Packet<'a>) -> bool {
     let is_packet = parse_to(datagram.bytes, packet).is_ok() && packet.payload.len() <= LARGEST_MTU;
