@@ -40,6 +40,11 @@ impl Finished {
         self.status.is_some_and(|s| s.success())
     }
 
+    /// Its exit status, where it has ended by itself.
+    pub fn code(&self) -> Option<i32> {
+        self.status.and_then(|status| status.code())
+    }
+
     /// One paragraph that says what happened, with the end of the output.
     pub fn describe(&self) -> String {
         let how = match self.status {

@@ -197,11 +197,11 @@ fn a_long_step_shows_its_last_line_on_a_terminal_and_nothing_elsewhere() {
         log.display()
     );
     let plain = Job::start(Command::new("sh").args(["-c", &step])).finish(LIMIT);
-    assert_eq!((plain.status.and_then(|status| status.code()), plain.output.as_str()), (Some(3), ""));
+    assert_eq!((plain.code(), plain.output.as_str()), (Some(3), ""));
     assert_eq!(fs::read_to_string(&log).expect("the log"), "first\nlast\n");
     let shown = Job::start(Command::new("script").args(["--quiet", "--return", "--command", &step, "/dev/null"]));
     let shown = shown.finish(LIMIT);
-    assert_eq!(shown.status.and_then(|status| status.code()), Some(3), "{}", shown.describe());
+    assert_eq!(shown.code(), Some(3), "{}", shown.describe());
     assert!(shown.output.contains("first") && shown.output.ends_with("\r\u{1b}[K"), "{}", shown.describe());
 }
 
@@ -278,14 +278,14 @@ fn the_last_lines_count_tests_over_all_programs_and_name_those_that_failed_or_we
     ];
     assert_eq!(lines[..5], expected, "{}", end.describe());
     assert!(lines[5].starts_with("make test: 5 passed, 2 failed, 1 skipped, in 0 min "), "{}", end.describe());
-    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (6, Some(101)));
+    assert_eq!((lines.len(), end.code()), (6, Some(101)));
 }
 
 #[test]
 fn three_tests_may_pass_by_luck_and_no_more() {
     for (n, status) in [(3, 0), (4, 1)] {
         let (end, lines) = counted("", &[("w", &lucky(n))], "", 0);
-        assert_eq!(end.status.and_then(|status| status.code()), Some(status), "{}", end.describe());
+        assert_eq!(end.code(), Some(status), "{}", end.describe());
         assert_eq!(lines.iter().filter(|line| line.starts_with("FLAKY ")).count(), n as usize, "{}", end.describe());
         assert_eq!(lines.iter().any(|line| line.contains("4 tests are flaky")), n > 3, "{}", end.describe());
     }
@@ -304,7 +304,7 @@ fn a_program_that_crashes_once_is_flaky_as_a_whole() {
 #[test]
 fn a_build_that_fails_is_a_failure_and_success_is_the_status_of_cargo() {
     let (end, lines) = counted("error: could not compile `x`\n", &[], "", 101);
-    assert_eq!((lines.len(), end.status.and_then(|status| status.code())), (2, Some(101)), "{}", end.describe());
+    assert_eq!((lines.len(), end.code()), (2, Some(101)), "{}", end.describe());
     assert_eq!(lines[0], "FAILED   cargo, with status 101: see above");
     let (end, lines) = counted("", &[], "", 0);
     assert!(end.success() && lines[0].starts_with("make test: 0 passed, 0 failed, 0 skipped"), "{}", end.describe());

@@ -23,10 +23,6 @@ fn run(ranks: u32, what: &str) -> Finished {
     Job::start(launch(ranks, &[]).arg(what)).finish(LIMIT)
 }
 
-fn status(end: &Finished) -> Option<i32> {
-    end.status.and_then(|status| status.code())
-}
-
 /// The launcher's sentences.
 fn sentences(end: &Finished) -> Vec<&str> {
     end.output.lines().filter(|line| line.starts_with("vervain: ")).collect()
@@ -123,7 +119,7 @@ fn ranks_get_the_sizes_of_starter_memories_as_variables() {
     }
     for (option, wrong) in [("--starter", "64kB"), ("--starter-cl", "2048G"), ("--starter-dl", "much")] {
         let end = run(&[option, wrong]);
-        assert_eq!((status(&end), end.output.lines().count()), (Some(2), 1), "{}", end.describe());
+        assert_eq!((end.code(), end.output.lines().count()), (Some(2), 1), "{}", end.describe());
         let sentence = format!("vervain: {option} is '{wrong}'; it can be a number of bytes");
         assert!(end.output.starts_with(&sentence), "{}", end.describe());
     }
@@ -141,7 +137,7 @@ fn a_pmi_that_is_not_spoken_is_one_sentence() {
         [("PMI_RANK", "0"), ("PMI_FD", "5"), ("SLURM_STEP_NUM_TASKS", "2"), ("OMPI_COMM_WORLD_SIZE", "2")]
     {
         let end = Job::start(unswayed(RANK).arg("exchange").env(name, value)).finish(LIMIT);
-        assert_eq!((status(&end), end.output.lines().count()), (Some(3), 1), "{}", end.describe());
+        assert_eq!((end.code(), end.output.lines().count()), (Some(3), 1), "{}", end.describe());
         assert!(end.output.contains(name) && end.output.contains("vervain launch"), "{}", end.describe());
     }
 }
@@ -164,7 +160,7 @@ fn a_rank_that_fails_ends_the_others_with_one_sentence() {
     ] {
         let end = run(4, what);
         let sentences = sentences(&end);
-        assert_eq!((status(&end), sentences.len()), (Some(wanted), 1), "{}", end.describe());
+        assert_eq!((end.code(), sentences.len()), (Some(wanted), 1), "{}", end.describe());
         assert!(sentences[0].starts_with("vervain: rank 3 (process "), "{}", end.describe());
         assert!(sentences[0].ends_with(&format!(") {how}; the other ranks are ended")), "{}", end.describe());
     }
@@ -173,7 +169,7 @@ fn a_rank_that_fails_ends_the_others_with_one_sentence() {
 #[test]
 fn a_fence_without_a_rank_that_has_ended_in_order_is_an_error() {
     let end = run(3, "leave");
-    assert_eq!(status(&end), Some(3), "{}", end.describe());
+    assert_eq!(end.code(), Some(3), "{}", end.describe());
     assert!(end.output.contains("rank: the fence cannot be completed: rank 2 has left the job"), "{}", end.describe());
 }
 
@@ -181,7 +177,7 @@ fn a_fence_without_a_rank_that_has_ended_in_order_is_an_error() {
 fn rubbish_from_a_rank_ends_the_job() {
     let end = run(2, "rubbish");
     let sentences = sentences(&end);
-    assert_eq!((status(&end), sentences.len()), (Some(1), 1), "{}", end.describe());
+    assert_eq!((end.code(), sentences.len()), (Some(1), 1), "{}", end.describe());
     assert!(sentences[0].contains("has spoilt its connection"), "{}", end.describe());
 }
 
@@ -244,7 +240,7 @@ fn signals_reach_all_ranks() {
         let ranks = numbers(&mut job, "waits as ", 3);
         kill(job.pid(), signal);
         let end = job.finish(LIMIT);
-        assert_eq!(status(&end), Some(128 + signal), "{}", end.describe());
+        assert_eq!(end.code(), Some(128 + signal), "{}", end.describe());
         assert!(sentences(&end)[0].contains(&format!("was killed by {name}")), "{}", end.describe());
         assert!(all_end(&ranks));
     }
@@ -271,7 +267,7 @@ fn ranks_stop_and_continue_with_the_launcher() {
     kill(job.pid(), libc::SIGCONT);
     until(false);
     kill(job.pid(), libc::SIGTERM);
-    assert_eq!(status(&job.finish(LIMIT)), Some(143));
+    assert_eq!(job.finish(LIMIT).code(), Some(143));
 }
 
 #[test]
@@ -280,7 +276,7 @@ fn a_rank_that_is_killed_from_outside_ends_the_others() {
     let ranks = numbers(&mut job, "waits as ", 3);
     kill(ranks[1], libc::SIGKILL);
     let end = job.finish(LIMIT);
-    assert_eq!((status(&end), sentences(&end).len()), (Some(137), 1), "{}", end.describe());
+    assert_eq!((end.code(), sentences(&end).len()), (Some(137), 1), "{}", end.describe());
     assert!(sentences(&end)[0].contains(&format!("(process {})", ranks[1])), "{}", end.describe());
     assert!(all_end(&ranks));
 }
@@ -310,7 +306,7 @@ fn a_program_that_does_not_start_is_one_sentence() {
     for (program, wanted) in [("/nonexistent", 127), ("/etc/passwd", 126)] {
         let mut command = unswayed(vervain());
         let end = Job::start(command.args(["launch", "-n", "2", "--verbs", "system", program])).finish(LIMIT);
-        assert_eq!((status(&end), end.output.lines().count()), (Some(wanted), 1), "{}", end.describe());
+        assert_eq!((end.code(), end.output.lines().count()), (Some(wanted), 1), "{}", end.describe());
     }
 }
 

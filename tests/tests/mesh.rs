@@ -87,7 +87,7 @@ fn one_rank_alone_reaches_itself() {
 
 /// The job ends with this sentence.
 fn refused(end: &Finished, sentence: &str) {
-    assert_eq!(end.status.and_then(|status| status.code()), Some(3), "{}", end.describe());
+    assert_eq!(end.code(), Some(3), "{}", end.describe());
     assert!(end.output.contains(sentence), "{}", end.describe());
 }
 

@@ -159,7 +159,7 @@ fn the_first_program_says_what_it_did_and_vervain_what_was_wrong() {
         let mut command = under_vervain(folder.path().join("hello"));
         command.args((!mistake.is_empty()).then_some(mistake));
         let end = Job::start(&mut command).finish(LIMIT);
-        assert_eq!(end.status.and_then(|status| status.code()), Some(status), "{}", end.describe());
+        assert_eq!(end.code(), Some(status), "{}", end.describe());
         let lines = plain(&end.output);
         let (reasons, own): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.starts_with("vervain: "));
         assert_eq!(own, [&[CONNECTED], said].concat(), "{mistake}: {}", end.describe());

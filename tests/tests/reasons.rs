@@ -390,7 +390,7 @@ fn a_capture_that_cannot_be_made_is_refused_before_the_program_starts() {
     ] {
         let end =
             Job::start(Command::new(vervain()).args(["run", "--", "true"]).env("VERVAIN_PCAP", name)).finish(LIMIT);
-        assert_eq!(end.status.and_then(|status| status.code()), Some(2), "{}", end.describe());
+        assert_eq!(end.code(), Some(2), "{}", end.describe());
         assert!(end.output.contains(why), "{}", end.output);
     }
 }

@@ -156,7 +156,7 @@ fn each_mistake_is_one_sentence_before_anything_is_installed() {
         ),
     ] {
         let (end, files) = act(place.path(), &inputs);
-        assert_eq!(end.status.and_then(|status| status.code()), Some(1), "{inputs:?}: {}", end.describe());
+        assert_eq!(end.code(), Some(1), "{inputs:?}: {}", end.describe());
         let line = end.output.lines().last().unwrap_or_default();
         assert!(line.starts_with("::error title=Vervain::") && line.contains(said), "{inputs:?}: {}", end.describe());
         assert!(files.concat().is_empty(), "{inputs:?}: something of it was installed");

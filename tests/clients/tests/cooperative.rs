@@ -165,7 +165,7 @@ fn a_solver_that_is_killed_goes_on_with_each_bit_as_it_was() {
             // Nothing is done after this one that would be done again.
             let stop = jobs.say(&["checkpoint", &name, &folder, "--stop", "--keep", "2"]);
             let end = job.finish(LIMIT);
-            if !stop.success() || end.status.and_then(|status| status.code()) != Some(137) {
+            if !stop.success() || end.code() != Some(137) {
                 return Err(format!("{}\n{}", stop.describe(), end.describe()));
             }
             let (whole, others) = jobs.site.listed(&name);
@@ -279,8 +279,7 @@ fn nodes_at_different_steps_save_the_same_one() {
 /// It has ended with status 1 and a last sentence that has all these words.
 fn told(end: &Finished, words: &[&str]) -> Result<(), String> {
     let said = end.output.lines().last().unwrap_or_default();
-    let is_told =
-        words.iter().all(|word| said.contains(word)) && end.status.and_then(|status| status.code()) == Some(1);
+    let is_told = words.iter().all(|word| said.contains(word)) && end.code() == Some(1);
     if is_told { Ok(()) } else { Err(format!("not {words:?}: {}", end.describe())) }
 }
 
@@ -312,7 +311,7 @@ fn what_cannot_be_is_one_sentence_and_the_job_goes_on() {
     assert!(job.running(), "{}", job.output());
     assert!(jobs.say(&["job", "kill", "deaf"]).success());
     let end = job.finish(LIMIT);
-    assert_eq!(end.status.and_then(|status| status.code()), Some(137), "{}", end.describe());
+    assert_eq!(end.code(), Some(137), "{}", end.describe());
     // All that it had made in the folder is gone with it.
     assert_eq!(fs::read_dir(&folder).map_or(0, Iterator::count), 0);
 
@@ -320,13 +319,13 @@ fn what_cannot_be_is_one_sentence_and_the_job_goes_on() {
     let end = jobs.say(&["job", "run", "--name", "none", "--criu", "/nowhere/criu", "--", "true"]);
     let said = end.output.lines().collect::<Vec<_>>();
     let is_told = said.len() == 1 && said[0].contains("remedy") && said[0].contains("--cooperative");
-    assert!(is_told && end.status.and_then(|status| status.code()) == Some(125), "{}", end.describe());
+    assert!(is_told && end.code() == Some(125), "{}", end.describe());
     let end = jobs.say(&["job", "run", "--name", "none", "--cooperative", "--", "true"]);
     assert!(end.output.contains("--dir"), "{}", end.describe());
     // What ends by itself has its own status, and what it has left behind is gone.
     let end =
         jobs.start("ends", &[], Command::new("sh").args(["-c", "sleep 60 & echo left: $!; exit 3"])).finish(LIMIT);
-    assert_eq!(end.status.and_then(|status| status.code()), Some(3), "{}", end.describe());
+    assert_eq!(end.code(), Some(3), "{}", end.describe());
     let left = end.output.trim().strip_prefix("left: ").expect("a number");
     assert!(!Path::new("/proc").join(left).exists(), "{}", end.describe());
     failures.assert_none();

@@ -239,10 +239,6 @@ fn bench(dir: &Path, like: &str, plan: &str) -> Command {
     command
 }
 
-fn status(end: &Finished) -> Option<i32> {
-    end.status.and_then(|s| s.code())
-}
-
 fn results(dir: &Path) -> Value {
     let text = fs::read(dir.join("out/results.json")).expect("results.json");
     serde_json::from_slice(&text).expect("JSON")
@@ -256,7 +252,7 @@ fn a_gpus_memory_is_measured_beside_the_hosts() {
     let _turn = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let end = Job::start(&mut bench(dir.path(), "", EVERYTHING)).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     let results = results(dir.path());
     assert_eq!((&results["complete"], &results["header"]["host"]["gpu"]), (&true.into(), &"GPU 1 (Stand-in 1)".into()));
     let cases = results["cases"].as_array().expect("cases");
@@ -295,7 +291,7 @@ fn a_far_hosts_gpu_is_its_own() {
     assert!(far.wait_output("serving at", LIMIT), "{}", far.output());
     let plan = "rounds = 1\n[[case]]\noperation = \"send\"\nmeasure = \"latency\"\nmemory = \"gpu\"\n";
     let end = Job::start(bench(dir.path(), "", plan).args(["--peer", &address])).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     let results = results(dir.path());
     let gpus = [&results["header"]["host"]["gpu"], &results["header"]["peer"]["gpu"]];
     assert_eq!(gpus, ["GPU 0 (Stand-in 0)"; 2]);
@@ -331,7 +327,7 @@ fn what_has_no_gpu_is_skipped_with_the_reason_and_the_rest_is_measured() {
             Job::start(&mut command).finish(LIMIT)
         };
         let end = run(&only);
-        assert_eq!(status(&end), Some(1), "{}", end.describe());
+        assert_eq!(end.code(), Some(1), "{}", end.describe());
         let said = format!("nothing of this plan can be measured: {why}");
         assert!(end.output.contains(&said), "{said}\n{}", end.describe());
         assert!(!dir.path().join("out").exists(), "nothing is left of a run that could not begin");

@@ -258,7 +258,7 @@ fn what_is_missing_for_other_hosts_is_told() {
     let rsh = format!("{} job rsh 10.47.91.2 true", vervain().display());
     let end = Job::start(site.run("alone", &[]).args(["sh", "-c", &rsh])).finish(LIMIT);
     assert!(end.output.contains("--remote-start"), "{}", end.describe());
-    assert_eq!(end.status.and_then(|status| status.code()), Some(255), "{}", end.describe());
+    assert_eq!(end.code(), Some(255), "{}", end.describe());
     let end =
         Job::start(site.vervain(&["job", "rsh", "10.47.91.2", "true"]).env_remove("XDG_RUNTIME_DIR")).finish(LIMIT);
     assert!(end.output.contains("inside of a job"), "{}", end.describe());

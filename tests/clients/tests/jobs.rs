@@ -93,7 +93,7 @@ impl<'a> Running<'a> {
         } else {
             let killed = self.site.say(&["job", "kill", self.name]);
             let end = self.supervisor.finish(LIMIT);
-            if !killed.success() || end.status.and_then(|status| status.code()) != Some(137) {
+            if !killed.success() || end.code() != Some(137) {
                 return Err(format!("{}\n{}", killed.describe(), end.describe()));
             }
         }
@@ -499,7 +499,7 @@ fn told(end: &Finished, status: i32, words: &[&str]) -> Result<(), String> {
     // What is being done is said before what came of it.
     let sentences: Vec<&str> = end.output.lines().filter(|line| !line.contains(" is being saved")).collect();
     let is_told = sentences.len() == 1 && words.iter().all(|word| sentences[0].contains(word));
-    let is_status = end.status.and_then(|status| status.code()) == Some(status);
+    let is_status = end.code() == Some(status);
     if is_told && is_status { Ok(()) } else { Err(format!("not {words:?} and status {status}: {}", end.describe())) }
 }
 

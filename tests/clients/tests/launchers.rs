@@ -95,7 +95,7 @@ fn ranks_of_mpich_are_told_what_to_do() {
 fn without_libpmix_or_its_server_it_is_one_sentence() {
     let end =
         Job::start(unswayed(RANK).arg("exchange").envs([("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "x")])).finish(LIMIT);
-    assert_eq!(end.status.and_then(|s| s.code()), Some(3), "{}", end.describe());
+    assert_eq!(end.code(), Some(3), "{}", end.describe());
     let sentences = end.output.lines().filter(|line| line.starts_with("rank: ")).count();
     assert_eq!(sentences, 1, "{}", end.describe());
     assert!(end.output.contains("PMI"), "{}", end.describe());

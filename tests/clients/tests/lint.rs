@@ -75,7 +75,7 @@ fn texts(file: &str, (right, wrong): (&str, &str)) -> [String; 2] {
 
 fn judge(what: &str, [right, wrong]: [Finished; 2]) {
     assert!(right.success(), "{what}: {}", right.describe());
-    let status = wrong.status.and_then(|status| status.code());
+    let status = wrong.code();
     assert_eq!(status, Some(1), "{what}, with a mistake: {}", wrong.describe());
 }
 

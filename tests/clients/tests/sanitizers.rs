@@ -116,7 +116,7 @@ fn programs_that_others_start_with_options_of_their_own_run_too() {
 fn what_the_user_has_told_a_sanitizer_holds() {
     let Some(program) = build(("gcc", &[ADDRESS])) else { return };
     let run = end(under_vervain(&program).arg("overflow").env("ASAN_OPTIONS", "exitcode=77"));
-    assert_eq!(run.status.and_then(|s| s.code()), Some(77), "{}", run.describe());
+    assert_eq!(run.code(), Some(77), "{}", run.describe());
     // Who wants the runtime to be first can have that said.
     let run = end(under_vervain(&program).arg("looped").env("ASAN_OPTIONS", "verify_asan_link_order=1"));
     assert!(!run.success() && run.output.contains("initial library list"), "{}", run.describe());
@@ -259,7 +259,7 @@ fn memchecks_options_of_the_user_hold() {
         .arg(c_program("checked"))
         .arg("leak")
         .env("VALGRIND_OPTS", "--leak-check=full --error-exitcode=33"));
-    assert_eq!(run.status.and_then(|s| s.code()), Some(33), "{}", run.describe());
+    assert_eq!(run.code(), Some(33), "{}", run.describe());
 }
 
 fn gdb(commands: &[&str], cases: &[&str]) -> Option<Finished> {

@@ -33,7 +33,7 @@ fn environments_are_measured_beside_each_other_and_what_one_does_not_have_is_lef
     let _turn = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let end = Job::start(&mut run(dir.path(), ENVIRONMENTS, &[])).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     let results = results(dir.path());
     let mut measured: Vec<_> = cases(&results)
         .iter()

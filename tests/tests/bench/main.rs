@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vervain_tests::netns::Network;
-use vervain_tests::{Finished, Job, alone, free_port, have, tool, unswayed, vervain};
+use vervain_tests::{Job, alone, free_port, have, tool, unswayed, vervain};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -80,10 +80,6 @@ fn resume(dir: &Path) -> Command {
     let mut command = bench(&["run", "--resume"]);
     command.arg(dir.join("out"));
     command
-}
-
-fn status(end: &Finished) -> Option<i32> {
-    end.status.and_then(|s| s.code())
 }
 
 /// What a run left.
@@ -170,7 +166,7 @@ fn everything_can_be_measured_by_memory() {
     let _turn = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let end = Job::start(&mut run(dir.path(), EVERYTHING, &[])).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     assert!(end.output.contains("90 cases measured"), "{}", end.describe());
     check_everything(dir.path());
     for file in ["report.html", "journal.jsonl"] {
@@ -212,7 +208,7 @@ fn acp_and_each_mpi_that_is_installed_are_measured_in_one_run_and_no_rank_stays(
     let mut begun = children(job.pid());
     begun.extend(begun.clone().into_iter().flat_map(|pid| children(pid.cast_unsigned())));
     let end = job.finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     are_gone(&begun);
     let results = results(dir.path());
     assert_eq!(results["complete"], Value::Bool(true));
@@ -286,7 +282,7 @@ fn pm_is_measured_by_two_ranks_in_each_environment_and_no_rank_stays() {
     let mut begun = children(job.pid());
     begun.extend(begun.clone().into_iter().flat_map(|pid| children(pid.cast_unsigned())));
     let end = job.finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     are_gone(&begun);
     let results = results(dir.path());
     assert_eq!((&results["complete"], &results["skipped"]), (&Value::Bool(true), &Value::Array(vec![])));
@@ -314,7 +310,7 @@ fn an_mpi_that_is_not_installed_is_left_out_with_a_sentence() {
     let plan = ACP.replace("rounds = 2", "rounds = 1").replace("[1, \"8K\", \"1M\"]", "8");
     // Nothing is found here: no mpirun.
     let end = Job::start(run(dir.path(), &plan, &[]).env("PATH", dir.path())).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     for launcher in ["mpirun.openmpi", "mpirun.mpich"] {
         assert_eq!(end.output.matches(&format!("there is no {launcher}")).count(), 1, "{}", end.describe());
     }
@@ -341,7 +337,7 @@ fn the_plan_of_the_paper_runs_to_its_end_and_its_report_has_every_figure_and_fin
     let short = shortened(&plan.output);
     assert_eq!(["rounds = 1\n", "\"1ms\"", "\"5ms\""].map(|part| short.matches(part).count()), [1; 3], "{short}");
     let end = Job::start(&mut run(dir.path(), &short, &["--local"])).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     let results = results(dir.path());
     assert_eq!((&results["complete"], &results["skipped"]), (&Value::Bool(true), &Value::Array(vec![])));
     assert_eq!((cases(&results).len(), runs(&results)), (360, 360));
@@ -411,14 +407,14 @@ fn everything_can_be_measured_between_two_hosts() {
     assert!(far.wait_output("serving at", LIMIT), "{}", far.output());
     let command = run(dir.path(), EVERYTHING, &["--peer", network.second().v4]);
     let end = Job::start(&mut network.first().enter(&command)).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     check_everything(dir.path());
     let results = results(dir.path());
     assert!(cases(&results).iter().all(|c| c["case"]["placement"] == "peer"));
     assert!(results["header"]["peer"]["device"]["name"].is_string(), "{}", results["header"]);
     far.signal_group(libc::SIGINT);
     let end = far.finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
 }
 
 /// Two cases of each measure, with words that take room.
@@ -452,7 +448,7 @@ fn on_a_terminal_of_80_columns_the_table_fits_and_no_word_is_broken() {
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     let end = Job::start(&mut script).finish(LIMIT);
     let said = fs::read_to_string(said).expect("standard error");
-    assert_eq!(status(&end), Some(0), "{}\n{said}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}\n{said}", end.describe());
     let table = end.output.replace('\r', "");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     for line in ["Latency, loopback", "Bandwidth, loopback"] {
@@ -473,7 +469,7 @@ fn a_plan_with_a_mistake_gets_the_line_the_key_and_what_was_expected() {
     let dir = tempfile::tempdir().expect("a directory");
     let plan = "title = \"x\"\n[[case]]\noperation = \"wirte\"\nmeasure = \"latency\"\niterations = \"many\"\n";
     let end = Job::start(&mut run(dir.path(), plan, &[])).finish(LIMIT);
-    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    assert_eq!(end.code(), Some(1), "{}", end.describe());
     for wanted in [
         "plan.toml:3:13: case[1].operation: expected send, send+imm, write, write+imm, read, faa, cas, put, get, copy, ping-pong, raw-put, jacobi, jacobi-calculation, jacobi-exchange or jacobi-allreduce, found \"wirte\"",
         "did you mean \"write\"?",
@@ -493,7 +489,7 @@ fn an_interrupted_run_keeps_what_it_measured_and_goes_on() {
     let workers = children(job.pid());
     job.signal_group(libc::SIGINT);
     let end = job.finish(LIMIT);
-    assert_eq!(status(&end), Some(130), "{}", end.describe());
+    assert_eq!(end.code(), Some(130), "{}", end.describe());
     assert!(end.output.contains("--resume"), "{}", end.describe());
     are_gone(&workers);
     let first = results(dir.path());
@@ -501,11 +497,11 @@ fn an_interrupted_run_keeps_what_it_measured_and_goes_on() {
     assert!((5..28).contains(&runs(&first)), "{}", runs(&first));
 
     let again = Job::start(&mut run(dir.path(), LONG, &[])).finish(LIMIT);
-    assert_eq!(status(&again), Some(1), "{}", again.describe());
+    assert_eq!(again.code(), Some(1), "{}", again.describe());
     assert!(again.output.contains("has a run already"), "{}", again.describe());
 
     let end = Job::start(&mut resume(dir.path())).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     let whole = results(dir.path());
     assert_eq!((runs(&whole), &whole["complete"]), (28, &Value::Bool(true)));
     assert_eq!(whole["header"], first["header"]);
@@ -535,10 +531,10 @@ fn a_run_that_is_killed_leaves_no_worker_and_can_be_resumed() {
     fs::write(&journal, text).expect("written");
 
     let end = Job::start(bench(&["report"]).arg(dir.path().join("out"))).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     assert!(runs(&results(dir.path())) >= 3);
     let end = Job::start(&mut resume(dir.path())).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     assert_eq!(runs(&results(dir.path())), 28);
 }
 
@@ -551,7 +547,7 @@ fn a_worker_that_dies_costs_one_measurement() {
     let workers = children(job.pid());
     kill(workers[1], libc::SIGKILL);
     let end = job.finish(LIMIT);
-    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    assert_eq!(end.code(), Some(1), "{}", end.describe());
     let results = results(dir.path());
     assert_eq!((runs(&results), &results["complete"]), (27, &Value::Bool(true)), "{}", end.describe());
     let failures: Vec<_> = cases(&results).iter().filter_map(|c| c["failures"][0]["why"].as_str()).collect();
@@ -573,7 +569,7 @@ fn a_peer_that_is_lost_ends_the_run_with_what_there_is() {
     wait_for(dir.path(), 3, &mut job);
     kill(far.pid().cast_signed(), libc::SIGKILL);
     let end = job.finish(LIMIT);
-    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    assert_eq!(end.code(), Some(1), "{}", end.describe());
     for wanted in [format!("lost {address}, where the responder was"), "(during ".into(), "--resume".into()] {
         assert!(end.output.contains(&wanted), "{wanted}\n{}", end.describe());
     }
@@ -583,16 +579,16 @@ fn a_peer_that_is_lost_ends_the_run_with_what_there_is() {
     drop(far);
 
     let none = Job::start(&mut run(&dir.path().join("none"), LONG, &["--peer", &address])).finish(LIMIT);
-    assert_eq!(status(&none), Some(1), "{}", none.describe());
+    assert_eq!(none.code(), Some(1), "{}", none.describe());
     assert!(!dir.path().join("none/out").exists(), "nothing is left of a run that could not begin");
     let unreachable = Job::start(&mut resume(dir.path())).finish(LIMIT);
-    assert_eq!(status(&unreachable), Some(1), "{}", unreachable.describe());
+    assert_eq!(unreachable.code(), Some(1), "{}", unreachable.describe());
     let said = format!("cannot reach `vervain bench serve` at {address}");
     assert!(unreachable.output.contains(&said), "{}", unreachable.describe());
 
     let _far = serve();
     let end = Job::start(&mut resume(dir.path())).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     assert_eq!(runs(&results(dir.path())), 28);
 }
 
@@ -601,10 +597,10 @@ fn a_run_is_like_itself() {
     let _turn = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let end = Job::start(&mut run(dir.path(), LONG, &[])).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     let (out, page) = (dir.path().join("out"), dir.path().join("difference.html"));
     let end = Job::start(bench(&["compare"]).args([&out, &out]).arg("-o").arg(&page)).finish(LIMIT);
-    assert_eq!(status(&end), Some(0), "{}", end.describe());
+    assert_eq!(end.code(), Some(0), "{}", end.describe());
     assert!(!end.output.contains("better") || end.output.contains("0 better"), "{}", end.describe());
     assert!(fs::metadata(&page).is_ok_and(|m| m.len() > 1000));
 }
@@ -618,12 +614,12 @@ fn the_plans_that_are_built_in_can_be_printed_and_are_plans() {
         assert!(plan.success() && plan.output.contains("[[case]]"), "{}", plan.describe());
     }
     let none = Job::start(&mut bench(&["plans", "papre"])).finish(LIMIT);
-    assert!(status(&none) == Some(1) && none.output.contains("quick, paper"), "{}", none.describe());
+    assert!(none.code() == Some(1) && none.output.contains("quick, paper"), "{}", none.describe());
 }
 
 #[test]
 fn a_device_that_is_not_there_is_said_with_those_that_are() {
     let end = Job::start(&mut bench(&["run", "--device", "mlx5_7"])).finish(LIMIT);
-    assert_eq!(status(&end), Some(1), "{}", end.describe());
+    assert_eq!(end.code(), Some(1), "{}", end.describe());
     assert!(end.output.contains("no device called mlx5_7") && end.output.contains("vervain0"), "{}", end.describe());
 }
