@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Failures, Finished, Job, acp_program, have, unswayed, vervain};
 
@@ -33,6 +33,30 @@ pub fn judge(what: &str, ranks: u32, end: &Finished, failures: &mut Failures) {
         let failed: Vec<_> = end.output.lines().filter(|line| line.contains("FAIL")).take(20).collect();
         failures.add(&format!("{what}, {ranks} ranks"), format!("{}\n{}", failed.join("\n"), end.describe()));
     }
+}
+
+/// Kills the second of three ranks, each of which says `said` and its process when it begins, and returns the end of the
+/// job, in which one sentence says so.
+///
+/// # Panics
+/// When not all begin, or the job's end is another.
+pub fn end_by_a_death(mut job: Job, said: &str) -> Finished {
+    let until = Instant::now() + LIMIT;
+    let pids = loop {
+        let pids: Vec<i32> = job.output().lines().filter_map(|line| line.strip_prefix(said)?.parse().ok()).collect();
+        if pids.len() == 3 {
+            break pids;
+        }
+        assert!(Instant::now() < until && job.running(), "{}", job.output());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // SAFETY: a process that this test has started, and whose parent has not waited for it yet.
+    unsafe { libc::kill(pids[1], libc::SIGKILL) };
+    let end = job.finish(LIMIT);
+    assert!(end.status.is_some() && !end.success(), "{}", end.describe());
+    let sentences = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
+    assert_eq!(sentences, 1, "{}", end.describe());
+    end
 }
 
 /// Far more than any job of ACP's tests takes: a hang is what it finds.

@@ -166,6 +166,37 @@ fn installed_program(library: &str, prefix: &Path, compiler: &str, options: &[&s
     linked(library, prefix, compiler, options, &name, source)
 }
 
+/// Checks that `text`, which includes the header that is installed below `prefix`, is clean in these standards of C and of
+/// C++, by each compiler that is there.
+///
+/// # Panics
+/// When one of them says anything.
+pub fn must_be_clean(text: &str, prefix: &Path, c: &[&str], cxx: &[&str]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let include = format!("-I{}", prefix.join("include").display());
+    let compilers = [
+        ("gcc", "program.c", c),
+        ("clang", "program.c", c),
+        ("g++", "program.cc", cxx),
+        ("clang++", "program.cc", cxx),
+    ];
+    let there: Vec<_> = compilers.into_iter().filter(|(compiler, ..)| tool(compiler).is_some()).collect();
+    if there.is_empty() {
+        skip("this machine has no C or C++ compiler");
+    }
+    for (compiler, name, standards) in there {
+        let source = dir.path().join(name);
+        std::fs::write(&source, text).expect("a source file");
+        for standard in standards {
+            let mut command = Command::new(compiler);
+            command.args([&format!("-std={standard}"), "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]);
+            let end = command.arg(&include).arg(&source).output().expect("a compiler");
+            let said = String::from_utf8_lossy(&end.stderr);
+            assert!(end.status.success() && said.is_empty(), "{command:?}:\n{said}");
+        }
+    }
+}
+
 fn linked(library: &str, prefix: &Path, compiler: &str, options: &[&str], name: &str, source: PathBuf) -> PathBuf {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -38,7 +38,7 @@ pub mod wire;
 
 pub use compile::{
     acp_program, app_over_pm, app_program, bench_program, c_program, c_program_with, failure, have_c, have_cm,
-    mpi_program, must_hold, pm_example, pm_program, sanitized_program, stand_in,
+    mpi_program, must_be_clean, must_hold, pm_example, pm_program, sanitized_program, stand_in,
 };
 pub use fetched::fetched;
 pub use leftovers::Leftovers;

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Failures, Finished, Job, acp, acp_program, have, tool, under_vervain, unswayed, windows};
+use vervain_tests::{Failures, Finished, Job, acp, acp_program, have, must_be_clean, under_vervain, unswayed, windows};
 
 /// Far more than any of these takes: a hang is what it finds.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -275,31 +275,7 @@ fn the_header_is_clean_in_c_and_cxx() {
                 typedef char cont[(acp_handle_t)ACP_HANDLE_CONT == -2 && ACP_HANDLE_CONT == 0xfffffffffffffffe ? 1 : -1];\n\
                 typedef char none[ACP_HANDLE_NULL == 0 && ACP_GA_NULL == 0 && ACP_ATKEY_NULL == 0 ? 1 : -1];\n\
                 typedef char types[sizeof(acp_ga_t) == 8 && sizeof(acp_atkey_t) == 8 && (acp_handle_t)-1 < 0 ? 1 : -1];\n";
-    let dir = tempfile::tempdir().expect("a directory");
-    let include = format!("-I{}", acp::prefix().join("include").display());
-    let mut compiled = 0;
-    for (compiler, name, standards) in [
-        ("gcc", "program.c", &["c99", "c11", "c17"][..]),
-        ("clang", "program.c", &["c99", "c11", "c17"]),
-        ("g++", "program.cc", &["c++11", "c++17", "c++20"]),
-        ("clang++", "program.cc", &["c++11", "c++17", "c++20"]),
-    ] {
-        if tool(compiler).is_none() {
-            continue;
-        }
-        let source = dir.path().join(name);
-        fs::write(&source, text).expect("a source file");
-        for standard in standards {
-            let mut command = Command::new(compiler);
-            command.args([&format!("-std={standard}"), "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]);
-            let end = Job::start(command.arg(&include).arg(&source)).finish(LIMIT);
-            assert!(end.success() && end.output.is_empty(), "{}", end.describe());
-            compiled += 1;
-        }
-    }
-    if compiled == 0 {
-        vervain_tests::skip("this machine has no C or C++ compiler");
-    }
+    must_be_clean(text, &acp::prefix(), &["c99", "c11", "c17"], &["c++11", "c++17", "c++20"]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! programs of `tests/acp` that call all of their functions, under `vervain launch`.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use vervain_tests::{Failures, Job, acp, acp_program, have, tool};
 
@@ -86,23 +85,7 @@ fn a_job_that_is_broken_says_so_each_time() {
 #[test]
 fn the_end_of_a_rank_ends_those_that_work_on_its_containers() {
     for options in [&["--no-prefix"][..], &[PACKETS, &["--no-prefix"]].concat()] {
-        let mut job = Job::start(&mut RANK.launch(3, options, &["work"]));
-        let until = Instant::now() + acp::LIMIT;
-        let pids = loop {
-            let pids: Vec<i32> =
-                job.output().lines().filter_map(|line| line.strip_prefix("works as ")?.parse().ok()).collect();
-            if pids.len() == 3 {
-                break pids;
-            }
-            assert!(Instant::now() < until && job.running(), "{}", job.output());
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        // SAFETY: a process that this test has started, and whose parent has not waited for it yet.
-        unsafe { libc::kill(pids[1], libc::SIGKILL) };
-        let end = job.finish(acp::LIMIT);
-        assert!(end.status.is_some() && !end.success(), "{}", end.describe());
-        let sentences = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
-        assert_eq!(sentences, 1, "{}", end.describe());
+        let end = acp::end_by_a_death(Job::start(&mut RANK.launch(3, options, &["work"])), "works as ");
         assert!(!end.output.contains("panicked"), "{}", end.describe());
     }
 }

@@ -2,7 +2,6 @@
 //! packets.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use vervain_tests::netns::Network;
 use vervain_tests::{Job, acp, unswayed, vervain};
@@ -103,23 +102,7 @@ fn ranks_of_two_hosts_reach_each_other() {
 
 #[test]
 fn the_end_of_a_rank_ends_the_others() {
-    let mut job = Job::start(&mut RANK.launch(3, &["--no-prefix"], &["wait"]));
-    let until = Instant::now() + acp::LIMIT;
-    let pids = loop {
-        let pids: Vec<i32> =
-            job.output().lines().filter_map(|line| line.strip_prefix("waits as ")?.parse().ok()).collect();
-        if pids.len() == 3 {
-            break pids;
-        }
-        assert!(Instant::now() < until && job.running(), "{}", job.output());
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    // SAFETY: a process that this test has started, and whose parent has not waited for it yet.
-    unsafe { libc::kill(pids[1], libc::SIGKILL) };
-    let end = job.finish(acp::LIMIT);
-    assert!(end.status.is_some() && !end.success(), "{}", end.describe());
-    let sentences = end.output.lines().filter(|line| line.contains("was killed by SIGKILL")).count();
-    assert_eq!(sentences, 1, "{}", end.describe());
+    acp::end_by_a_death(Job::start(&mut RANK.launch(3, &["--no-prefix"], &["wait"])), "waits as ");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use vervain_tests::pm::{Program, prefix};
-use vervain_tests::{Failures, Job, acp, alone, beside_others, have, pm_program, skip, tool, under_vervain, way};
+use vervain_tests::{Failures, Job, acp, alone, beside_others, have, must_be_clean, pm_program, under_vervain, way};
 
 /// By memory, by process_vm calls, in packets and through a window.
 const WAYS: [&str; 4] = ["auto", "vm", "roce", "window"];
@@ -247,7 +247,7 @@ fn one_job_after_another(name: &str, by: &str, variables: &[(&str, &str)], lives
         command.args(*arguments).envs(way(by)).envs(variables.iter().copied());
         let end = Job::start(&mut command).finish(acp::LIMIT);
         if life + 1 < lives.len() {
-            let killed = end.status.and_then(|status| status.code()) == Some(128 + 9);
+            let killed = end.code() == Some(128 + 9);
             assert!(killed && !end.output.contains("FAIL"), "{name} by {by}, life {life}: {}", end.describe());
         } else {
             let held = end.output.matches("OK rank").count() == 4 && !end.output.contains("FAIL");
@@ -340,31 +340,7 @@ fn the_header_is_clean_in_c_and_cxx() {
     let text = "#include <pm.h>\n#include <pm.h>\n#include <sys/types.h>\n\
                 int f(pmContext *c);\nint f(pmContext *c) { caddr_t b; return pmGetSendBuffer(c, score_self_node, &b, 1); }\n\
                 typedef char types[sizeof(pmAddrHandle) == 8 && PM_SUCCESS == 0 && PM_NODE_ANY < 0 ? 1 : -1];\n";
-    let dir = tempfile::tempdir().expect("a directory");
-    let include = format!("-I{}", prefix().join("include").display());
-    let mut compiled = 0;
-    for (compiler, name, standards) in [
-        ("gcc", "program.c", &["c11", "c17", "gnu11"][..]),
-        ("clang", "program.c", &["c11", "c17"]),
-        ("g++", "program.cc", &["c++17", "c++20"]),
-        ("clang++", "program.cc", &["c++17", "c++20"]),
-    ] {
-        if tool(compiler).is_none() {
-            continue;
-        }
-        let source = dir.path().join(name);
-        fs::write(&source, text).expect("a source file");
-        for standard in standards {
-            let mut command = Command::new(compiler);
-            command.args([&format!("-std={standard}"), "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]);
-            let end = Job::start(command.arg(&include).arg(&source)).finish(acp::LIMIT);
-            assert!(end.success() && end.output.is_empty(), "{}", end.describe());
-            compiled += 1;
-        }
-    }
-    if compiled == 0 {
-        skip("this machine has no C or C++ compiler");
-    }
+    must_be_clean(text, &prefix(), &["c11", "c17", "gnu11"], &["c++17", "c++20"]);
 }
 
 #[test]
