@@ -1,6 +1,6 @@
 //! The structure of the sources, from their own syntax: the rooms of the device model, the words of the specification,
-//! where unsafe code is allowed, and in [`limits`] how large structs, types and circles of imports may be and how wide
-//! comments.
+//! where unsafe code is allowed, and in [`limits`] how large structs, types, circles of imports and files may be and how
+//! wide comments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,11 +37,16 @@ fn root() -> PathBuf {
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    files(folder, &["rs"], found);
+}
+
+/// The files below a folder that have one of these extensions.
+fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
+            files(&path, extensions, found);
+        } else if path.extension().is_some_and(|e| extensions.iter().any(|extension| e == *extension)) {
             found.push(path);
         }
     }
