@@ -76,8 +76,8 @@ fn one_that_was_cut_off_completes_no_receive_of_the_next_connection() {
     stopped.release();
 }
 
-/// Waits until the progress thread has looked at a QP whose `established` was set to 1 before it was called: it looks at
-/// that first.
+/// Waits until the progress thread has looked at a QP whose `established` was set to 1 before it was called: it looks
+/// at that first.
 fn await_look(target: &Responder) {
     let until = Instant::now() + Duration::from_secs(20);
     while target.qp.established.load(Ordering::SeqCst) == 1 {

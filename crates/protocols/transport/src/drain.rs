@@ -1,7 +1,7 @@
-//! Loss by a full queue, or at random: where packets are lost of which each alone is sent again, the window is a quarter for
-//! a moment. If round trips are shorter then, packets wait in a queue, and it has overflowed; if not, the path loses
-//! packets by itself, and a smaller window would not change that. BBR's ProbeRTT finds a queue so too; the shortest round
-//! trip of all would not tell a sender of it that has come when the queue was full.
+//! Loss by a full queue, or at random: where packets are lost of which each alone is sent again, the window is a
+//! quarter for a moment. If round trips are shorter then, packets wait in a queue, and it has overflowed; if not, the
+//! path loses packets by itself, and a smaller window would not change that. BBR's ProbeRTT finds a queue so too; the
+//! shortest round trip of all would not tell a sender of it that has come when the queue was full.
 
 use crate::host::Nanos;
 use crate::rtt::Rtt;

@@ -216,8 +216,8 @@ impl Window {
         (self.threshold, self.growth) = (self.size, Growth::Even);
     }
 
-    /// Reacts to the loss of `bytes`, which alone are sent again: as to any loss, if a queue has overflowed. The path is
-    /// measured for that, unless the window is small, or so much is lost that it cannot be at random.
+    /// Reacts to the loss of `bytes`, which alone are sent again: as to any loss, if a queue has overflowed. The path
+    /// is measured for that, unless the window is small, or so much is lost that it cannot be at random.
     pub(crate) fn lost_in_part(&mut self, now: Nanos, bytes: u64) {
         if self.lossless || self.drain.full().is_some() {
             return;
