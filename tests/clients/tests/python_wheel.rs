@@ -165,7 +165,7 @@ def pair(rdma):
     assert server.wait() == 0
 
 
-@pytest.mark.rdma(link="roce", faults="drop=5%,seed=7")
+@pytest.mark.rdma(link="roce", faults="drop=5%:send,seed=7")
 def test_that_is_wrong(rdma):
     pair(rdma)
     assert rdma.counters()["resent_pkts"] == 0
@@ -224,7 +224,7 @@ fn the_report_of_a_failing_test_explains_it() {
     assert!(resent.is_some_and(|resent| resent > 0), "{}", end.output);
     for part in [
         "seed=7 repeats these decisions",
-        "run --link=roce --faults=drop=5%,seed=7 -- ibv_rc_pingpong -g 0 -n 100 localhost",
+        "run --link=roce --faults=drop=5%:send,seed=7 -- ibv_rc_pingpong -g 0 -n 100 localhost",
         "mark rdma: lnk is no option",
         "--link is 'air'; it can be auto, local, roce or window",
         "said in the fixture",
