@@ -70,10 +70,42 @@ pub fn each_receive_is_claimed_once(seeds: Range<u64>) {
     });
 }
 
+/// The same where several QPs share the queue, whose receives stand in two rings then.
+pub fn each_receive_of_two_rings_is_claimed_once(seeds: Range<u64>) {
+    check("two claimers, two rings", seeds, |process| {
+        let rq = queue(process, 4);
+        rq.users.store(2, Ordering::Relaxed);
+        (0..2).for_each(|id| post(&rq, id));
+        (0..2).for_each(|id| {
+            let (_, index) = claim(&rq.view, ONE).unwrap();
+            assert_eq!(rq.take(index, 0).unwrap().wr_id, id);
+        });
+        // Both of them anew, and a first one.
+        (2..5).for_each(|id| post(&rq, id));
+        assert_eq!(
+            rq.view.shared.again_tail.load(Ordering::Relaxed) - rq.view.shared.again_head.load(Ordering::Relaxed),
+            2
+        );
+        let claimers = [ONE, OTHER].map(|me| {
+            let rq = rq.view.clone();
+            thread::spawn(move || (0..2).map(|_| claim(&rq, me).map(|(id, _)| id)).collect::<Vec<_>>())
+        });
+        post(&rq, 5);
+        let claimed: Vec<_> = claimers.into_iter().flat_map(|claimer| claimer.join()).collect();
+        assert!(claimed.iter().filter(|id| id.is_some()).count() >= 3, "as many as were there before");
+        claim_the_rest(&rq, claimed.into_iter().flatten().chain(0..2).collect(), 0..6);
+    });
+}
+
 /// The queue goes round: a WQE is posted again as soon as its receive was taken, and entries of the last lap are overwritten.
 pub fn entries_of_the_last_lap_are_told_from_new_ones(seeds: Range<u64>) {
-    check("round the ring", seeds, |process| {
+    [1, 2].into_iter().for_each(|users| round_the_ring(users, seeds.clone()));
+}
+
+fn round_the_ring(users: u32, seeds: Range<u64>) {
+    check("round the ring", seeds, move |process| {
         let rq = queue(process, 1);
+        rq.users.store(users, Ordering::Relaxed);
         (0..3).for_each(|id| {
             post(&rq, id);
             let (claimed, index) = claim(&rq.view, ONE).unwrap();

@@ -45,6 +45,7 @@ models! {
     notify::who_asks_anew_is_woken,
     notify::one_that_stands_still_is_stood_in_for,
     receives::each_receive_is_claimed_once,
+    receives::each_receive_of_two_rings_is_claimed_once,
     receives::entries_of_the_last_lap_are_told_from_new_ones,
     receives::what_the_dead_have_claimed_is_found,
     receives::what_the_dead_have_claimed_is_known_a_lap_later,

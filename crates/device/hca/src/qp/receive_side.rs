@@ -100,7 +100,7 @@ impl ReceiveSide {
 
     /// The counts of users of the objects that it is made of.
     pub(super) fn user_counts(&self) -> impl Iterator<Item = &AtomicU32> {
-        let (cq, srq) = (self.cq.iter().map(|cq| &cq.users), self.srq.iter().map(|srq| &srq.users));
+        let (cq, srq) = (self.cq.iter().map(|cq| &cq.users), self.srq.iter().map(|srq| &srq.rq.users));
         cq.chain(srq).chain(self.xrcd.iter().map(|xrcd| &xrcd.users))
     }
 
@@ -323,9 +323,7 @@ impl ReceiveSide {
     /// Returns true if no receive waits for the next message, although the QP has a receive queue.
     #[inline]
     pub(super) fn lacks_receive(&self) -> bool {
-        let Some(rq) = &self.rq else { return false };
-        let rq = &rq.view.shared;
-        rq.tail.load(Ordering::Acquire) <= rq.head.load(Ordering::Acquire)
+        self.rq.as_ref().is_some_and(|rq| rq.view.waiting() == 0)
     }
 
     /// Receives posted to an own queue and not taken, for the credits of an acknowledgement (IBA 9.7.7.2). None with an

@@ -89,9 +89,7 @@ impl Responder {
 
     /// Returns true if a receive waits. Does not claim it.
     pub fn has_receive(&self) -> bool {
-        self.rq
-            .as_ref()
-            .is_some_and(|rq| rq.shared.tail.load(Ordering::Acquire) > rq.shared.head.load(Ordering::Acquire))
+        self.rq.as_ref().is_some_and(|rq| rq.waiting() != 0)
     }
 
     /// Writes `data`, a piece of a message, into claimed receive `wqe` at `offset`, inside the mark. `last`: the

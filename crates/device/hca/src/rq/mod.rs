@@ -4,24 +4,25 @@
 //!
 //! The queue of a connected QP has one claimer at a time and is simpler: see `exclusive`.
 //!
-//! A ring entry holds `position (24 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs are freed in
-//! any order, so entries name them by index and the owner keeps the list of free ones.
+//! A ring entry holds `ring (1 bit) | position (23 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs
+//! are freed in any order, so entries name them by index and the owner keeps the list of free ones.
 
 pub(crate) mod exclusive;
+mod ring;
 pub mod saved;
 
 use crate::arena::layout::{Completed, Inline, RecvWqe, RqShared, WqeSge};
 use crate::arena::{ArenaRef, Block, View};
 use crate::device::LIMITS;
 use crate::error::{Error, Result};
-use crate::host::atomic::{AtomicU64, Ordering};
+use crate::host::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::host::clock::hca_clock_ns;
 use crate::host::lock::OwnerLock;
 use crate::host::prefetch::{prefetch, prefetch_to_read};
 use crate::process::Process;
+use ring::{Ring, help};
 use vervain_iba::{Completion, Sge};
 
-const POSITION_MASK: u64 = 0xff_ffff;
 /// Longest ring: entries have 16 bits for the WQE index.
 const MAX_SLOTS: usize = 1 << 16;
 /// WQEs of a queue with several claimers that stand in for retired ones.
@@ -30,7 +31,7 @@ const SPARE: usize = 8;
 const MAX_SGES: u32 = LIMITS.max_sge;
 
 fn entry(position: u64, wqe: u32, claimer: u32) -> u64 {
-    (position & POSITION_MASK) << 40 | u64::from(wqe) << 24 | u64::from(claimer)
+    ring::in_entry(position) << 40 | u64::from(wqe) << 24 | u64::from(claimer)
 }
 
 fn entry_position(e: u64) -> u64 {
@@ -73,7 +74,9 @@ impl RqView {
         if !slots.is_power_of_two() || slots > MAX_SLOTS {
             return None;
         }
-        let ring = view.hold_slice(shared.ring.load(Ordering::Relaxed), slots)?;
+        let exclusive = shared.exclusive.load(Ordering::Relaxed) != 0;
+        let rings = if exclusive { 1 } else { 2 };
+        let ring = view.hold_slice(shared.ring.load(Ordering::Relaxed), rings * slots)?;
         Some(RqView {
             view: view.clone(),
             ring,
@@ -81,7 +84,7 @@ impl RqView {
             stride: shared.stride.load(Ordering::Relaxed),
             count: shared.count.load(Ordering::Relaxed),
             mask: slots as u64 - 1,
-            exclusive: shared.exclusive.load(Ordering::Relaxed) != 0,
+            exclusive,
             shared,
         })
     }
@@ -93,7 +96,8 @@ impl RqView {
 
     /// WQEs that are not claimed, as far as known.
     pub fn waiting(&self) -> u64 {
-        self.shared.tail.load(Ordering::Acquire).saturating_sub(self.shared.head.load(Ordering::Acquire))
+        let again = if self.uses_again() { self.again().waiting() } else { 0 };
+        self.first().waiting().saturating_add(again)
     }
 
     /// Takes the oldest WQE for the initiator `me` (its QPN): its index; none when the queue is empty or closed.
@@ -105,68 +109,25 @@ impl RqView {
         if self.exclusive { self.claim_exclusive() } else { self.claim_among_others(me) }
     }
 
-    #[inline(never)]
-    fn claim_among_others(&self, me: u32) -> Option<u32> {
-        // Others may claim while we look, at most all of the ring; more than that is damage, not contention.
-        for _ in 0..2 * self.ring.len() + 64 {
-            let head = self.shared.head.load(Ordering::Acquire);
-            let slot = &self.ring[head as usize & (self.ring.len() - 1)];
-            let e = slot.load(Ordering::Acquire);
-            if entry_position(e) != head & POSITION_MASK {
-                // Not posted yet, unless the head moved on while we looked.
-                if self.shared.head.load(Ordering::Acquire) == head {
-                    return None;
-                }
-                continue;
-            }
-            if entry_claimer(e) != 0 {
-                help(&self.shared.head, head);
-                continue;
-            }
-            if slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                help(&self.shared.head, head);
-                // The entry names its claimer;
-                return Some(entry_wqe(e)).filter(|wqe| *wqe < self.count);
-            }
-        }
-        None
-    }
-
-    /// Claims the WQE at `position` for `me`, whichever is the oldest; false if somebody has.
-    pub(crate) fn claim_at(&self, position: u64, me: u32) -> bool {
-        let slot = &self.ring[position as usize & (self.ring.len() - 1)];
-        let e = slot.load(Ordering::Acquire);
-        entry_position(e) == position & POSITION_MASK
-            && entry_claimer(e) == 0
-            && slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
     /// Prefetches the line of a receive that comes soon, so that its message need not wait for it. Another claimer may
     /// take that receive. In a shared queue it is the one after the next, and the next one is returned: its line was
     /// fetched by the message before. There the line is mostly only read.
     #[inline(always)]
     pub(crate) fn fetch_next(&self) -> Option<u32> {
-        let head = self.shared.head.load(Ordering::Relaxed);
         if self.exclusive {
+            let head = self.shared.head.load(Ordering::Relaxed);
             self.line((head & self.mask) as u32).into_iter().for_each(prefetch);
             return None;
         }
-        let after_the_next = self.posted_at(head.wrapping_add(1));
+        let [next, after_the_next] = self.next_two();
         after_the_next.and_then(|wqe| self.line(wqe)).into_iter().for_each(prefetch_to_read);
-        self.posted_at(head)
+        next
     }
 
     /// Address of WQE number `index`.
     #[inline]
     fn line(&self, index: u32) -> Option<*const i8> {
         self.wqe(index).map(|wqe| std::ptr::from_ref(wqe).cast())
-    }
-
-    /// The WQE at a position of the ring, if it was posted.
-    #[inline]
-    fn posted_at(&self, position: u64) -> Option<u32> {
-        let e = self.ring[position as usize & (self.ring.len() - 1)].load(Ordering::Relaxed);
-        (entry_position(e) == position & POSITION_MASK).then(|| entry_wqe(e))
     }
 
     /// WQE number `index`, if there is one.
@@ -197,11 +158,6 @@ impl RqView {
         let len_key = sge.len_key.load(Ordering::Relaxed);
         Sge { addr: sge.addr.load(Ordering::Relaxed), length: len_key as u32, lkey: (len_key >> 32) as u32 }
     }
-}
-
-/// Advances `counter` from `from` by one, unless another thread has done so.
-fn help(counter: &AtomicU64, from: u64) {
-    let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// The fields that a claimant writes into a WQE before it publishes it.
@@ -288,6 +244,8 @@ pub struct RecvQueue {
     pub(crate) posted: Box<[Posted]>,
     /// Position of the oldest receive not polled, of the queue of a connected QP. Changed under the CQ's lock.
     pub(crate) taken: AtomicU64,
+    /// QPs that share it.
+    pub users: AtomicU32,
     pub(crate) max_wr: u32,
     max_sge: u32,
     pd: u32,
@@ -302,11 +260,15 @@ pub(crate) struct State {
     /// WQEs that take their place.
     spare: Vec<u16>,
     in_use: Vec<bool>,
-    /// The position at which each WQE was posted last: an entry of another position is an old one.
+    /// The position at which each WQE was posted last, 0 for never: an entry of another position is an old one.
     posted_at: Vec<u64>,
+    /// Position after the last posted WQE of the first ring.
     pub(crate) tail: u64,
-    /// A value that the head has had: it moves on with every claim, and looking at it takes it away from the claimers.
-    head_seen: u64,
+    /// The same of the second ring, without its bit.
+    again_tail: u64,
+    /// A value that the head of each ring has had: it moves on with every claim, and looking at it takes it away from
+    /// the claimers.
+    heads_seen: [u64; 2],
 }
 
 impl State {
@@ -314,7 +276,7 @@ impl State {
     fn current(&self, e: u64) -> Option<u32> {
         let index = entry_wqe(e);
         let i = index as usize;
-        (self.in_use.get(i) == Some(&true) && self.posted_at[i] & POSITION_MASK == entry_position(e)).then_some(index)
+        (self.in_use.get(i) == Some(&true) && ring::in_entry(self.posted_at[i]) == entry_position(e)).then_some(index)
     }
 }
 
@@ -331,7 +293,8 @@ impl RecvQueue {
             (size_of::<RecvWqe>() as u64 + u64::from(max_sge) * size_of::<WqeSge>() as u64).next_multiple_of(64);
         let mut blocks = Vec::new();
         let made = (|| {
-            for bytes in [size_of::<RqShared>() as u64, slots * 8, stride * u64::from(count)] {
+            let rings = if exclusive { 1 } else { 2 };
+            for bytes in [size_of::<RqShared>() as u64, rings * slots * 8, stride * u64::from(count)] {
                 blocks.push(process.arena.alloc(bytes)?);
             }
             Ok::<(), Error>(())
@@ -351,8 +314,9 @@ impl RecvQueue {
         shared.pd.store(pd, Ordering::Relaxed);
         shared.exclusive.store(u32::from(exclusive), Ordering::Relaxed);
         // Positions start after one lap, so that a zeroed entry is never taken for a posted one.
-        shared.head.store(slots, Ordering::Relaxed);
-        shared.tail.store(slots, Ordering::Relaxed);
+        for counter in [&shared.head, &shared.tail, &shared.again_head, &shared.again_tail] {
+            counter.store(slots, Ordering::Relaxed);
+        }
         shared.open.store(1, Ordering::Release);
         let view = RqView::new(process.arena.view(), offset).expect("just made");
         let posted = (0..count).map(|_| Posted::default()).collect();
@@ -363,7 +327,8 @@ impl RecvQueue {
             in_use: vec![false; count as usize],
             posted_at: vec![0; count as usize],
             tail: slots,
-            head_seen: slots,
+            again_tail: slots,
+            heads_seen: [slots; 2],
         };
         Ok(RecvQueue {
             process,
@@ -373,6 +338,7 @@ impl RecvQueue {
             state: OwnerLock::new(state),
             posted,
             taken: AtomicU64::new(slots),
+            users: AtomicU32::new(0),
             max_wr,
             max_sge,
             pd,
@@ -452,25 +418,31 @@ impl RecvQueue {
     }
 
     fn enqueue(&self, state: &mut State, index: u32) {
-        let ring = &*self.view.ring;
-        let tail = state.tail;
-        let slot = &ring[tail as usize & (ring.len() - 1)];
+        let is_used_again = state.posted_at[index as usize] != 0 && self.users.load(Ordering::Relaxed) > 1;
+        let (ring, tail, head_seen) = if is_used_again {
+            self.view.shared.uses_again.store(1, Ordering::Relaxed);
+            (self.view.again(), &mut state.again_tail, &mut state.heads_seen[1])
+        } else {
+            (self.view.first(), &mut state.tail, &mut state.heads_seen[0])
+        };
+        let position = *tail;
+        *tail = position + 1;
+        let lap = position - ring.entries.len() as u64;
+        if *head_seen <= lap {
+            *head_seen = ring.head.load(Ordering::Acquire);
+            if *head_seen == lap {
+                help(ring.head, lap);
+            }
+        }
+        let slot = ring.slot(position);
         // The entry of one lap ago is claimed, for no more WQEs are outstanding than the ring has entries. Its claimer
         // may have been stopped right after its claim: note the claimer in the WQE, and move the head past it.
         let old = slot.load(Ordering::Acquire);
         // The WQE in hand is posted anew, so an old entry of its own says nothing about it.
-        state.posted_at[index as usize] = tail;
+        state.posted_at[index as usize] = position | ring.bit;
         self.note_claim(state, old);
-        let lap = tail - ring.len() as u64;
-        if state.head_seen <= lap {
-            state.head_seen = self.view.shared.head.load(Ordering::Acquire);
-            if state.head_seen == lap {
-                help(&self.view.shared.head, lap);
-            }
-        }
-        slot.store(entry(tail, index, 0), Ordering::Release);
-        state.tail = tail + 1;
-        self.view.shared.tail.store(tail + 1, Ordering::Release);
+        slot.store(entry(position | ring.bit, index, 0), Ordering::Release);
+        ring.tail.store(position + 1, Ordering::Release);
     }
 
     /// The fields that a claimant has written into WQE `index` so far.
@@ -481,7 +453,8 @@ impl RecvQueue {
     /// Receives posted and not yet claimed.
     pub fn waiting(&self) -> u64 {
         let state = self.state.lock();
-        state.tail.saturating_sub(self.view.shared.head.load(Ordering::Acquire))
+        let waiting = |tail: u64, ring: Ring<'_>| tail.saturating_sub(ring.head.load(Ordering::Acquire));
+        waiting(state.tail, self.view.first()) + waiting(state.again_tail, self.view.again())
     }
 
     /// Reads the completion of a published WQE and frees it; none if the index is not one in use (a damaged ring).
@@ -578,26 +551,26 @@ impl RecvQueue {
     }
 
     fn outstanding(&self, state: &State) -> Vec<u32> {
-        let ring = &*self.view.ring;
         let mut order: Vec<u32> = Vec::new();
         let mut seen = vec![false; state.in_use.len()];
-        let first = state.tail - ring.len() as u64;
-        for position in first..state.tail {
-            let slot = &ring[position as usize & (ring.len() - 1)];
-            let e = slot.load(Ordering::Acquire);
-            if let Some(index) = state.current(e) {
-                seen[index as usize] = true;
-                self.note_claim(state, e);
-                // A mark that is no QPN keeps everybody else away from it.
-                slot.store(e | 0xff_ffff, Ordering::Release);
-                order.push(index);
+        for (ring, tail) in [(self.view.again(), state.again_tail), (self.view.first(), state.tail)] {
+            for position in tail - ring.entries.len() as u64..tail {
+                let slot = ring.slot(position);
+                let e = slot.load(Ordering::Acquire);
+                if let Some(index) = state.current(e) {
+                    seen[index as usize] = true;
+                    self.note_claim(state, e);
+                    // A mark that is no QPN keeps everybody else away from it.
+                    slot.store(e | 0xff_ffff, Ordering::Release);
+                    order.push(index);
+                }
             }
+            ring.head.store(tail, Ordering::Release);
         }
         // Claims older than a lap come first.
         let mut all: Vec<u32> =
             (0..state.in_use.len()).filter(|&i| state.in_use[i] && !seen[i]).map(|i| i as u32).collect();
         all.extend(order);
-        self.view.shared.head.store(state.tail, Ordering::Release);
         all
     }
 
@@ -660,8 +633,7 @@ impl RecvQueue {
     pub(crate) fn claimer(&self, index: u32) -> Option<u32> {
         let state = self.state.lock();
         let position = *state.posted_at.get(index as usize)?;
-        let ring = &*self.view.ring;
-        self.note_claim(&state, ring[position as usize & (ring.len() - 1)].load(Ordering::Acquire));
+        self.note_claim(&state, self.view.ring_of(position).slot(position).load(Ordering::Acquire));
         Some(self.view.wqe(index)?.claimer.load(Ordering::Acquire))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
+use crate::rq::ring::AGAIN;
 use crate::rq::{MAX_SGES, RecvQueue, RqView};
 use serde::{Deserialize, Serialize};
 use vervain_iba::Sge;
@@ -29,7 +30,8 @@ impl RecvQueue {
             return (taken..state.tail).map(|position| (position & self.view.mask) as u32).collect();
         }
         let mut in_use: Vec<u32> = (0..state.in_use.len() as u32).filter(|i| state.in_use[*i as usize]).collect();
-        in_use.sort_unstable_by_key(|i| state.posted_at[*i as usize]);
+        // Those of the second ring are claimed first.
+        in_use.sort_unstable_by_key(|i| state.posted_at[*i as usize] ^ AGAIN);
         in_use
     }
 

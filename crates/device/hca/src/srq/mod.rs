@@ -15,7 +15,7 @@ use crate::process::Process;
 use crate::process::doorbell::{Attend, Looked, Looker};
 use crate::rq::RecvQueue;
 use crate::srq::xrcd::Xrcd;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use vervain_iba::{Sge, event};
 
@@ -47,7 +47,6 @@ pub struct Srq {
     number: u32,
     /// XRC targets that have made lanes into it.
     targets: OwnerLock<Vec<Weak<dyn XrcTarget>>>,
-    pub(crate) users: AtomicU32,
     cookie: AtomicUsize,
     events: Arc<EventCount>,
     _counted: Counted,
@@ -87,7 +86,6 @@ impl Srq {
                 xrc: init.xrc.map(|(x, c)| (Arc::clone(x), Arc::clone(c))),
                 number,
                 targets: OwnerLock::default(),
-                users: AtomicU32::new(0),
                 cookie: AtomicUsize::new(init.cookie),
                 events: Arc::default(),
                 _counted: Counted::new(Word::Srqs, context.device()),
@@ -179,7 +177,7 @@ impl Srq {
         if !self.process.is_current() {
             return Ok(());
         }
-        let users = self.users.load(Ordering::Acquire);
+        let users = self.rq.users.load(Ordering::Acquire);
         if users != 0 {
             return Err(Error::busy(format!("QPs use the SRQ: {users}")));
         }

@@ -28,7 +28,7 @@ unsafe impl Shared for AtomicU64 {}
 /// Marks an arena ("VERVAIN" and a zero).
 pub const MAGIC: u64 = u64::from_le_bytes(*b"VERVAIN\0");
 /// Version of everything in this file; peers of another version are refused.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Bits of a QPN or SRQN that count inside a process slot.
 pub const INDEX_BITS: u32 = 14;

@@ -120,7 +120,8 @@ unsafe impl Shared for CqShared {}
 /// A receive queue, a QP's own or an SRQ.
 #[repr(C, align(64))]
 pub struct RqShared {
-    /// Offset of the ring: [`AtomicU64`] × (`mask` + 1). Owner, once.
+    /// Offset of the ring: [`AtomicU64`] × (`mask` + 1), and of the second one of a queue with several claimers, which
+    /// follows it. Owner, once.
     pub ring: AtomicU64,
     /// Offset of the WQEs. Owner, once.
     pub wqes: AtomicU64,
@@ -142,13 +143,19 @@ pub struct RqShared {
     pub open: AtomicU32,
     /// 1 when there is one claimer at most: the queue of a connected QP. Owner, once.
     pub exclusive: AtomicU32,
-    _line0: [AtomicU32; 2],
+    /// 1 when receives have been posted to the second ring. Owner.
+    pub uses_again: AtomicU32,
+    _line0: AtomicU32,
     /// Position after the last posted WQE. Owner.
     pub tail: AtomicU64,
-    _line1: [AtomicU64; 7],
+    /// The same of the second ring. Owner.
+    pub again_tail: AtomicU64,
+    _line1: [AtomicU64; 6],
     /// First position not known to be claimed. Claimers.
     pub head: AtomicU64,
-    _line2: [AtomicU64; 7],
+    /// The same of the second ring. Claimers.
+    pub again_head: AtomicU64,
+    _line2: [AtomicU64; 6],
     /// SRQ limit, 0 unarmed. Owner arms, the claimer that crosses it takes.
     pub limit: AtomicU32,
     /// 1 when a claimer crossed the limit. Claimers.
