@@ -42,8 +42,7 @@ const GIVEN_STRUCTS: &[(&str, usize)] = &[
 const LARGE_STRUCTS: &[(&str, usize)] = &[];
 
 /// Types with an `impl` in more files.
-const SPREAD_TYPES: &[(&str, usize)] =
-    &[("transport::requester::Requester", 5), ("transport::responder::Responder", 6)];
+const SPREAD_TYPES: &[(&str, usize)] = &[("transport::requester::Requester", 5)];
 
 /// Crates with larger circles: files of each, the largest first.
 const LARGE_CIRCLES: &[(&str, &[usize])] = &[];
