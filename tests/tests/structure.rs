@@ -455,3 +455,49 @@ fn verbs_are_no_cancellation_points() {
         "calls of cancellation points; vervain_hca::host::cancel says what to do"
     );
 }
+
+/// The folder of the package that a file belongs to.
+fn package(file: &Path) -> &Path {
+    file.ancestors().find(|folder| folder.join("Cargo.toml").exists()).expect("a package")
+}
+
+/// Returns true if a test `name` of `file`, ignored for this reason, is run all the same: by a function of its package
+/// that the reason names, or by `make soak`.
+fn is_run(reason: &str, name: &str, file: &Path) -> bool {
+    if reason.ends_with("make soak") {
+        let main = file.file_name().is_some_and(|name| name == "main.rs");
+        let program = if main { file.parent().expect("a folder") } else { file }.file_stem().expect("a name");
+        let makefile = fs::read_to_string(root().join("Makefile")).expect("the Makefile");
+        return name == "soak" && makefile.contains(&format!("--test {} ", program.to_string_lossy()));
+    }
+    let Some((_, by)) = reason.split_once(" by ") else { return false };
+    let runner = by.split(' ').next().and_then(|path| path.rsplit("::").next()).expect("a part");
+    let mut all = Vec::new();
+    sources(package(file), &mut all);
+    all.iter().any(|other| fs::read_to_string(other).expect("a source").contains(&format!("fn {runner}(")))
+}
+
+#[test]
+fn ignored_tests_name_what_runs_them() {
+    let mut all = Vec::new();
+    for folder in ["crates", "tests", "benches", "examples"] {
+        sources(&root().join(folder), &mut all);
+    }
+    let (mut ignored, mut idle) = (0, Vec::new());
+    for file in &all {
+        let text = fs::read_to_string(file).expect("a source");
+        for (before, rest) in text.match_indices("#[ignore").map(|(at, _)| (&text[..at], &text[at..])) {
+            if !before.rsplit('\n').next().is_some_and(|start| start.trim().is_empty()) {
+                continue;
+            }
+            ignored += 1;
+            let reason =
+                rest.split_once(']').and_then(|(attribute, _)| attribute.split('"').nth(1)).unwrap_or_default();
+            let name = rest.split_once("fn ").and_then(|(_, rest)| rest.split('(').next()).expect("a function");
+            if !is_run(reason, name, file) {
+                idle.push(format!("{}: {name}: {reason}", file.display()));
+            }
+        }
+    }
+    assert!(ignored > 0 && idle.is_empty(), "{ignored} ignored tests, of which nothing runs {idle:#?}");
+}

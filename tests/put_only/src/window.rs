@@ -1,103 +1,73 @@
-//! A device that can only put: memory of a process that another writes to and cannot read. Over two such windows goes a ring of
-//! slots, in order and without loss: one for the messages, one by which the receiver says how many it has taken.
+//! A device that can only put: a ring of slots in memory of the receiver, which the sender writes to and does not read, and
+//! a word of the sender's that the receiver writes to. Messages arrive in order and without loss.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_hca::host::lock::OwnerLock;
 
-/// Words of a slot: one that says how long its message is, and the message.
+/// Words of a slot: the message's number and length, and the message.
 const SLOT_WORDS: usize = 1 + 576;
-/// Bytes that a message may have.
-const MOST: usize = (SLOT_WORDS - 1) * 8;
 const SLOTS: usize = 64;
-
-/// Memory that its owner reads, and whoever has the [`Putter`] writes.
-struct Window(Box<[AtomicU64]>);
-
-/// The far side of a window.
-struct Putter<'a>(&'a Window);
-
-impl Putter<'_> {
-    /// Puts `word` at word `at`; what was put before is there when this is.
-    fn put(&self, at: usize, word: u64) {
-        self.0.0[at].store(word, Ordering::Release);
-    }
-}
-
-impl Window {
-    fn new(words: usize) -> Window {
-        Window((0..words).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    fn read(&self, at: usize) -> u64 {
-        self.0[at].load(Ordering::Acquire)
-    }
-}
 
 /// A ring of messages to one receiver.
 pub struct Ring {
-    /// The receiver's.
-    slots: Window,
-    /// The sender's: how many messages the receiver has taken.
-    taken: Window,
-    /// Messages put; the sender's own count.
+    /// Put by the sender.
+    slots: Vec<AtomicU64>,
+    /// Put by the receiver: messages taken.
+    taken: AtomicU64,
+    /// The sender's count of messages put.
     put: OwnerLock<u64>,
-    /// Messages taken; the receiver's own count.
+    /// The receiver's count of messages taken.
     next: OwnerLock<u64>,
 }
 
 impl Default for Ring {
     fn default() -> Self {
-        let (slots, taken) = (Window::new(SLOTS * SLOT_WORDS), Window::new(1));
-        Ring { slots, taken, put: OwnerLock::default(), next: OwnerLock::default() }
+        let slots = (0..SLOTS * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect();
+        Ring { slots, taken: AtomicU64::new(0), put: OwnerLock::default(), next: OwnerLock::default() }
     }
 }
 
 impl Ring {
-    /// Whether a message would find room.
+    /// Messages put that are not taken yet.
+    pub fn waiting(&self) -> usize {
+        (*self.put.lock() - self.taken.load(Ordering::Acquire)) as usize
+    }
+
+    /// Returns true if another message finds room.
     pub fn has_room(&self) -> bool {
-        *self.put.lock() - self.taken.read(0) < SLOTS as u64
+        self.waiting() < SLOTS
     }
 
-    /// Whether the receiver has taken all messages.
-    pub fn is_taken(&self) -> bool {
-        *self.put.lock() == self.taken.read(0)
-    }
-
-    /// Puts a message; false while there is no room.
-    ///
-    /// # Panics
-    /// When the message is longer than a slot.
+    /// Puts a message, of 4,608 bytes at most. Returns false while there is no room.
     pub fn put(&self, message: &[u8]) -> bool {
-        assert!(message.len() <= MOST, "a message of {} bytes", message.len());
         let mut put = self.put.lock();
-        if *put - self.taken.read(0) >= SLOTS as u64 {
+        if *put - self.taken.load(Ordering::Acquire) >= SLOTS as u64 {
             return false;
         }
-        let (to, slot) = (Putter(&self.slots), *put as usize % SLOTS * SLOT_WORDS);
-        for (i, word) in message.chunks(8).enumerate() {
+        let slot = &self.slots[*put as usize % SLOTS * SLOT_WORDS..][..SLOT_WORDS];
+        for (to, word) in slot[1..].iter().zip(message.chunks(8)) {
             let mut bytes = [0; 8];
             bytes[..word.len()].copy_from_slice(word);
-            to.put(slot + 1 + i, u64::from_le_bytes(bytes));
+            to.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
         *put += 1;
-        // The last word, by which the receiver sees that the others are there: which lap, and how long.
-        to.put(slot, *put << 16 | message.len() as u64);
+        // The last word, by which the receiver sees that the others are there.
+        slot[0].store(*put << 16 | message.len() as u64, Ordering::Release);
         true
     }
 
-    /// Takes the oldest message, if there is one.
+    /// Takes the oldest message.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut next = self.next.lock();
-        let slot = *next as usize % SLOTS * SLOT_WORDS;
-        let head = self.slots.read(slot);
+        let slot = &self.slots[*next as usize % SLOTS * SLOT_WORDS..][..SLOT_WORDS];
+        let head = slot[0].load(Ordering::Acquire);
         if head >> 16 != *next + 1 {
             return None;
         }
-        let len = head as usize & 0xffff;
-        let words = (0..len.div_ceil(8)).flat_map(|i| self.slots.read(slot + 1 + i).to_le_bytes());
-        let message = words.take(len).collect();
+        let words = slot[1..].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        let message = words.take(head as usize & 0xffff).collect();
         *next += 1;
-        Putter(&self.taken).put(0, *next);
+        self.taken.store(*next, Ordering::Release);
         Some(message)
     }
 }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "run by the next"]
+    #[ignore = "run by a_skip_is_recorded_and_fails_where_skips_are_forbidden"]
     fn skips() {
         skip("it is run to see what that does\nin more lines than one");
     }

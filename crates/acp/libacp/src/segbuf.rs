@@ -64,7 +64,7 @@ fn change(
     result(name, |libraries| f(&libraries.channels, id(segbuf)).map(|()| 0))
 }
 
-/// Waits for the other end.
+/// Connects a segmented buffer: waits until its other end is there. Returns 0, or -1 on an error.
 pub extern "C" fn acp_connect_segbuf(segbuf: *mut Opaque) -> c_int {
     change("acp_connect_segbuf", segbuf, |channels, id| channels.connect_buffer(id))
 }

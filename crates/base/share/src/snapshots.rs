@@ -140,6 +140,7 @@ impl Snapshot {
 /// Offsets and lengths.
 pub(crate) type Changes = Vec<(usize, usize)>;
 
+/// A lock on a whole file: F_RDLCK of its users, F_WRLCK for the question if it has any.
 fn lock_of(kind: c_int) -> libc::flock {
     // SAFETY: all zeros is a valid flock, of the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };

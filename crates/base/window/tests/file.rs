@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use vervain_window::{FileDevice, Options, Origin, Put, PutDevice, Refused, memfd};
 
 #[test]
-#[ignore = "run by others"]
+#[ignore = "a process of its own, started by Agent::new"]
 fn agent() {
     common::serve();
 }

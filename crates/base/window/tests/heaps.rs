@@ -8,7 +8,7 @@ use std::path::Path;
 use vervain_window::{FileDevice, GRANULE, Layout, PutDevice};
 
 #[test]
-#[ignore = "run by others"]
+#[ignore = "a process of its own, started by Agent::new"]
 fn agent() {
     common::serve();
 }

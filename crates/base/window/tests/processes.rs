@@ -11,7 +11,7 @@ use std::path::Path;
 use vervain_window::{GRANULE, Layout, MAX_SIZE};
 
 #[test]
-#[ignore = "run by others"]
+#[ignore = "a process of its own, started by Agent::new"]
 fn agent() {
     common::serve();
 }

@@ -95,12 +95,14 @@ pub trait PacketOut {
         false
     }
 
-    /// See [`vervain_transport::RequesterHost::landing`].
+    /// Packets to send as one, of the `left` that remain of the message in progress
+    /// ([`vervain_transport::RequesterHost::landing`]).
     fn landing(&self, _left: u32) -> u32 {
         1
     }
 
-    /// See [`vervain_transport::ResponderHost::landing`].
+    /// Packets to send as one, of the `left` that remain of the answer to a READ, from this PSN on
+    /// ([`vervain_transport::ResponderHost::landing`]).
     fn answer_landing(&self, _psn: u32, _left: u32) -> u32 {
         1
     }
@@ -121,7 +123,7 @@ pub trait PacketOut {
     /// [`Refused::Memory`]: `from` cannot be read; [`Refused::Full`]: to be tried again later.
     fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused>;
 
-    /// See [`vervain_transport::RequesterHost::is_taken`].
+    /// Returns true if the peer has taken all packets ([`vervain_transport::RequesterHost::is_taken`]).
     fn is_taken(&self) -> bool {
         true
     }

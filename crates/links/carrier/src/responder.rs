@@ -268,7 +268,7 @@ impl<O: PacketOut> ResponderHost for Inbound<'_, O> {
 fn noted(inside: &Responder, refused: Nak, memory: (u32, u64, u64), right: Right) -> Nak {
     if matches!(refused, Nak::RemoteAccess | Nak::InvalidRequest) {
         let (rkey, addr, len) = memory;
-        inside.note_access(rkey, addr, len, right);
+        inside.qp.refused.note_access(rkey, addr, len, right);
     }
     refused
 }

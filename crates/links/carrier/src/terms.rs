@@ -15,8 +15,6 @@ pub struct Terms {
     pub service: Service,
     /// Number of the peer's QP.
     pub peer_qpn: u32,
-    /// Path migration bit of all packets.
-    pub migrated: bool,
     /// Most bytes of payload in a packet.
     pub mtu: u32,
     /// [`RequesterConfig::introduces`].
@@ -26,21 +24,14 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// The terms of `qp`, which becomes ready to receive by `attr`: packets of the path MTU, with the migration bit.
+    /// The terms of `qp`, which becomes ready to receive by `attr`: packets of the path MTU.
     pub fn new(qp: &Qp, attr: &QpAttr) -> Terms {
         let service = match qp.qp_type() {
             QpType::Uc => Service::Uc,
             QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
             _ => Service::Rc,
         };
-        Terms {
-            service,
-            peer_qpn: attr.dest_qp_num,
-            migrated: true,
-            mtu: 128 << attr.path_mtu,
-            introduces: false,
-            acks_first: false,
-        }
+        Terms { service, peer_qpn: attr.dest_qp_num, mtu: 128 << attr.path_mtu, introduces: false, acks_first: false }
     }
 
     /// The configuration of a requester; `first_psn` and `first_request` matter at its start only.
@@ -49,7 +40,7 @@ impl Terms {
             service: self.service,
             dest_qpn: self.peer_qpn,
             pkey: PKEY,
-            migrated: self.migrated,
+            migrated: true,
             introduces: self.introduces,
             first_psn,
             first_request,
@@ -67,7 +58,7 @@ impl Terms {
             service: self.service,
             dest_qpn: self.peer_qpn,
             pkey: PKEY,
-            migrated: self.migrated,
+            migrated: true,
             expected_psn: attr.rq_psn,
             mtu: self.mtu,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,

@@ -17,7 +17,7 @@ use vervain_carrier::responder_end::ResponderEnd;
 use vervain_carrier::saved;
 use vervain_carrier::terms::Terms;
 use vervain_hca::host::lock::OwnerLock;
-use vervain_hca::{Qp, QpAttr, QpType, Result, mig};
+use vervain_hca::{Qp, QpAttr, QpType, Result};
 use vervain_transport::{KeptRoom, KeptShare, Responder, SavedResponder, Service, Window};
 use vervain_wire::{Bth, TAKES_GAPS, opcode};
 
@@ -158,8 +158,7 @@ impl Connection {
         pace: Option<Arc<Pace>>,
     ) -> Connection {
         // Over UC some packets ask for credit and say so.
-        let (migrated, introduces) = (attr.path_mig_state == mig::MIGRATED, qp.qp_type() != QpType::Uc);
-        let terms = Terms { migrated, introduces, ..Terms::new(qp, attr) };
+        let terms = Terms { introduces: qp.qp_type() != QpType::Uc, ..Terms::new(qp, attr) };
         let to = Destination::new(remote, &attr.ah.grh).ecn_capable();
         let lanes = if pace.is_some() { Lanes { small: 0, bulk: 0 } } else { Lanes::new(&to, qp.qp_num()) };
         Connection {

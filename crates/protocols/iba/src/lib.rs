@@ -97,8 +97,10 @@ impl QpType {
 
 verbs_enum! {
     /// `enum ibv_qp_state` (IBA 10.3.1).
+    #[derive(Default)]
     QpState {
         /// Newly made or reset.
+        #[default]
         Reset = 0,
         /// Receives may be posted.
         Init = 1,
@@ -224,12 +226,6 @@ pub mod attr {
     }
 }
 
-/// `IBV_MIG_*`, states of path migration.
-pub mod mig {
-    #![allow(missing_docs)]
-    pub const MIGRATED: u32 = 0;
-}
-
 /// `IBV_SEND_*`.
 pub mod send_flags {
     /// Wait for earlier reads and atomics.
@@ -309,14 +305,13 @@ pub struct QpCap {
 /// The 24 bits of a PSN (IBA 9.2.1).
 pub const PSN_MASK: u32 = 0x00ff_ffff;
 
-/// `struct ibv_qp_attr`, field by field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// `struct ibv_qp_attr`, but for alternate paths and rate limits, which no QP has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct QpAttr {
     pub qp_state: QpState,
     pub cur_qp_state: QpState,
     pub path_mtu: u32,
-    pub path_mig_state: u32,
     pub qkey: u32,
     pub rq_psn: u32,
     pub sq_psn: u32,
@@ -324,9 +319,7 @@ pub struct QpAttr {
     pub qp_access_flags: u32,
     pub cap: QpCap,
     pub ah: AhAttr,
-    pub alt_ah: AhAttr,
     pub pkey_index: u16,
-    pub alt_pkey_index: u16,
     pub en_sqd_async_notify: u8,
     pub sq_draining: u8,
     pub max_rd_atomic: u8,
@@ -336,42 +329,6 @@ pub struct QpAttr {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
-    pub alt_port_num: u8,
-    pub alt_timeout: u8,
-    pub rate_limit: u32,
-}
-
-impl Default for QpAttr {
-    fn default() -> Self {
-        QpAttr {
-            qp_state: QpState::Reset,
-            cur_qp_state: QpState::Reset,
-            path_mtu: 0,
-            path_mig_state: mig::MIGRATED,
-            qkey: 0,
-            rq_psn: 0,
-            sq_psn: 0,
-            dest_qp_num: 0,
-            qp_access_flags: 0,
-            cap: QpCap::default(),
-            ah: AhAttr::default(),
-            alt_ah: AhAttr::default(),
-            pkey_index: 0,
-            alt_pkey_index: 0,
-            en_sqd_async_notify: 0,
-            sq_draining: 0,
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 0,
-            port_num: 0,
-            timeout: 0,
-            retry_cnt: 0,
-            rnr_retry: 0,
-            alt_port_num: 0,
-            alt_timeout: 0,
-            rate_limit: 0,
-        }
-    }
 }
 
 /// A completion, as `struct ibv_wc` and the extended CQ report it.

@@ -10,19 +10,19 @@ mod execute;
 mod kept;
 mod saved;
 mod transmit;
-mod unreliable;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vervain_iba::{Nak, Status};
+use vervain_iba::{Nak, Right, Status};
 use vervain_wire::aeth::{NakCode, Syndrome};
-use vervain_wire::{Packet, opcode};
+use vervain_wire::{Headers, Packet, opcode};
 
 use crate::config::{LARGEST_MTU, ResponderConfig, Service};
 use crate::counters::ResponderCounters;
 use crate::host::{Data, Received, ResponderHost};
 use crate::psn;
+use crate::saved::Unusable;
+use answer::Answers;
 pub use answer::{Answer, Body, Resource};
 pub use execute::Message;
 pub(crate) use kept::MOST_KEPT;
@@ -33,6 +33,11 @@ pub use saved::SavedResponder;
 /// Most kept packets that one call executes. Those of a long gap take milliseconds together, and the thread that
 /// receives has others to serve.
 const KEPT_IN_CALL: u32 = 64;
+
+/// A UC packet that is behind by this much at most is late or a copy. A fabric delivers in order and once, so IBA has
+/// no rule; UDP does neither. Not half of all PSNs, as for RC: a sender goes on while the link is down and would not be
+/// heard after.
+const LATE: u32 = 1 << 16;
 
 /// The receiving side of a connected QP.
 #[derive(Debug)]
@@ -57,10 +62,7 @@ pub struct Responder {
     /// The acknowledgement of the packet in hand has left, and with it that of all before.
     acked_first: bool,
     refusal: Option<Refusal>,
-    /// READ responses and atomic answers to be sent, in PSN order.
-    answers: VecDeque<Answer>,
-    /// READs and atomics that may be asked for again, oldest first, at most `max_dest_rd_atomic`.
-    resources: VecDeque<Resource>,
+    answers: Answers,
     /// Packets beyond `expected`. None: the requester takes no reports of gaps, and nothing is kept.
     kept: Option<Box<Kept>>,
     ended: bool,
@@ -130,12 +132,58 @@ impl Responder {
             ack_due: false,
             acked_first: false,
             refusal: None,
-            answers: VecDeque::new(),
-            resources: VecDeque::new(),
+            answers: Answers::default(),
             kept: None,
             ended: false,
             counters: ResponderCounters::default(),
         }
+    }
+
+    /// The state that another responder needs to go on. A receive that was taken for an announced message is given
+    /// back.
+    pub fn save(&mut self, host: &mut impl ResponderHost) -> SavedResponder {
+        if self.announced.is_some() {
+            self.drop_message(host);
+        }
+        SavedResponder {
+            expected: self.expected,
+            msn: self.msn,
+            message: self.message,
+            quiet: self.quiet,
+            beyond: self.beyond,
+            dropped: self.dropped,
+            ack_due: self.ack_due,
+            refusal: self.refusal,
+            answers: self.answers.due.iter().copied().collect(),
+            resources: self.answers.resources.iter().copied().collect(),
+            ended: self.ended,
+            reports: self.kept.is_some(),
+        }
+    }
+
+    /// A responder in the place of one that was saved. `config` is as for [`Responder::new`], whose `expected_psn` is
+    /// not looked at. The host sees that the receives of its message and of its refusal are claimed. If
+    /// `saved.reports`, the caller goes on with [`Responder::keep_packets`].
+    ///
+    /// # Errors
+    /// No responder has been in such a state.
+    pub fn resume(config: &ResponderConfig, saved: &SavedResponder) -> Result<Responder, Unusable> {
+        saved.check(config)?;
+        let SavedResponder { expected, msn, message, quiet, beyond, dropped, ack_due, refusal, ended, .. } = *saved;
+        let (due, resources) = (saved.answers.iter().copied().collect(), saved.resources.iter().copied().collect());
+        let answers = Answers { due, resources };
+        Ok(Responder {
+            message,
+            msn,
+            quiet,
+            beyond,
+            dropped,
+            ack_due,
+            refusal,
+            ended,
+            answers,
+            ..Responder::new(&ResponderConfig { expected_psn: expected, ..*config })
+        })
     }
 
     /// Changes how many READs and atomics the peer may have outstanding; it may while the QP is drained (IBA 11.2.5.2).
@@ -297,6 +345,95 @@ impl Responder {
             self.ack_due |= packet.headers.bth.ack_request && is_posted;
         }
         Ok(())
+    }
+
+    /// A request that has been executed before (IBA 9.7.5.1): a SEND or WRITE is acknowledged again, a READ read again,
+    /// an atomic answered with what it found the first time.
+    #[cold]
+    fn duplicate<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
+        let headers = &packet.headers;
+        let (code, psn) = (headers.bth.opcode, headers.bth.psn);
+        if opcode::is_send(code) || opcode::is_write(code) {
+            self.ack_due |= self.answers.acknowledge_again(psn, self.expected);
+            // Packets that come as one may have been cut in another way the first time, and only the first of them have
+            // been executed.
+            let last = psn::add(psn, self.packets(packet) - 1);
+            if !psn::is_before(last, self.expected) {
+                self.out_of_sequence(last);
+            }
+            return;
+        }
+        // None: it is too long ago for its requester to miss the answer.
+        let answer = self.answers.find(psn).and_then(|resource| match (opcode::operation(code), resource.body) {
+            (opcode::READ_REQUEST, Body::Read { .. }) => self.read_again(headers, &resource, host),
+            (opcode::COMPARE_SWAP | opcode::FETCH_ADD, Body::Word(_))
+            | (opcode::FLUSH | opcode::ATOMIC_WRITE, Body::Nothing) => {
+                Some(Answer { psn, packets: 1, body: resource.body, msn: self.msn, begun: false, again: true })
+            }
+            _ => None,
+        });
+        let most = 2 * usize::from(self.config.max_dest_rd_atomic);
+        if !answer.is_some_and(|answer| self.answers.insert(answer, most)) {
+            self.counters.dropped += 1;
+        }
+    }
+
+    /// The answer to a READ that is asked for again, whole or in part.
+    fn read_again(&mut self, headers: &Headers, resource: &Resource, host: &mut impl ResponderHost) -> Option<Answer> {
+        let body = resource.part(headers, self.config.mtu)?;
+        let Body::Read { srqn, rkey, addr, length } = body else { return None };
+        match host.check(srqn, rkey, addr, u64::from(length), Right::Read) {
+            Ok(()) => {}
+            Err(Nak::RemoteAccess | Nak::InvalidRequest) => {
+                self.refuse_again(headers.bth.psn, NakCode::RemoteAccess);
+                return None;
+            }
+            Err(_) => return None,
+        }
+        let packets = length.div_ceil(self.config.mtu).max(1);
+        Some(Answer { psn: headers.bth.psn, packets, body, msn: self.msn, begun: false, again: true })
+    }
+
+    /// The memory of a READ that is asked for again has gone. The requester gets a NAK, but the QP goes on: the request
+    /// may be an old copy of one that was answered, for which the requester then takes the NAK, too.
+    fn refuse_again(&mut self, psn: u32, code: NakCode) {
+        let syndrome = Syndrome::Nak(code);
+        self.refusal.get_or_insert(Refusal { psn, syndrome, then: Then::Nothing });
+    }
+
+    /// A packet of UC, where messages that come whole are executed and all others dropped without an answer. A gap
+    /// drops the message that is coming in; the next one may begin anywhere (IBA 9.8.2.2).
+    fn unreliable<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
+        let bth = &packet.headers.bth;
+        if bth.psn != self.expected {
+            if psn::distance(bth.psn, self.expected) <= LATE {
+                self.counters.duplicates += 1;
+                return;
+            }
+            self.counters.out_of_sequence += 1;
+            self.drop_message(host);
+        }
+        self.expected = psn::add(bth.psn, self.packets(packet));
+        if opcode::starts(bth.opcode) {
+            // The one before was not finished.
+            if self.message.is_some() {
+                self.drop_message(host);
+            }
+        } else if self.message.is_none() {
+            self.counters.dropped += 1;
+            return;
+        }
+        match self.execute(packet, host) {
+            Ok(_) => {}
+            // IBA 9.9.3, class D: the message is dropped.
+            Err(Stop::Nak(_) | Stop::TooEarly) => {
+                self.counters.dropped += 1;
+                self.drop_message(host);
+            }
+            Err(Stop::Spoil { srqn, receive, received, status, nak }) => {
+                self.finish(Then::Spoil { srqn, receive, received, status, nak }, host);
+            }
+        }
     }
 
     /// A packet beyond the expected one. If it can be kept, the requester gets a report when it needs one: of a new

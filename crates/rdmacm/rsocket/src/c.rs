@@ -12,12 +12,13 @@ use libc::{
     socklen_t, ssize_t, timeval,
 };
 
+use crate::calls::Flags;
 use crate::datagram::DatagramSocket;
 use crate::fabric::{Errno, Result};
 use crate::memory::Vectors;
 use crate::options;
 use crate::poll::{self, Sets};
-use crate::stream::{Flags, StreamSocket};
+use crate::stream::StreamSocket;
 use crate::table::{self, Entry, Socket};
 
 fn set_errno(errno: Errno) {
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn raccept(socket: c_int, from: *mut sockaddr, length: *mu
         let accepted = entry.stream()?.accept()?;
         let peer = accepted.id().peer();
         let accepted = Arc::new(accepted);
-        if accepted.with_options(|options| options.keep_alive) {
+        if accepted.calls.with_options(|options| options.keep_alive) {
             crate::service::keep_alive(&accepted)?;
         }
         let descriptor = table::insert(Socket::Stream(accepted), entry.domain);

@@ -5,19 +5,18 @@ use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
+use crate::calls::{Calls, Flags, Options};
 use crate::fabric::{
     Completion, Errno, Fabric, Handle, Id, Kind as IdKind, Operation, Outcome, QueueSizes, Queues, Result,
 };
 use crate::memory::{Memory, Vectors};
 use crate::protocol::datagram::{Kind, MAX_BYTES, QUEUE_KEY, UdpHeader, decode_source, encode_source};
 use crate::service;
-use crate::stream::{Flags, Options};
 use crate::waiting::{Waitable, Waiters, lock, wait};
 
 /// Bytes before a datagram that has come to a UD QP.
@@ -70,7 +69,6 @@ struct Destination {
 }
 
 struct Inner {
-    options: Options,
     endpoints: Vec<Arc<Endpoint>>,
     destinations: HashMap<SocketAddr, Destination>,
     connected: Option<SocketAddr>,
@@ -87,8 +85,8 @@ pub struct DatagramSocket {
     /// The service thread reads its UDP socket.
     served: Mutex<bool>,
     inner: Mutex<Inner>,
-    nonblocking: AtomicBool,
-    waiters: Waiters,
+    /// Options and waiters.
+    pub calls: Calls,
 }
 
 impl DatagramSocket {
@@ -102,7 +100,6 @@ impl DatagramSocket {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let udp = rustix::net::socket_with(family, SocketType::DGRAM, flags, None).map_err(os)?;
         let inner = Inner {
-            options: Options::default(),
             endpoints: Vec::new(),
             destinations: HashMap::new(),
             connected: None,
@@ -116,29 +113,13 @@ impl DatagramSocket {
             is_v6,
             served: Mutex::new(false),
             inner: Mutex::new(inner),
-            nonblocking: AtomicBool::new(false),
-            waiters: Waiters::default(),
+            calls: Calls::new(Options::default()),
         })
     }
 
     /// The descriptor of its UDP socket, by which the program names it.
     pub fn descriptor(&self) -> RawFd {
         self.udp.as_raw_fd()
-    }
-
-    /// Chooses that calls return rather than wait (O_NONBLOCK).
-    pub fn set_nonblocking(&self, nonblocking: bool) {
-        self.nonblocking.store(nonblocking, Ordering::Relaxed);
-    }
-
-    /// Returns true if they do.
-    pub fn is_nonblocking(&self) -> bool {
-        self.nonblocking.load(Ordering::Relaxed)
-    }
-
-    /// Its options.
-    pub fn with_options<T>(&self, with: impl FnOnce(&mut Options) -> T) -> T {
-        with(&mut lock(&self.inner).options)
     }
 
     /// The address of its UDP socket.
@@ -207,10 +188,11 @@ impl DatagramSocket {
             let endpoint = match known.cloned() {
                 Some(endpoint) => endpoint,
                 None => {
-                    let endpoint = Arc::new(Endpoint::new(&*self.fabric, source, &inner.options)?);
+                    let make = |options: &mut Options| Endpoint::new(&*self.fabric, source, options);
+                    let endpoint = Arc::new(self.calls.with_options(make)?);
                     inner.endpoints.push(endpoint.clone());
                     // A sleeper does not poll the new descriptor yet.
-                    self.waiters.wake();
+                    self.calls.waiters.wake();
                     endpoint
                 }
             };
@@ -251,7 +233,7 @@ impl DatagramSocket {
         match way.filter(|_| whole <= endpoint.largest) {
             Some((handle, number)) => {
                 let take = |_: &mut [libc::pollfd]| lock(&endpoint.state).free.pop();
-                let slot = self.wait(flags, self.with_options(|options| options.send_timeout), take)?;
+                let slot = self.wait(flags, self.calls.with_options(|options| options.send_timeout), take)?;
                 let start = slot * MAX_BYTES as u32;
                 let body = start + source.bytes().len() as u32;
                 // SAFETY: the header's bytes.
@@ -308,7 +290,7 @@ impl DatagramSocket {
         flags: Flags,
     ) -> Result<(Option<SocketAddr>, usize, usize)> {
         self.serve()?;
-        let timeout = self.with_options(|options| options.receive_timeout);
+        let timeout = self.calls.with_options(|options| options.receive_timeout);
         let next = |_: &mut [libc::pollfd]| {
             let mut inner = lock(&self.inner);
             let found = if flags.peek { inner.received.front().cloned() } else { inner.received.pop_front() };
@@ -329,7 +311,7 @@ impl DatagramSocket {
         inner.reads &= !reading;
         inner.writes &= !writing;
         drop(inner);
-        self.waiters.wake();
+        self.calls.waiters.wake();
     }
 
     /// close(2).
@@ -366,7 +348,7 @@ impl DatagramSocket {
         timeout: Option<Duration>,
         mut check: impl FnMut(&mut [libc::pollfd]) -> Option<T>,
     ) -> Result<T> {
-        if flags.dont_wait || self.is_nonblocking() {
+        if !self.calls.may_wait(flags) {
             self.progress();
             return check(&mut []).ok_or(Errno(libc::EAGAIN));
         }
@@ -403,7 +385,7 @@ impl DatagramSocket {
         }
         drop(inner);
         if header.kind == Kind::Data {
-            self.waiters.wake();
+            self.calls.waiters.wake();
             let (number, address) = (endpoint.queues.number(), endpoint.local.ip());
             let answer = UdpHeader { kind: Kind::Control, qp_number: number, address };
             self.send_udp(answer.encode().bytes(), from)?;
@@ -440,7 +422,8 @@ impl DatagramSocket {
             _ => *from,
         };
         let wanted = inner.connected.is_none_or(|peer| is_same(&peer, from)) && inner.reads;
-        if wanted && inner.received.len() < inner.options.datagram_receives() as usize {
+        let most = self.calls.with_options(|options| options.datagram_receives());
+        if wanted && inner.received.len() < most as usize {
             inner.received.push_back((*from, payload.to_vec()));
         }
     }
@@ -470,17 +453,6 @@ fn canonical(address: &SocketAddr) -> SocketAddr {
 
 fn os(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error())
-}
-
-impl Options {
-    /// Receives of each QP of a datagram socket, and datagrams that are kept for the program.
-    fn datagram_receives(&self) -> u32 {
-        u32::from(self.wishes.receives).min(self.wishes.receive_bytes / MAX_BYTES as u32).max(1)
-    }
-
-    fn datagram_sends(&self) -> u32 {
-        u32::from(self.wishes.send_requests).min(self.wishes.send_bytes / MAX_BYTES as u32).max(1)
-    }
 }
 
 impl Endpoint {
@@ -559,7 +531,7 @@ impl Waitable for DatagramSocket {
             }
         }
         if any {
-            self.waiters.wake();
+            self.calls.waiters.wake();
         }
     }
 
@@ -591,10 +563,10 @@ impl Waitable for DatagramSocket {
                 }
             }
         }
-        self.waiters.wake();
+        self.calls.waiters.wake();
     }
 
     fn waiters(&self) -> &Waiters {
-        &self.waiters
+        &self.calls.waiters
     }
 }

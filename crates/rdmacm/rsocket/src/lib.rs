@@ -5,13 +5,14 @@
 //! - [`fabric`] is what is needed of rdma_cm and verbs; `rdma` has it from Vervain's, unless another network was
 //!   [installed](install).
 //! - `link` is a stream on its QP, `stream` and `datagram` are sockets, `service` the thread beside them.
-//! - `waiting` is how calls sleep, `poll` what waits for many; `table` finds sockets by descriptors, [`c`] has the
-//!   functions of C.
+//! - `calls` is what both kinds have in common, `waiting` how calls sleep, `poll` what waits for many; `table` finds
+//!   sockets by descriptors, [`c`] has the functions of C.
 //!
 //! A socket is named by a descriptor: that of its event channel, or of its UDP socket. The program must not pass it to
 //! other calls than these.
 
 pub mod c;
+mod calls;
 mod datagram;
 pub mod fabric;
 mod link;

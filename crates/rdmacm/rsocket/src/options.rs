@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use crate::calls::Options;
 use crate::fabric::{Errno, IdOption, Result};
 use crate::protocol::wire::{scale, unscale};
 use crate::service;
 use crate::settings::LEAST_SEND_BYTES;
-use crate::stream::{Options, State};
+use crate::stream::State;
 use crate::table::{Entry, Socket};
 use crate::waiting::lock;
 
@@ -42,10 +43,7 @@ fn timeout(value: &[u8]) -> Result<Option<Duration>> {
 }
 
 fn with_options<T>(entry: &Entry, with: impl FnOnce(&mut Options) -> T) -> T {
-    match &entry.socket {
-        Socket::Stream(socket) => socket.with_options(with),
-        Socket::Datagram(socket) => socket.with_options(with),
-    }
+    entry.socket.calls().with_options(with)
 }
 
 fn has_buffers(entry: &Entry) -> bool {
@@ -257,7 +255,8 @@ pub fn get(entry: &Entry, level: i32, name: i32, room: usize) -> Result<Vec<u8>>
         (SOL_RDMA, RDMA_IOMAPSIZE) => options(&|options| options.wishes.io_maps.into()),
         (SOL_RDMA, RDMA_ROUTE) => {
             let socket = entry.stream()?;
-            let route = socket.with_options(|options| options.route.clone()).unwrap_or_else(|| socket.id().route());
+            let route =
+                socket.calls.with_options(|options| options.route.clone()).unwrap_or_else(|| socket.id().route());
             if route.len() > room { Err(Errno(libc::EINVAL)) } else { Ok(route) }
         }
         _ => match &entry.socket {

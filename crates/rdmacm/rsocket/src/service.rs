@@ -95,7 +95,7 @@ pub fn remove_datagrams(socket: &DatagramSocket) {
 /// # Errors
 /// There is no thread to be had.
 pub fn keep_alive(socket: &Arc<StreamSocket>) -> Result<()> {
-    let (on, idle) = socket.with_options(|options| (options.keep_alive, options.keep_idle));
+    let (on, idle) = socket.calls.with_options(|options| (options.keep_alive, options.keep_idle));
     change(|tasks| {
         tasks.streams.retain(|(other, _)| !std::ptr::eq(other.as_ptr(), &raw const **socket));
         if on {
@@ -164,7 +164,7 @@ fn run(waker: &Waker) {
         let mut due = Vec::new();
         for (stream, at) in &mut tasks.streams {
             if let Some(stream) = stream.upgrade().filter(|_| *at <= now) {
-                *at = now + stream.with_options(|options| options.keep_idle);
+                *at = now + stream.calls.with_options(|options| options.keep_idle);
                 due.push(stream);
             }
         }

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
+use crate::calls::Calls;
 use crate::datagram::DatagramSocket;
 use crate::fabric::{Errno, Fabric, Result};
 use crate::rdma::Rdma;
@@ -35,6 +36,14 @@ impl Socket {
         match self {
             Socket::Stream(socket) => socket.events(interest),
             Socket::Datagram(socket) => socket.events(interest),
+        }
+    }
+
+    /// Its options and waiters.
+    pub fn calls(&self) -> &Calls {
+        match self {
+            Socket::Stream(socket) => &socket.calls,
+            Socket::Datagram(socket) => &socket.calls,
         }
     }
 
@@ -73,11 +82,7 @@ impl Entry {
     /// Keeps the flags of F_SETFL.
     pub fn set_flags(&self, flags: i32) {
         self.flags.store(flags, Ordering::Relaxed);
-        let nonblocking = flags & libc::O_NONBLOCK != 0;
-        match &self.socket {
-            Socket::Stream(socket) => socket.set_nonblocking(nonblocking),
-            Socket::Datagram(socket) => socket.set_nonblocking(nonblocking),
-        }
+        self.socket.calls().set_nonblocking(flags & libc::O_NONBLOCK != 0);
     }
 
     /// Its address here: the unspecified one before it has one.

@@ -117,7 +117,7 @@ fn pair(name: &str, title: &str, caption: &str, all: &[Series<'_>], findings: Ve
     Ok([bandwidth, figure("time", "time", "µs", Vec::new(), |s| s.point(s.case().size as f64))?])
 }
 
-/// A time in µs as the bandwidth in MB/s that it makes.
+/// A point of time (µs) over size (bytes) as a point of bandwidth (MB/s) over size.
 pub fn as_bandwidth(point: Point) -> Point {
     let Point { x, y, interval: (low, high), doubtful } = point;
     Point { x, y: x / y, interval: (x / high, x / low), doubtful }

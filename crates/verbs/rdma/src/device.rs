@@ -171,12 +171,6 @@ impl Context {
         numa_node(&self.0.name)
     }
 
-    /// Completion vectors: what [`Cq::new`](crate::Cq::new) takes is below this.
-    pub fn completion_vectors(&self) -> u32 {
-        // SAFETY: the context is open, and this field does not change.
-        u32::try_from(unsafe { (*self.0.raw).num_comp_vectors }).unwrap_or(0)
-    }
-
     /// The descriptor that is readable when there is an asynchronous event.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the library closes it with the context, which `self` keeps open.

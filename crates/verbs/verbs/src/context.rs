@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use vervain_hca::Error;
+use vervain_hca::device::LIMITS;
 
 use crate::abi::*;
 use crate::object::{self, pointer_of};
@@ -66,7 +67,7 @@ fn new_context(device: *mut ibv_device, opening: Arc<Opening>, file: OwnedFd) ->
         ops: ordered::operations(OPS),
         cmd_fd: file.as_raw_fd(),
         async_fd: opening.hca.async_fd(),
-        num_comp_vectors: opening.hca.device().limits().comp_vectors as c_int,
+        num_comp_vectors: LIMITS.cq.comp_vectors as c_int,
         // SAFETY: a pthread mutex.
         mutex: unsafe { object::zeros() },
         abi_compat: VERBS_ABI_IS_EXTENDED,

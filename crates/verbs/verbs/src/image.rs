@@ -32,7 +32,7 @@ use vervain_share::sys::without_sigxfsz;
 /// How an image begins.
 const MAGIC: &[u8; 8] = b"VERVAIN\x1a";
 /// Version of the format and of all records. An image with another one is refused.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 const HEAD: usize = 32;
 const DIGEST: usize = 32;
 

@@ -351,7 +351,6 @@ fn attr_from_c(c: &ibv_qp_attr, mask: u32) -> Result<hca::QpAttr, Error> {
         qp_state: state(c.qp_state, attr::STATE)?,
         cur_qp_state: state(c.cur_qp_state, attr::CUR_STATE)?,
         path_mtu: c.path_mtu,
-        path_mig_state: c.path_mig_state,
         qkey: c.qkey,
         rq_psn: c.rq_psn,
         sq_psn: c.sq_psn,
@@ -359,9 +358,7 @@ fn attr_from_c(c: &ibv_qp_attr, mask: u32) -> Result<hca::QpAttr, Error> {
         qp_access_flags: c.qp_access_flags,
         cap: cap_from_c(&c.cap),
         ah: ah_attr_from_c(&c.ah_attr),
-        alt_ah: ah_attr_from_c(&c.alt_ah_attr),
         pkey_index: c.pkey_index,
-        alt_pkey_index: c.alt_pkey_index,
         en_sqd_async_notify: c.en_sqd_async_notify,
         sq_draining: c.sq_draining,
         max_rd_atomic: c.max_rd_atomic,
@@ -371,10 +368,6 @@ fn attr_from_c(c: &ibv_qp_attr, mask: u32) -> Result<hca::QpAttr, Error> {
         timeout: c.timeout,
         retry_cnt: c.retry_cnt,
         rnr_retry: c.rnr_retry,
-        alt_port_num: c.alt_port_num,
-        alt_timeout: c.alt_timeout,
-        // A client of v1 hands over a struct without this field, which the mask then does not name.
-        rate_limit: if mask & attr::RATE_LIMIT != 0 { c.rate_limit } else { 0 },
     })
 }
 
@@ -383,7 +376,6 @@ fn attr_to_c(h: &hca::QpAttr) -> ibv_qp_attr {
         qp_state: h.qp_state.to_verbs(),
         cur_qp_state: h.cur_qp_state.to_verbs(),
         path_mtu: h.path_mtu,
-        path_mig_state: h.path_mig_state,
         qkey: h.qkey,
         rq_psn: h.rq_psn,
         sq_psn: h.sq_psn,
@@ -391,9 +383,7 @@ fn attr_to_c(h: &hca::QpAttr) -> ibv_qp_attr {
         qp_access_flags: h.qp_access_flags,
         cap: cap_to_c(&h.cap),
         ah_attr: ah_attr_to_c(&h.ah),
-        alt_ah_attr: ah_attr_to_c(&h.alt_ah),
         pkey_index: h.pkey_index,
-        alt_pkey_index: h.alt_pkey_index,
         en_sqd_async_notify: h.en_sqd_async_notify,
         sq_draining: h.sq_draining,
         max_rd_atomic: h.max_rd_atomic,
@@ -403,8 +393,7 @@ fn attr_to_c(h: &hca::QpAttr) -> ibv_qp_attr {
         timeout: h.timeout,
         retry_cnt: h.retry_cnt,
         rnr_retry: h.rnr_retry,
-        alt_port_num: h.alt_port_num,
-        alt_timeout: h.alt_timeout,
-        rate_limit: h.rate_limit,
+        path_mig_state: IBV_MIG_MIGRATED,
+        ..ibv_qp_attr::default()
     }
 }

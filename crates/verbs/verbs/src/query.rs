@@ -6,7 +6,7 @@ use core::mem::size_of;
 use core::{ptr, slice};
 use std::sync::Arc;
 
-use vervain_hca::device::{GidEntry, GidType};
+use vervain_hca::device::{GidEntry, GidType, LIMITS};
 use vervain_hca::{self as hca, Error};
 
 use crate::abi::*;
@@ -42,7 +42,7 @@ const CAPABILITIES: u32 = IBV_DEVICE_CURR_QP_STATE_MOD
 const ACK_DELAY: u8 = 15;
 
 fn device_attr(device: &hca::Device) -> ibv_device_attr {
-    let l = device.limits();
+    let l = &LIMITS;
     // SAFETY: integers and bytes.
     let mut a: ibv_device_attr = unsafe { object::zeros() };
     for (to, &from) in a.fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").as_bytes()) {
@@ -50,33 +50,33 @@ fn device_attr(device: &hca::Device) -> ibv_device_attr {
     }
     a.node_guid = device.guid().to_be();
     a.sys_image_guid = a.node_guid;
-    a.max_mr_size = l.max_mr_size;
-    a.page_size_cap = l.page_size_cap;
+    a.max_mr_size = l.memory.max_mr_size;
+    a.page_size_cap = l.memory.page_sizes;
     a.vendor_id = VENDOR_ID;
     a.vendor_part_id = VENDOR_PART_ID;
-    a.max_qp = l.max_qp as c_int;
-    a.max_qp_wr = l.max_qp_wr as c_int;
+    a.max_qp = l.qp.max as c_int;
+    a.max_qp_wr = l.qp.max_wr as c_int;
     a.device_cap_flags = CAPABILITIES;
-    a.max_sge = l.max_sge as c_int;
-    a.max_sge_rd = l.max_sge_rd as c_int;
-    a.max_cq = l.max_cq as c_int;
-    a.max_cqe = l.max_cqe as c_int;
-    a.max_mr = l.max_mr as c_int;
+    a.max_sge = l.qp.max_sge as c_int;
+    a.max_sge_rd = l.qp.max_sge as c_int;
+    a.max_cq = l.cq.max as c_int;
+    a.max_cqe = l.cq.max_cqe as c_int;
+    a.max_mr = l.memory.max_mr as c_int;
     a.max_pd = l.max_pd as c_int;
-    a.max_qp_rd_atom = l.max_qp_rd_atom as c_int;
-    a.max_res_rd_atom = l.max_res_rd_atom as c_int;
-    a.max_qp_init_rd_atom = l.max_qp_rd_atom as c_int;
+    a.max_qp_rd_atom = l.qp.max_rd_atom as c_int;
+    a.max_res_rd_atom = (l.qp.max_rd_atom * l.qp.max) as c_int;
+    a.max_qp_init_rd_atom = l.qp.max_rd_atom as c_int;
     // Atomics are the CPU's own instructions, at the initiator and at the owner, so they are atomic for all processes.
     a.atomic_cap = IBV_ATOMIC_GLOB;
-    a.max_mw = l.max_mw as c_int;
-    a.max_mcast_grp = l.max_mcast_grp as c_int;
-    a.max_mcast_qp_attach = l.max_mcast_qp_attach as c_int;
-    a.max_total_mcast_qp_attach = l.max_total_mcast_qp_attach as c_int;
+    a.max_mw = l.memory.max_mw as c_int;
+    a.max_mcast_grp = l.multicast.max_groups as c_int;
+    a.max_mcast_qp_attach = l.multicast.max_qps as c_int;
+    a.max_total_mcast_qp_attach = (l.multicast.max_groups * l.multicast.max_qps) as c_int;
     a.max_ah = l.max_ah as c_int;
-    a.max_srq = l.max_srq as c_int;
-    a.max_srq_wr = l.max_srq_wr as c_int;
-    a.max_srq_sge = l.max_srq_sge as c_int;
-    a.max_pkeys = l.pkey_table as u16;
+    a.max_srq = l.srq.max as c_int;
+    a.max_srq_wr = l.srq.max_wr as c_int;
+    a.max_srq_sge = l.srq.max_sge as c_int;
+    a.max_pkeys = l.pkeys as u16;
     a.local_ca_ack_delay = ACK_DELAY;
     a.phys_port_cnt = device.ports();
     a
@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = 1_000_000;
         a.device_cap_flags_ex = u64::from(a.orig_attr.device_cap_flags);
-        a.max_dm_size = device.limits().max_dm_size;
+        a.max_dm_size = LIMITS.memory.max_dm_size;
         a.phys_port_cnt_ex = u32::from(device.ports());
         // SAFETY: the client's attributes, `attr_size` bytes.
         unsafe { copy_out(&a, attr.cast(), attr_size) };

@@ -109,7 +109,7 @@ impl Cq {
         ignore_overrun: bool,
         timestamps: bool,
     ) -> Result<Arc<Cq>> {
-        if comp_vector >= crate::device::LIMITS.comp_vectors {
+        if comp_vector >= crate::device::LIMITS.cq.comp_vectors {
             return Err(Error::invalid(format!("there is no completion vector {comp_vector}")));
         }
         let process = context.process()?;
@@ -658,13 +658,13 @@ fn clear(cq: &CqShared) {
 
 /// Capacity as hardware rounds it: a power of two less one. EINVAL for none or more than max_cqe.
 fn capacity_for(cqe: u32) -> Result<u32> {
-    if cqe == 0 || cqe > crate::device::LIMITS.max_cqe {
+    if cqe == 0 || cqe > crate::device::LIMITS.cq.max_cqe {
         return Err(Error::invalid(format!(
             "a completion queue of {cqe} entries; 1 to {} are possible",
-            crate::device::LIMITS.max_cqe
+            crate::device::LIMITS.cq.max_cqe
         )));
     }
-    Ok(((cqe + 1).next_power_of_two() - 1).min(crate::device::LIMITS.max_cqe))
+    Ok(((cqe + 1).next_power_of_two() - 1).min(crate::device::LIMITS.cq.max_cqe))
 }
 
 impl Attend for Cq {

@@ -191,7 +191,7 @@ impl Table {
         let same = |s: &Slot| !s.present && s.entry.gid == gid && s.entry.ifname == interface.name;
         let place = match self.slots.iter().position(same) {
             Some(place) => place,
-            None if self.slots.len() < LIMITS.gid_table as usize - 1 => self.slots.len(),
+            None if self.slots.len() < LIMITS.gids as usize - 1 => self.slots.len(),
             None => match self.slots.iter().position(|s| !s.present) {
                 Some(place) => place,
                 None => return,
@@ -222,7 +222,7 @@ impl Table {
     /// All valid entries, by index.
     fn valid(&self) -> Vec<GidEntry> {
         let with_index = |index| self.at(index).map(|entry| GidEntry { index, ..entry.clone() });
-        (0..LIMITS.gid_table).filter_map(with_index).collect()
+        (0..LIMITS.gids).filter_map(with_index).collect()
     }
 }
 
@@ -343,7 +343,7 @@ mod tests {
     /// Indices of the valid entries, and their interfaces.
     fn names(table: &Table) -> Vec<(u32, &str)> {
         let name = |index| Some((index, table.at(index)?.ifname.as_str()));
-        (0..LIMITS.gid_table).filter_map(name).collect()
+        (0..LIMITS.gids).filter_map(name).collect()
     }
 
     /// The address at index 3.

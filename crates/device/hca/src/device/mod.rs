@@ -14,65 +14,97 @@ use vervain_config::{Config, LINK, LINK_LAYER};
 pub use vervain_config::{LinkChoice, LinkLayer};
 use vervain_iba::{AhAttr, Gid};
 
-/// The limits of a device; enforced where the objects are made. Names as in `struct ibv_device_attr`.
+/// The limits of a device, enforced where the objects are made; those of `struct ibv_device_attr` by object.
 #[allow(missing_docs)]
 pub struct Limits {
-    pub max_mr_size: u64,
-    pub page_size_cap: u64,
-    pub max_qp: u32,
-    pub max_qp_wr: u32,
-    pub max_sge: u32,
-    pub max_sge_rd: u32,
-    pub max_cq: u32,
-    pub max_cqe: u32,
-    pub max_mr: u32,
+    pub qp: QpLimits,
+    pub cq: CqLimits,
+    pub srq: SrqLimits,
+    pub memory: MemoryLimits,
+    pub multicast: MulticastLimits,
     pub max_pd: u32,
-    pub max_qp_rd_atom: u32,
-    pub max_res_rd_atom: u32,
-    pub max_mw: u32,
-    pub max_mcast_grp: u32,
-    pub max_mcast_qp_attach: u32,
-    pub max_total_mcast_qp_attach: u32,
     pub max_ah: u32,
-    pub max_srq: u32,
-    pub max_srq_wr: u32,
-    pub max_srq_sge: u32,
-    pub pkey_table: u32,
-    pub gid_table: u32,
-    pub max_dm_size: u64,
+    /// Entries of a port's table of P_Keys.
+    pub pkeys: u32,
+    /// Entries of a port's table of GIDs.
+    pub gids: u32,
+}
+
+/// Limits of QPs.
+pub struct QpLimits {
+    /// Number of QPs.
+    pub max: u32,
+    /// Requests in either queue.
+    pub max_wr: u32,
+    /// SGEs of a request, RDMA Reads included.
+    pub max_sge: u32,
+    /// Bytes that a request carries inline.
     pub max_inline: u32,
+    /// Bytes of a message.
     pub max_msg_sz: u32,
+    /// Reads and atomics under way, each way.
+    pub max_rd_atom: u32,
+}
+
+/// Limits of CQs.
+pub struct CqLimits {
+    /// Number of CQs.
+    pub max: u32,
+    /// Completions in one.
+    pub max_cqe: u32,
+    /// Completion vectors to choose from.
     pub comp_vectors: u32,
+}
+
+/// Limits of SRQs.
+pub struct SrqLimits {
+    /// Number of SRQs.
+    pub max: u32,
+    /// Receives in one.
+    pub max_wr: u32,
+    /// SGEs of a receive.
+    pub max_sge: u32,
+}
+
+/// Limits of memory regions, windows and device memory.
+pub struct MemoryLimits {
+    /// Number of regions.
+    pub max_mr: u32,
+    /// Bytes of a region.
+    pub max_mr_size: u64,
+    /// Number of windows.
+    pub max_mw: u32,
+    /// Bytes of an allocation of device memory.
+    pub max_dm_size: u64,
+    /// Sizes of pages, a bit each.
+    pub page_sizes: u64,
+}
+
+/// Limits of multicast groups.
+pub struct MulticastLimits {
+    /// Number of groups.
+    pub max_groups: u32,
+    /// QPs in one.
+    pub max_qps: u32,
 }
 
 /// The limits of every device.
 pub const LIMITS: Limits = Limits {
-    max_mr_size: 1 << 47,
-    page_size_cap: 0xffff_ffff_ffff_f000,
-    max_qp: 65_536,
-    max_qp_wr: 32_768,
-    max_sge: 32,
-    max_sge_rd: 32,
-    max_cq: 65_536,
-    max_cqe: (4 << 20) - 1,
-    max_mr: (1 << 20) - 1,
+    qp: QpLimits { max: 65_536, max_wr: 32_768, max_sge: 32, max_inline: 1_024, max_msg_sz: 1 << 31, max_rd_atom: 128 },
+    cq: CqLimits { max: 65_536, max_cqe: (4 << 20) - 1, comp_vectors: 16 },
+    srq: SrqLimits { max: 65_536, max_wr: 32_768, max_sge: 32 },
+    memory: MemoryLimits {
+        max_mr: (1 << 20) - 1,
+        max_mr_size: 1 << 47,
+        max_mw: (1 << 20) - 1,
+        max_dm_size: 256 << 20,
+        page_sizes: 0xffff_ffff_ffff_f000,
+    },
+    multicast: MulticastLimits { max_groups: 8_192, max_qps: 240 },
     max_pd: 1 << 20,
-    max_qp_rd_atom: 128,
-    max_res_rd_atom: 128 * 65_536,
-    max_mw: (1 << 20) - 1,
-    max_mcast_grp: 8_192,
-    max_mcast_qp_attach: 240,
-    max_total_mcast_qp_attach: 8_192 * 240,
     max_ah: i32::MAX as u32,
-    max_srq: 65_536,
-    max_srq_wr: 32_768,
-    max_srq_sge: 32,
-    pkey_table: 1,
-    gid_table: 64,
-    max_dm_size: 256 << 20,
-    max_inline: 1_024,
-    max_msg_sz: 1 << 31,
-    comp_vectors: 16,
+    pkeys: 1,
+    gids: 64,
 };
 
 /// `IBV_MTU_4096`.
@@ -207,11 +239,6 @@ impl Device {
         self.ports
     }
 
-    /// Its limits.
-    pub fn limits(&self) -> &'static Limits {
-        &LIMITS
-    }
-
     /// The link layer of `port`.
     pub fn link_layer(&self, _port: u8) -> LinkLayer {
         self.link_layer
@@ -259,10 +286,10 @@ impl Device {
             state: if line.up { 4 } else { 1 },
             max_mtu: MTU_4096,
             active_mtu: line.mtu,
-            gid_tbl_len: LIMITS.gid_table,
+            gid_tbl_len: LIMITS.gids,
             port_cap_flags: caps,
-            max_msg_sz: LIMITS.max_msg_sz,
-            pkey_tbl_len: LIMITS.pkey_table as u16,
+            max_msg_sz: LIMITS.qp.max_msg_sz,
+            pkey_tbl_len: LIMITS.pkeys as u16,
             lid: self.lid(port),
             sm_lid: u16::from(!ethernet),
             lmc: 0,
@@ -300,8 +327,8 @@ impl Device {
     /// One entry; zeros for an empty one, EINVAL beyond the table.
     pub fn gid(&self, port: u8, index: u32) -> Result<Gid> {
         self.check_port(port)?;
-        if index >= LIMITS.gid_table {
-            return Err(Error::invalid(format!("the GID table has {} entries", LIMITS.gid_table)));
+        if index >= LIMITS.gids {
+            return Err(Error::invalid(format!("the GID table has {} entries", LIMITS.gids)));
         }
         if self.is_ethernet() {
             return Ok(gids::gid_at(index));
@@ -317,8 +344,8 @@ impl Device {
     /// One P_Key in host order.
     pub fn pkey(&self, port: u8, index: u32) -> Result<u16> {
         self.check_port(port)?;
-        if index >= LIMITS.pkey_table {
-            return Err(Error::invalid(format!("the P_Key table has {} entries", LIMITS.pkey_table)));
+        if index >= LIMITS.pkeys {
+            return Err(Error::invalid(format!("the P_Key table has {} entries", LIMITS.pkeys)));
         }
         Ok(PKEY)
     }

@@ -77,10 +77,10 @@ impl Dm {
     /// Device memory of `length` bytes (`man ibv_alloc_dm`).
     pub fn alloc(context: &Arc<Context>, length: u64, log_align: u32) -> Result<Arc<Dm>> {
         let process = context.process()?;
-        if length == 0 || length > crate::device::LIMITS.max_dm_size {
+        if length == 0 || length > crate::device::LIMITS.memory.max_dm_size {
             return Err(Error::invalid(format!(
                 "device memory of {length} bytes; at most {} are there",
-                crate::device::LIMITS.max_dm_size
+                crate::device::LIMITS.memory.max_dm_size
             )));
         }
         if log_align > 12 {

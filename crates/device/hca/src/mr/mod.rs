@@ -61,7 +61,7 @@ fn checked_access(flags: u32) -> Result<u32> {
 }
 
 fn checked_range(addr: u64, length: u64) -> Result<()> {
-    if length > crate::device::LIMITS.max_mr_size || addr.checked_add(length).is_none() {
+    if length > crate::device::LIMITS.memory.max_mr_size || addr.checked_add(length).is_none() {
         return Err(Error::invalid("the region wraps around the address space"));
     }
     Ok(())

@@ -37,11 +37,11 @@ impl QpInit<'_> {
     pub(super) fn check(&self, pd: Option<&Arc<Pd>>) -> Result<()> {
         let c = &self.cap;
         let sizes = [
-            ("max_send_wr", c.max_send_wr, LIMITS.max_qp_wr),
-            ("max_recv_wr", c.max_recv_wr, LIMITS.max_qp_wr),
-            ("max_send_sge", c.max_send_sge, LIMITS.max_sge),
-            ("max_recv_sge", c.max_recv_sge, LIMITS.max_sge),
-            ("max_inline_data", c.max_inline_data, LIMITS.max_inline),
+            ("max_send_wr", c.max_send_wr, LIMITS.qp.max_wr),
+            ("max_recv_wr", c.max_recv_wr, LIMITS.qp.max_wr),
+            ("max_send_sge", c.max_send_sge, LIMITS.qp.max_sge),
+            ("max_recv_sge", c.max_recv_sge, LIMITS.qp.max_sge),
+            ("max_inline_data", c.max_inline_data, LIMITS.qp.max_inline),
         ];
         if let Some((name, wanted, most)) = sizes.into_iter().find(|(_, wanted, most)| wanted > most) {
             return Err(Error::invalid(format!("{name} {wanted} exceeds {most}")));

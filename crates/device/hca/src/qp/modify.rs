@@ -196,17 +196,17 @@ impl Qp {
         // path may lead over another one.
         let bounds = [
             (attr::PORT, "port_num", u32::from(new.port_num), 1..=u32::from(device.ports())),
-            (attr::PKEY_INDEX, "pkey_index", u32::from(new.pkey_index), 0..=LIMITS.pkey_table - 1),
+            (attr::PKEY_INDEX, "pkey_index", u32::from(new.pkey_index), 0..=LIMITS.pkeys - 1),
             (attr::PATH_MTU, "path_mtu", new.path_mtu, 1..=MTU_4096),
             (attr::TIMEOUT, "timeout", u32::from(new.timeout), 0..=31),
             (attr::RETRY_CNT, "retry_cnt", u32::from(new.retry_cnt), 0..=7),
             (attr::RNR_RETRY, "rnr_retry", u32::from(new.rnr_retry), 0..=7),
-            (attr::MAX_QP_RD_ATOMIC, "max_rd_atomic", u32::from(new.max_rd_atomic), 0..=LIMITS.max_qp_rd_atom),
+            (attr::MAX_QP_RD_ATOMIC, "max_rd_atomic", u32::from(new.max_rd_atomic), 0..=LIMITS.qp.max_rd_atom),
             (
                 attr::MAX_DEST_RD_ATOMIC,
                 "max_dest_rd_atomic",
                 u32::from(new.max_dest_rd_atomic),
-                0..=LIMITS.max_qp_rd_atom,
+                0..=LIMITS.qp.max_rd_atom,
             ),
             (attr::DEST_QPN, "dest_qp_num", new.dest_qp_num, 0..=0x00ff_ffff),
         ];

@@ -73,7 +73,7 @@ impl<'a> Sends<'a> {
     pub fn check(&self, n: u32) -> std::result::Result<(), Status> {
         let i = self.sq.wq.place(n);
         let w = &self.sq.wq[i].request;
-        if w.length > u64::from(LIMITS.max_msg_sz) {
+        if w.length > u64::from(LIMITS.qp.max_msg_sz) {
             return Err(Status::LocalLength);
         }
         self.sq.check_local(i, local_need(w.opcode))?;
@@ -94,7 +94,7 @@ impl<'a> Sends<'a> {
         // Of a Send or Write in one packet there is nothing to check but the memory, which is checked as it is added.
         let is_posted =
             matches!(w.opcode, Opcode::Send | Opcode::SendImm | Opcode::SendInv | Opcode::Write | Opcode::WriteImm);
-        if !is_posted || len != w.length || len > u64::from(LIMITS.max_msg_sz) {
+        if !is_posted || len != w.length || len > u64::from(LIMITS.qp.max_msg_sz) {
             self.check(n)?;
         }
         self.gather(n, 0, len, pieces)

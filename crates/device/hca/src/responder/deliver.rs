@@ -8,7 +8,7 @@ use crate::host::guarded;
 use crate::host::prefetch::prefetch;
 use crate::mr::transfer::{Direction, Pieces, Policy};
 use crate::process::peer::{Location, PeerProcess, plain_region};
-use crate::responder::{Responder, Spoilt, write};
+use crate::responder::{Refusal, Responder, Spoilt, refused};
 use crate::rq::{Receipt, RqView};
 use std::ops::Range;
 use std::sync::Arc;
@@ -109,10 +109,8 @@ impl Responder {
             done += to.len;
             let ends = last && done == data.len();
             // SAFETY: the pieces are memory of this process that stays during the call; as many bytes were reached.
-            write::whole(unsafe {
-                to.transfer(to.way(Policy::Auto), Direction::Write, from, ends, false, Policy::Auto)
-            })
-            .map_err(|nak| if nak == Nak::RemoteAccess { Nak::RemoteOperation } else { nak })?;
+            whole(unsafe { to.transfer(to.way(Policy::Auto), Direction::Write, from, ends, false, Policy::Auto) })
+                .map_err(|nak| if nak == Nak::RemoteAccess { Nak::RemoteOperation } else { nak })?;
         }
         Ok(())
     }
@@ -254,9 +252,21 @@ impl Responder {
         if self.is_cut_off() {
             return;
         }
-        self.note_spoilt(wqe, spoilt);
+        self.qp.refused.note_spoilt(spoilt, self.receive_room(wqe), || self.bad_piece(wqe, spoilt.length));
         self.complete_receive(wqe, &Receipt { status: spoilt.status.to_verbs(), ..*receipt }, true);
         self.fail(None);
+    }
+
+    /// The first piece of a message of `left` bytes whose place in receive `wqe` the keys do not allow: lkey, address,
+    /// length.
+    fn bad_piece(&self, wqe: u32, mut left: u64) -> Option<(u32, u64, u64)> {
+        let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
+        sges.iter().map(RqView::sge).find_map(|sge| {
+            let len = left.min(u64::from(sge.length));
+            left -= len;
+            let used = refused::in_receive(sge.lkey, sge.addr, len, self.pd());
+            (len > 0 && used.fault(&*self.keys).is_some()).then_some((sge.lkey, sge.addr, len))
+        })
     }
 
     /// Invalidates the type 2 window `rkey` for a Send with Invalidate (IBA 10.6.7.2, 9.4.1.1.3).
@@ -275,5 +285,15 @@ impl Responder {
             return Err(Nak::RemoteAccess);
         }
         Ok(())
+    }
+}
+
+/// The result of a move in the calling process's own memory, which no other owner has to do.
+fn whole(moved: Result<bool, Refusal>) -> Result<(), Nak> {
+    match moved {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Nak::RemoteAccess),
+        Err(Refusal::Nak(nak)) => Err(nak),
+        Err(Refusal::Fault(_)) => Err(Nak::RemoteOperation),
     }
 }

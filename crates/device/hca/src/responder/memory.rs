@@ -1,12 +1,14 @@
 //! The memory that an operation touches at the far side: named for threads that revoke it, checked against its key, and
-//! moved by the best way there is.
+//! moved by the best way there is; and the operations that a peer's key allows on it, RDMA Write (IBA 9.4.3), RDMA Read
+//! (IBA 9.4.4) and atomics (IBA 9.4.5).
 
 use crate::mr::transfer::{self, Direction, Fault, Pieces, Policy, Way};
 use crate::process::gate;
 use crate::process::peer::{Location, plain_region};
 use crate::responder::Responder;
 use crate::rq::RqView;
-use std::sync::atomic::Ordering;
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
 use vervain_iba::{Nak, QpType, Right, access};
 
 /// Memory at the far side that an initiator has reached inside its mark.
@@ -21,6 +23,17 @@ pub(crate) struct Reached<'a> {
     pub key: u32,
     /// Its address as users of the key name it.
     pub addr: u64,
+}
+
+/// Compare and swap, or fetch and add.
+#[derive(Clone, Copy)]
+pub(crate) struct Atomic {
+    /// True: compare and swap; else fetch and add.
+    pub compare_swap: bool,
+    /// The compare value, or the addend.
+    pub compare_add: u64,
+    /// The new value.
+    pub swap: u64,
 }
 
 /// The reference by which memory was reached.
@@ -231,7 +244,7 @@ impl Responder {
 
     /// Reaches `len` bytes at `addr` under the peer's key `rkey`, for the rights `need`.
     #[inline]
-    pub(super) fn reach(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Reached<'_>, Nak> {
+    pub(crate) fn reach(&self, rkey: u32, addr: u64, len: u64, need: u32) -> Result<Reached<'_>, Nak> {
         let location = self.remote_memory(rkey, addr, len, need)?;
         Ok(Reached { responder: self, named: Named::Rkey(need), location, len, key: rkey, addr })
     }
@@ -242,5 +255,75 @@ impl Responder {
         let found = self.receive_memory(wqe, offset, most)?;
         let named = Named::Receive { wqe, offset };
         Ok(found.map(|(location, len, key, addr)| Reached { responder: self, named, location, len, key, addr }))
+    }
+
+    /// Checks that the QP has room for the answer to a Read or an atomic at all (IBA 9.7.4.1.2). Called inside the
+    /// mark: outside, the QP may be gone and its memory reused.
+    pub(crate) fn answers(&self) -> Result<(), Nak> {
+        if self.qp.max_dest_rd_atomic.load(Ordering::Relaxed) == 0 { Err(Nak::InvalidRequest) } else { Ok(()) }
+    }
+
+    /// The memory that a Write goes to and its key. None if it is not mapped in this process, or if the Write is
+    /// refused.
+    pub fn write_range(&self, rkey: u32, addr: u64, len: u64) -> Option<(u32, Range<u64>)> {
+        match self.remote_memory(rkey, addr, len, access::REMOTE_WRITE).ok()? {
+            Location::Mapped(at) => Some((rkey, at as u64..at as u64 + len)),
+            _ => None,
+        }
+    }
+
+    /// Writes `data`, a piece of a message, inside the mark. `last`: the message ends with it. For packets: the
+    /// destination is this process's own memory. The data is read once, and may change meanwhile.
+    pub fn write(&self, rkey: u32, addr: u64, data: &Pieces, last: bool) -> Result<(), Nak> {
+        let Location::Mapped(at) = self.remote_memory(rkey, addr, data.len(), access::REMOTE_WRITE)? else {
+            // This process's own memory is all mapped, and the null MR is for local use.
+            return Err(Nak::RemoteAccess);
+        };
+        // SAFETY: the pieces are memory of this process that stays during the call; as many bytes were reached, inside
+        // the mark.
+        let written = unsafe { transfer::copy_direct(Direction::Write, at, data, last) };
+        written.map_err(|_| Nak::RemoteOperation)
+    }
+
+    /// The memory that a Read fetches, valid until the end of the mark. For an answer in packets: the memory is this
+    /// process's own.
+    pub fn read(&self, rkey: u32, addr: u64, len: u64) -> Result<Pieces, Nak> {
+        match self.remote_memory(rkey, addr, len, access::REMOTE_READ)? {
+            Location::Mapped(p) => {
+                // Behind earlier writes of this thread for packets (IBA 9.5): a load may pass a store.
+                fence(Ordering::SeqCst);
+                let mut pieces = Pieces::new();
+                pieces.push(p, len);
+                Ok(pieces)
+            }
+            // This process's own memory is all mapped, and the null MR is for local use.
+            Location::Unmapped(_) | Location::Null => Err(Nak::RemoteAccess),
+        }
+    }
+
+    /// Carries out an atomic inside the mark. Returns the earlier value; None if only the owner can do it.
+    #[inline]
+    pub(crate) fn fetch_atomic(&self, rkey: u32, addr: u64, atomic: Atomic) -> Result<Option<u64>, Nak> {
+        let location = self.remote_memory(rkey, addr, 8, access::REMOTE_ATOMIC);
+        if !addr.is_multiple_of(8) && location != Err(Nak::InvalidRequest) {
+            return Err(Nak::InvalidRequest);
+        }
+        match location? {
+            Location::Mapped(p) if (p as usize).is_multiple_of(8) => {
+                // SAFETY: eight aligned bytes, just checked against their key inside the mark, which keeps them so.
+                let before = unsafe { transfer::atomic(p, atomic.compare_swap, atomic.compare_add, atomic.swap) };
+                before.map(Some).map_err(|_| Nak::RemoteOperation)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Carries out an atomic from a packet: compare and swap, or fetch and add without `compare`. Returns the earlier
+    /// value.
+    pub fn atomic(&self, rkey: u32, addr: u64, compare: Option<u64>, swap_add: u64) -> Result<u64, Nak> {
+        let (compare_add, swap) = compare.map_or((swap_add, 0), |c| (c, swap_add));
+        let atomic = Atomic { compare_swap: compare.is_some(), compare_add, swap };
+        // None: the region's addresses are aligned, but its memory is not.
+        self.fetch_atomic(rkey, addr, atomic)?.ok_or(Nak::InvalidRequest)
     }
 }

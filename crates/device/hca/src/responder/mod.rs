@@ -3,24 +3,20 @@
 //! memory, or a thread of the same process on a looped QP.
 //!
 //! Every access happens between [`Responder::enter`] and the end of its [`InFlight`] mark; all checks are made inside.
-//! The operations: `write`, `read`, `atomic`, `deliver` (messages into receives) and [`datagram`], over the memory that
-//! `memory` finds. A requester that works by memory takes the operations in pieces; a carrier of packets takes them
-//! whole, and enters once for those that it handles together ([`Visit`]). The fast path of a requester
-//! ([`crate::qp::sq::fast_path`]) shares the gate and the checks.
+//! The operations: `memory` (RDMA Writes, Reads and atomics), `deliver` (messages into receives) and [`datagram`]. A
+//! requester that works by memory takes the operations in pieces; a carrier of packets takes them whole, and enters
+//! once for those that it handles together ([`Visit`]). The fast path of a requester ([`crate::qp::sq::fast_path`])
+//! shares the gate and the checks.
 
-mod atomic;
 pub mod datagram;
 mod deliver;
 mod memory;
-mod read;
 pub(crate) mod refused;
 mod visit;
-mod write;
 
 pub use crate::process::gate::InFlight;
-pub(crate) use atomic::Atomic;
 pub(crate) use deliver::WakeCall;
-pub(crate) use memory::{Reached, Refusal};
+pub(crate) use memory::{Atomic, Reached, Refusal};
 pub use refused::Spoilt;
 pub use visit::Visit;
 
@@ -344,6 +340,12 @@ impl Responder {
             self.fail(Some(event));
         }
         true
+    }
+
+    /// The sentence for the last refusal, for the initiator that has noted it.
+    #[cold]
+    pub(crate) fn why_refused(&self) -> Option<String> {
+        refused::why(&self.qp, &*self.keys, self.pd(), refused::End::Requester)
     }
 
     fn raise_qp(&self) {

@@ -2,9 +2,7 @@
 //! memory the initiator's, leaves it in the QP; the owner reads it when its QP has failed.
 
 use crate::arena::layout::refused::{INVALIDATION, RECEIVE, TOO_LONG, TOO_LONG_SO_FAR};
-use crate::arena::layout::{KEY_NULL, KEY_WINDOW2, KeyEntry, QpShared};
-use crate::responder::Responder;
-use crate::rq::RqView;
+use crate::arena::layout::{KEY_NULL, KEY_WINDOW2, KeyEntry, QpShared, Refused};
 use std::sync::atomic::Ordering;
 use vervain_iba::{Right, Status, access};
 
@@ -87,59 +85,39 @@ fn right(need: u32) -> &'static str {
     }
 }
 
-impl Responder {
+impl Refused {
     /// Notes a request for bytes `[addr, addr + len)` of `rkey` that lacks `right`. Called inside the mark.
     #[cold]
     pub fn note_access(&self, rkey: u32, addr: u64, len: u64, right: Right) {
         self.note(right.access(), rkey, addr, len);
     }
 
-    /// Notes the reason why receive `wqe` was spoilt.
+    /// Notes that a receive of `room` bytes was spoilt. `bad_piece`: the first piece of the message whose place the
+    /// keys do not allow: lkey, address, length.
     #[cold]
-    pub(super) fn note_spoilt(&self, wqe: u32, spoilt: Spoilt) {
+    pub(super) fn note_spoilt(&self, spoilt: Spoilt, room: u64, bad_piece: impl FnOnce() -> Option<(u32, u64, u64)>) {
         let kind = match spoilt.status {
             Status::LocalLength if spoilt.whole => TOO_LONG,
             Status::LocalLength => TOO_LONG_SO_FAR,
             Status::LocalProtection => RECEIVE,
             _ => INVALIDATION,
         };
-        if kind == RECEIVE
-            && let Some((key, addr, len)) = self.bad_piece(wqe, spoilt.length)
-        {
-            return self.note(kind, key, addr, len);
+        match if kind == RECEIVE { bad_piece() } else { None } {
+            Some((key, addr, len)) => self.note(kind, key, addr, len),
+            None => self.note(kind, 0, room, spoilt.length),
         }
-        self.note(kind, 0, self.receive_room(wqe), spoilt.length);
-    }
-
-    /// The first piece of a message of `left` bytes whose place in receive `wqe` the keys do not allow: lkey, address,
-    /// length.
-    fn bad_piece(&self, wqe: u32, mut left: u64) -> Option<(u32, u64, u64)> {
-        let sges = self.rq.as_ref().and_then(|rq| rq.sges(wqe)).unwrap_or(&[]);
-        sges.iter().map(RqView::sge).find_map(|sge| {
-            let len = left.min(u64::from(sge.length));
-            left -= len;
-            let is_bad = len > 0 && in_receive(sge.lkey, sge.addr, len, self.pd()).fault(&*self.keys).is_some();
-            is_bad.then_some((sge.lkey, sge.addr, len))
-        })
     }
 
     fn note(&self, kind: u32, key: u32, addr: u64, len: u64) {
-        let refused = &self.qp.refused;
-        refused.kind.store(kind, Ordering::Relaxed);
-        refused.key.store(key, Ordering::Relaxed);
-        refused.addr.store(addr, Ordering::Relaxed);
-        refused.len.store(len, Ordering::Relaxed);
-    }
-
-    /// The sentence for the last note, for the initiator that has made it.
-    #[cold]
-    pub(crate) fn why_refused(&self) -> Option<String> {
-        why(&self.qp, &*self.keys, self.pd(), End::Requester)
+        self.kind.store(kind, Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+        self.addr.store(addr, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
     }
 }
 
 /// The use of a receive's memory.
-fn in_receive(lkey: u32, addr: u64, len: u64, pd: u32) -> KeyUse<'static> {
+pub(super) fn in_receive(lkey: u32, addr: u64, len: u64, pd: u32) -> KeyUse<'static> {
     KeyUse { name: "lkey", key: lkey, addr, len, need: access::LOCAL_WRITE, pd, qp: "its QP", place: "" }
 }
 

@@ -28,7 +28,7 @@ const MAX_SLOTS: usize = 1 << 16;
 /// WQEs of a queue with several claimers that stand in for retired ones.
 const SPARE: usize = 8;
 /// Most SGEs of a receive, whatever a peer's memory claims.
-const MAX_SGES: u32 = LIMITS.max_sge;
+const MAX_SGES: u32 = LIMITS.qp.max_sge;
 
 fn entry(position: u64, wqe: u32, claimer: u32) -> u64 {
     ring::in_entry(position) << 40 | u64::from(wqe) << 24 | u64::from(claimer)

@@ -62,10 +62,10 @@ impl Srq {
         let process = context.process()?;
         pd.process.check()?;
         init.xrc.map_or(Ok(()), |(_, cq)| cq.process.check())?;
-        if init.max_wr == 0 || init.max_wr > LIMITS.max_srq_wr || init.max_sge > LIMITS.max_srq_sge {
+        if init.max_wr == 0 || init.max_wr > LIMITS.srq.max_wr || init.max_sge > LIMITS.srq.max_sge {
             return Err(Error::invalid(format!(
                 "an SRQ of {} receives with {} pieces; at most {} with {} are possible",
-                init.max_wr, init.max_sge, LIMITS.max_srq_wr, LIMITS.max_srq_sge
+                init.max_wr, init.max_sge, LIMITS.srq.max_wr, LIMITS.srq.max_sge
             )));
         }
         let rq = Arc::new(RecvQueue::create(process, pd.number, init.max_wr, init.max_sge, false)?);

@@ -1,5 +1,10 @@
 //! Live QPs of each kind on 127.0.0.1, whose memory, receives and states must not change, and the look that tells.
 
+#[path = "../fixture/mod.rs"]
+#[allow(dead_code)]
+mod fixture;
+
+use fixture::{ALL, wait};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
@@ -7,8 +12,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vervain_hca::{
-    Ah, AhAttr, Completion, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendRequest, Sge, Srq, SrqInit, Status, UdDest, Xrcd, access, attr, devices, event, send_flags,
+    Ah, AhAttr, Context, Cq, Data, Grh, Mr, Opcode, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendRequest, Sge,
+    Srq, SrqInit, Status, UdDest, Xrcd, attr, devices, event, send_flags,
 };
 use vervain_roce::Roce;
 
@@ -23,7 +28,6 @@ pub const MTU: usize = 1024;
 pub const MEMORY: usize = 64 << 10;
 pub const RECEIVE: usize = 2 * MTU;
 const RECEIVES: u64 = 8;
-const ALL: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
 
 /// Runs a test in a process of its own, which reaches even itself in packets, and in a network namespace of its own, by
 /// a user namespace unless this is root. Where neither may be had, tests take turns: each wants the same addresses.
@@ -395,19 +399,6 @@ impl Pair {
         };
         self.a.post_send(|p| p.push(&request)).unwrap();
         assert_eq!(wait(&self.send_cq).status, Status::Success.to_verbs());
-    }
-}
-
-fn wait(cq: &Cq) -> Completion {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let mut got = None;
-        cq.poll(1, &mut |c| got = Some(*c));
-        if let Some(c) = got {
-            return c;
-        }
-        assert!(Instant::now() < deadline, "no completion came");
-        std::thread::yield_now();
     }
 }
 

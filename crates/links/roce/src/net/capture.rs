@@ -158,6 +158,7 @@ fn file_name(name: &str) -> String {
     name.replace("%p", &std::process::id().to_string())
 }
 
+/// The error of a capture file `name` that cannot be written.
 fn refusal(name: &str, e: &io::Error) -> Error {
     Error::new(e.raw_os_error().unwrap_or(libc::EIO), format!("{}: {name}: {e}", PCAP.name()))
 }

@@ -1,6 +1,11 @@
-//! READs and atomics that have been accepted: what is still to be answered, and what may be asked for again.
+//! READs and atomics that have been accepted: the answers to be sent, and those that may be asked for again (IBA
+//! 9.7.5.1).
+
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+
+use crate::psn;
 
 /// The contents of an answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,4 +49,72 @@ pub struct Answer {
     pub begun: bool,
     /// It is sent because it was asked for again.
     pub again: bool,
+}
+
+/// The answers of a responder.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// READ responses and atomic answers to be sent, in PSN order, and acknowledgements of repeated requests among
+    /// them.
+    pub due: VecDeque<Answer>,
+    /// READs and atomics that may be asked for again, oldest first, at most `max_dest_rd_atomic`.
+    pub resources: VecDeque<Resource>,
+}
+
+impl Answers {
+    /// Returns true if nothing is to be sent.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// Returns true if there is a place to remember another READ or atomic in, of `most` (IBA 9.7.4.1).
+    pub fn has_place(&self, most: u8) -> bool {
+        let waiting = || self.due.iter().filter(|answer| !answer.again).count();
+        // Answers to be sent again are few, so that those in all most often tell.
+        self.due.len() < most.into() || waiting() < most.into()
+    }
+
+    /// Returns true if a READ that is yet to be answered asks for some of these bytes.
+    pub fn read_some_of(&self, addr: u64, len: u64) -> bool {
+        self.due.iter().any(|answer| match answer.body {
+            Body::Read { addr: from, length, .. } => {
+                addr.wrapping_sub(from) < u64::from(length) || from.wrapping_sub(addr) < len
+            }
+            _ => false,
+        })
+    }
+
+    /// Answers a request that was executed, and keeps what is needed to answer it again; the oldest of `most` gives
+    /// way.
+    pub fn remember(&mut self, resource: Resource, most: u8) {
+        while self.resources.len() >= usize::from(most.max(1)) {
+            self.resources.pop_front();
+        }
+        let Resource { first_psn: psn, packets, body, msn } = resource;
+        self.resources.push_back(resource);
+        self.due.push_back(Answer { psn, packets, body, msn, begun: false, again: false });
+    }
+
+    /// The request whose answer has this PSN.
+    pub fn find(&self, psn: u32) -> Option<Resource> {
+        self.resources.iter().rev().find(|resource| psn::distance(resource.first_psn, psn) < resource.packets).copied()
+    }
+
+    /// Counts `packets` of the first answer as sent. Returns true if that was all of it.
+    pub fn sent(&mut self, packets: u32, mtu: u32) -> bool {
+        let Some(front) = self.due.front_mut() else { return true };
+        if packets == front.packets {
+            self.due.pop_front();
+            return true;
+        }
+        front.psn = psn::add(front.psn, packets);
+        front.packets -= packets;
+        front.begun |= packets > 0;
+        if let Body::Read { addr, length, .. } = &mut front.body {
+            *addr = addr.wrapping_add(u64::from(packets * mtu));
+            *length -= packets * mtu;
+        }
+        false
+    }
 }

@@ -1,134 +1,69 @@
 //! Requests that have been executed before (IBA 9.7.5.1): SENDs and WRITEs are acknowledged again, READs read again,
 //! atomics answered with what they found the first time.
 
-use vervain_iba::{Nak, Right};
-use vervain_wire::aeth::{NakCode, Syndrome};
-use vervain_wire::{Headers, Packet, opcode};
+use vervain_wire::Headers;
 
-use crate::host::ResponderHost;
 use crate::psn;
 
-use super::answer::{Answer, Body, Resource};
-use super::{Refusal, Responder, Then};
+use super::answer::{Answer, Answers, Body, Resource};
 
-impl Responder {
-    #[cold]
-    pub(super) fn duplicate<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
-        let headers = &packet.headers;
-        let code = headers.bth.opcode;
-        if opcode::is_send(code) || opcode::is_write(code) {
-            self.acknowledge_again(headers.bth.psn);
-            // Packets that come as one may have been cut in another way the first time, and only the first of them have
-            // been executed.
-            let last = psn::add(headers.bth.psn, self.packets(packet) - 1);
-            if !psn::is_before(last, self.expected) {
-                self.out_of_sequence(last);
-            }
-            return;
-        }
-        let psn = headers.bth.psn;
-        let found =
-            self.resources.iter().rev().find(|resource| psn::distance(resource.first_psn, psn) < resource.packets);
-        let Some(resource) = found.copied() else {
-            // It is too long ago for its requester to miss the answer.
-            self.counters.dropped += 1;
-            return;
-        };
-        let answer = match (opcode::operation(code), resource.body) {
-            (opcode::READ_REQUEST, Body::Read { .. }) => self.read_again(headers, &resource, host),
-            (opcode::COMPARE_SWAP | opcode::FETCH_ADD, Body::Word(_))
-            | (opcode::FLUSH | opcode::ATOMIC_WRITE, Body::Nothing) => {
-                Some(Answer { psn, packets: 1, body: resource.body, msn: self.msn, begun: false, again: true })
-            }
-            _ => None,
-        };
-        match answer {
-            Some(answer) => self.insert(answer),
-            None => self.counters.dropped += 1,
-        }
-    }
-
-    /// Acknowledges a SEND or WRITE packet that has come again. One acknowledgement stands for all requests before the
-    /// next READ or atomic and does not have the PSN of that: its requester may still miss the answer, and take an
-    /// acknowledgement with its PSN for it, as rxe does. Requests behind it are acknowledged when they come again too.
-    fn acknowledge_again(&mut self, psn: u32) {
-        let executed = psn::distance(psn, self.expected);
-        let next = self.resources.iter().find(|resource| psn::distance(psn, resource.first_psn) < executed);
-        let Some(next) = next else {
-            self.ack_due = true;
-            return;
-        };
-        let last = psn::add(next.first_psn, psn::MASK);
-        let (body, msn) = (Body::Acknowledgement, next.msn.wrapping_sub(1));
-        let answer = Answer { psn: last, packets: 1, body, msn, begun: false, again: true };
-        // An answer with that PSN is due anyway, and acknowledges it.
-        if !self.answers.iter().any(|other| overlap(other, &answer)) {
-            self.place(answer);
-        }
-    }
-
-    /// Any part of a READ up to its end may be asked for again, with its own PSN, address and length.
-    fn read_again(&mut self, headers: &Headers, resource: &Resource, host: &mut impl ResponderHost) -> Option<Answer> {
-        let Body::Read { srqn, rkey, addr, length } = resource.body else { return None };
+impl Resource {
+    /// The part of a READ that the request `headers` asks for again: any up to its end may be, with its own PSN,
+    /// address and length. None: it asks for something else.
+    pub(super) fn part(&self, headers: &Headers, mtu: u32) -> Option<Body> {
+        let Body::Read { srqn, rkey, addr, length } = self.body else { return None };
         let reth = headers.reth?;
-        let skipped = psn::distance(resource.first_psn, headers.bth.psn) * self.config.mtu;
+        let skipped = psn::distance(self.first_psn, headers.bth.psn) * mtu;
         let is_part = reth.rkey == rkey
             && headers.srqn.unwrap_or(0) == srqn
             && reth.addr == addr.wrapping_add(u64::from(skipped))
             && reth.length <= length - skipped.min(length);
-        if !is_part {
-            return None;
+        is_part.then_some(Body::Read { srqn, rkey, addr: reth.addr, length: reth.length })
+    }
+}
+
+impl Answers {
+    /// Acknowledges a SEND or WRITE packet that has come again, before `expected`. One acknowledgement stands for all
+    /// requests before the next READ or atomic and does not have the PSN of that: its requester may still miss the
+    /// answer, and take an acknowledgement with its PSN for it, as rxe does. Requests behind it are acknowledged when
+    /// they come again too. Returns true if there is no next one: a plain acknowledgement does.
+    pub fn acknowledge_again(&mut self, psn: u32, expected: u32) -> bool {
+        let executed = psn::distance(psn, expected);
+        let next = self.resources.iter().find(|resource| psn::distance(psn, resource.first_psn) < executed);
+        let Some(next) = next else { return true };
+        let last = psn::add(next.first_psn, psn::MASK);
+        let (body, msn) = (Body::Acknowledgement, next.msn.wrapping_sub(1));
+        let answer = Answer { psn: last, packets: 1, body, msn, begun: false, again: true };
+        // An answer with that PSN is due anyway, and acknowledges it.
+        if !self.due.iter().any(|other| overlap(other, &answer)) {
+            self.place(answer);
         }
-        match host.check(srqn, rkey, reth.addr, u64::from(reth.length), Right::Read) {
-            Ok(()) => {}
-            Err(Nak::RemoteAccess | Nak::InvalidRequest) => {
-                self.refuse_again(headers.bth.psn, NakCode::RemoteAccess);
-                return None;
-            }
-            Err(_) => return None,
-        }
-        Some(Answer {
-            psn: headers.bth.psn,
-            packets: reth.length.div_ceil(self.config.mtu).max(1),
-            body: Body::Read { srqn, rkey, addr: reth.addr, length: reth.length },
-            msn: self.msn,
-            begun: false,
-            again: true,
-        })
+        false
     }
 
-    /// The memory of a READ that is asked for again has gone. The requester gets a NAK, but the QP goes on: the request
-    /// may be an old copy of one that was answered, for which the requester then takes the NAK, too.
-    pub(super) fn refuse_again(&mut self, psn: u32, code: NakCode) {
-        let syndrome = Syndrome::Nak(code);
-        self.refusal.get_or_insert(Refusal { psn, syndrome, then: Then::Nothing });
-    }
-
-    /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it;
-    /// what an impatient requester asks for too often is dropped.
-    fn insert(&mut self, answer: Answer) {
+    /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it.
+    /// Returns false if it is dropped: an impatient requester asks too often, and `most` answers wait.
+    pub fn insert(&mut self, answer: Answer, most: usize) -> bool {
         // One that is yet to be sent whole needs no second.
-        if self
-            .answers
-            .iter()
-            .any(|other| overlap(other, &answer) && other.psn == answer.psn && other.packets >= answer.packets)
-        {
-            return;
+        let is_whole =
+            |other: &Answer| overlap(other, &answer) && other.psn == answer.psn && other.packets >= answer.packets;
+        if self.due.iter().any(is_whole) {
+            return true;
         }
-        let waiting = self.answers.len();
-        self.answers.retain(|other| !overlap(other, &answer));
-        let responses = self.answers.iter().filter(|other| other.body != Body::Acknowledgement).count();
+        let waiting = self.due.len();
+        self.due.retain(|other| !overlap(other, &answer));
+        let responses = self.due.iter().filter(|other| other.body != Body::Acknowledgement).count();
         // If answers have given way to it there is room; without it an answer that was never sent would be lost.
-        if self.answers.len() == waiting && responses > 2 * usize::from(self.config.max_dest_rd_atomic) {
-            self.counters.dropped += 1;
-            return;
+        if self.due.len() == waiting && responses > most {
+            return false;
         }
         self.place(answer);
+        true
     }
 
     fn place(&mut self, answer: Answer) {
-        let place = self.answers.iter().position(|other| psn::is_before(answer.psn, other.psn));
-        self.answers.insert(place.unwrap_or(self.answers.len()), answer);
+        let place = self.due.iter().position(|other| psn::is_before(answer.psn, other.psn));
+        self.due.insert(place.unwrap_or(self.due.len()), answer);
     }
 }
 

@@ -7,7 +7,7 @@ use vervain_wire::{Headers, Packet, opcode};
 
 use crate::host::{Data, Received, ResponderHost, Target};
 
-use super::answer::{Answer, Body, Resource};
+use super::answer::{Body, Resource};
 use super::{Responder, Stop};
 
 /// Longest message (IBA 9.7.7).
@@ -286,10 +286,7 @@ impl Responder {
 
     /// READ and atomics need a place to be remembered in (IBA 9.7.4.1).
     fn check_resources(&self) -> Result<(), Nak> {
-        let most = usize::from(self.config.max_dest_rd_atomic);
-        let waiting = || self.answers.iter().filter(|answer| !answer.again).count();
-        // Answers to be sent again are few, so that those in all most often tell.
-        if self.answers.len() < most || waiting() < most { Ok(()) } else { Err(Nak::InvalidRequest) }
+        if self.answers.has_place(self.config.max_dest_rd_atomic) { Ok(()) } else { Err(Nak::InvalidRequest) }
     }
 
     /// Answers the READs of memory that is about to change. Without a fence a WRITE may overtake a READ (IBA 10.8.3.3),
@@ -297,26 +294,16 @@ impl Responder {
     /// MPI_REPLACE is a READ and a WRITE. Where not all can be sent now, the request that changes it has to come again.
     #[inline]
     fn answer_readers(&mut self, addr: u64, len: u64, host: &mut impl ResponderHost) -> Result<(), Stop> {
-        if self.answers.is_empty() || len == 0 || !self.is_being_read(addr, len) {
+        if self.answers.is_empty() || len == 0 || !self.answers.read_some_of(addr, len) {
             return Ok(());
         }
         self.send_answers(AT_ONCE, host);
-        match (self.refuses_for_good(), self.is_being_read(addr, len)) {
+        match (self.refuses_for_good(), self.answers.read_some_of(addr, len)) {
             // The memory of a READ has gone: the refusal waits, and nothing behind it is looked at.
             (true, _) => Err(Nak::Silence.into()),
             (false, true) => Err(Stop::TooEarly),
             (false, false) => Ok(()),
         }
-    }
-
-    /// Returns true if a READ that is yet to be answered asks for some of these bytes.
-    fn is_being_read(&self, addr: u64, len: u64) -> bool {
-        self.answers.iter().any(|answer| match answer.body {
-            Body::Read { addr: from, length, .. } => {
-                addr.wrapping_sub(from) < u64::from(length) || from.wrapping_sub(addr) < len
-            }
-            _ => false,
-        })
     }
 
     /// RDMA READ request. The data is read when the response is sent.
@@ -383,11 +370,8 @@ impl Responder {
     /// Answers the request and keeps what is needed to answer it again.
     fn remember(&mut self, psn: u32, packets: u32, body: Body) {
         self.msn = self.msn.wrapping_add(1);
-        while self.resources.len() >= usize::from(self.config.max_dest_rd_atomic.max(1)) {
-            self.resources.pop_front();
-        }
-        self.resources.push_back(Resource { first_psn: psn, packets, body, msn: self.msn });
-        self.answers.push_back(Answer { psn, packets, body, msn: self.msn, begun: false, again: false });
+        let resource = Resource { first_psn: psn, packets, body, msn: self.msn };
+        self.answers.remember(resource, self.config.max_dest_rd_atomic);
         // The answer acknowledges all before it.
         self.ack_due = false;
     }

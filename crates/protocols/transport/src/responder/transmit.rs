@@ -125,7 +125,7 @@ impl Responder {
 
     /// Sends READ responses and atomic answers. Returns true if some are left.
     pub(super) fn send_answers(&mut self, mut budget: u32, host: &mut impl ResponderHost) -> bool {
-        while let Some(&answer) = self.answers.front() {
+        while let Some(&answer) = self.answers.due.front() {
             let (sent, stop) = match answer.body {
                 Body::Read { srqn, rkey, addr, length } => {
                     self.send_read(&answer, srqn, rkey, addr, length, budget, host)
@@ -142,18 +142,8 @@ impl Responder {
                 }
             };
             budget = budget.saturating_sub(sent);
-            if sent == answer.packets {
-                self.answers.pop_front();
+            if self.answers.sent(sent, self.config.mtu) {
                 continue;
-            }
-            if let Some(front) = self.answers.front_mut() {
-                front.psn = psn::add(answer.psn, sent);
-                front.packets -= sent;
-                front.begun |= sent > 0;
-                if let Body::Read { addr, length, .. } = &mut front.body {
-                    *addr = addr.wrapping_add(u64::from(sent * self.config.mtu));
-                    *length -= sent * self.config.mtu;
-                }
             }
             if stop != Some(Refused::Memory) {
                 return true;
@@ -168,7 +158,7 @@ impl Responder {
     /// 9.7.4.1.5, 9.7.5.2.4).
     #[cold]
     fn why_gone(&self, host: &mut impl ResponderHost) -> (Nak, NakCode) {
-        match self.answers.front().map(|answer| answer.body) {
+        match self.answers.due.front().map(|answer| answer.body) {
             Some(Body::Read { srqn, rkey, addr, length })
                 if host.check(srqn, rkey, addr, u64::from(length), Right::Read).is_ok() =>
             {
@@ -182,10 +172,10 @@ impl Responder {
     #[cold]
     fn memory_gone(&mut self, psn: u32, again: bool, (nak, code): (Nak, NakCode)) {
         if again {
-            self.answers.pop_front();
+            self.answers.due.pop_front();
             return self.refuse_again(psn, code);
         }
-        self.answers.clear();
+        self.answers.due.clear();
         self.refusal = Some(Refusal { psn, syndrome: Syndrome::Nak(code), then: Then::Fail(nak) });
     }
 

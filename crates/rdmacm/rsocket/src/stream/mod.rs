@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::calls::{Calls, Flags, Options};
 use crate::fabric::{Errno, Event, Fabric, Id, IdOption, Kind, Result};
-use crate::link::{Link, Wishes};
+use crate::link::Link;
 use crate::protocol::stream::Phase;
-use crate::settings::Settings;
 use crate::waiting::{Waitable, Waiters, lock, wait};
 
 /// How seldom who asks again and again without waiting looks for events of the connection, which takes a system call.
@@ -48,53 +48,8 @@ impl State {
     }
 }
 
-/// SO_LINGER: for how long a close waits.
-pub type Linger = Option<Duration>;
-
-/// Options that act here; bits of others are kept with the socket's descriptor.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Sizes.
-    pub wishes: Wishes,
-    /// SO_LINGER; None: until all is sent.
-    pub linger: Linger,
-    /// SO_RCVTIMEO.
-    pub receive_timeout: Option<Duration>,
-    /// SO_SNDTIMEO.
-    pub send_timeout: Option<Duration>,
-    /// SO_KEEPALIVE.
-    pub keep_alive: bool,
-    /// TCP_KEEPIDLE.
-    pub keep_idle: Duration,
-    /// RDMA_ROUTE.
-    pub route: Option<Vec<u8>>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        let settings = Settings::get();
-        Options {
-            wishes: Wishes {
-                send_bytes: settings.send_bytes,
-                receive_bytes: settings.receive_bytes,
-                send_requests: settings.send_requests,
-                receives: settings.receives,
-                inline_bytes: settings.inline_bytes,
-                io_maps: settings.io_maps,
-            },
-            linger: None,
-            receive_timeout: None,
-            send_timeout: None,
-            keep_alive: false,
-            keep_idle: crate::service::default_keep_idle(),
-            route: None,
-        }
-    }
-}
-
 struct Inner {
     state: State,
-    options: Options,
     /// SO_ERROR.
     error: Option<Errno>,
     tries: u32,
@@ -110,7 +65,8 @@ pub struct StreamSocket {
     link: OnceLock<Link>,
     id: Box<dyn Id>,
     inner: Mutex<Inner>,
-    nonblocking: AtomicBool,
+    /// Options and waiters.
+    pub calls: Calls,
     closed: AtomicBool,
     /// This end has shut down its writing.
     shut: AtomicBool,
@@ -119,20 +75,8 @@ pub struct StreamSocket {
     /// One sends, one reads; each has what it needs for that.
     sender: Mutex<Vec<u8>>,
     receiver: Mutex<()>,
-    waiters: Waiters,
     /// When events were last looked for (CLOCK_MONOTONIC, ns).
     looked: AtomicU64,
-}
-
-/// The flags of a call about waiting.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Flags {
-    /// MSG_DONTWAIT.
-    pub dont_wait: bool,
-    /// MSG_PEEK.
-    pub peek: bool,
-    /// MSG_WAITALL.
-    pub wait_all: bool,
 }
 
 fn now_ns() -> u64 {
@@ -151,18 +95,17 @@ impl StreamSocket {
 
     fn of(id: Box<dyn Id>, state: State, options: Options) -> StreamSocket {
         let (destination, requests) = (None, VecDeque::new());
-        let inner = Inner { state, options, error: None, tries: 0, destination, requests, backlog: 0 };
+        let inner = Inner { state, error: None, tries: 0, destination, requests, backlog: 0 };
         StreamSocket {
             link: OnceLock::new(),
             id,
             inner: Mutex::new(inner),
-            nonblocking: AtomicBool::new(false),
+            calls: Calls::new(options),
             closed: AtomicBool::new(false),
             shut: AtomicBool::new(false),
             noted: AtomicBool::new(false),
             sender: Mutex::default(),
             receiver: Mutex::default(),
-            waiters: Waiters::default(),
             looked: AtomicU64::new(0),
         }
     }
@@ -170,21 +113,6 @@ impl StreamSocket {
     /// The descriptor of its event channel, by which the program names it.
     pub fn descriptor(&self) -> RawFd {
         self.id.descriptor()
-    }
-
-    /// Chooses that calls return rather than wait (O_NONBLOCK).
-    pub fn set_nonblocking(&self, nonblocking: bool) {
-        self.nonblocking.store(nonblocking, Ordering::Relaxed);
-    }
-
-    /// Returns true if they do.
-    pub fn is_nonblocking(&self) -> bool {
-        self.nonblocking.load(Ordering::Relaxed)
-    }
-
-    /// Its options.
-    pub fn with_options<T>(&self, with: impl FnOnce(&mut Options) -> T) -> T {
-        with(&mut lock(&self.inner).options)
     }
 
     /// Its state.
@@ -244,7 +172,7 @@ impl StreamSocket {
         }
         drop(inner);
         if changed {
-            self.waiters.wake();
+            self.calls.waiters.wake();
         }
     }
 
@@ -262,7 +190,7 @@ impl StreamSocket {
         timeout: Option<Duration>,
         mut check: impl FnMut(&mut [libc::pollfd]) -> Option<T>,
     ) -> Result<T> {
-        if flags.dont_wait || self.is_nonblocking() {
+        if !self.calls.may_wait(flags) {
             self.progress();
             return match check(&mut []) {
                 Some(found) => Ok(found),
@@ -296,8 +224,8 @@ impl StreamSocket {
             self.shut.store(true, Ordering::Release);
         }
         link.shut_down(reading, writing);
-        self.waiters.wake();
-        let deadline = self.with_options(|options| options.linger).map(|linger| Instant::now() + linger);
+        self.calls.waiters.wake();
+        let deadline = self.calls.with_options(|options| options.linger).map(|linger| Instant::now() + linger);
         // A signal is no reason not to wait for the end.
         while wait(&[self], &mut [], deadline, |_| link.is_done().then_some(())) == Err(Errno(libc::EINTR)) {}
         if link.phase() != Phase::Open {
@@ -308,7 +236,7 @@ impl StreamSocket {
 
     /// close(2): what is left of the socket goes when nobody uses it any more.
     pub fn close(&self) {
-        let aborts = self.with_options(|options| options.linger) == Some(Duration::ZERO);
+        let aborts = self.calls.with_options(|options| options.linger) == Some(Duration::ZERO);
         if self.state() == State::Open && !aborts {
             let _ = self.shut_down(true, true);
         }
@@ -318,7 +246,7 @@ impl StreamSocket {
             self.id.disconnect();
         }
         lock(&self.inner).requests.drain(..).for_each(|(id, _)| id.reject());
-        self.waiters.wake();
+        self.calls.waiters.wake();
     }
 
     /// The events that poll(2) is to report of it.
@@ -383,7 +311,7 @@ impl Waitable for StreamSocket {
             changed = true;
         }
         if changed {
-            self.waiters.wake();
+            self.calls.waiters.wake();
         }
     }
 
@@ -405,11 +333,11 @@ impl Waitable for StreamSocket {
         }
         if let (Some(true), Some(link)) = (polled.get(1).map(|one| one.revents != 0), self.link.get()) {
             link.take_event();
-            self.waiters.wake();
+            self.calls.waiters.wake();
         }
     }
 
     fn waiters(&self) -> &Waiters {
-        &self.waiters
+        &self.calls.waiters
     }
 }

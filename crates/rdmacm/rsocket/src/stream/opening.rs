@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, OnceLock};
 use std::time::Duration;
 
-use super::{Flags, Inner, Options, State, StreamSocket};
+use super::{Inner, State, StreamSocket};
+use crate::calls::{Flags, Options};
 use crate::fabric::{Errno, Event, Id, Result};
-use crate::link::{Link, Wishes};
+use crate::link::Link;
 use crate::protocol::wire::Hello;
 use crate::waiting::lock;
 
@@ -79,16 +80,17 @@ impl StreamSocket {
             let next = |_: &mut [libc::pollfd]| match &mut *lock(&self.inner) {
                 _ if self.closed.load(Ordering::Acquire) => Some(Err(Errno(libc::EBADF))),
                 inner if inner.state != State::Listening => Some(Err(Errno(libc::EINVAL))),
-                inner => Some(Ok((inner.requests.pop_front()?, inner.options.clone()))),
+                inner => Some(Ok(inner.requests.pop_front()?)),
             };
-            let timeout = self.with_options(|options| options.receive_timeout);
-            let ((id, private), options) = self.wait(Flags::default(), timeout, next)??;
+            let timeout = self.calls.with_options(|options| options.receive_timeout);
+            let (id, private) = self.wait(Flags::default(), timeout, next)??;
             // One that speaks another protocol is nobody that the program wants to know of.
             if Hello::decode(&private).is_err() {
                 id.reject();
                 continue;
             }
-            let socket = StreamSocket::of(id, State::Accepting, Options { route: None, ..options });
+            let options = self.calls.with_options(|options| Options { route: None, ..options.clone() });
+            let socket = StreamSocket::of(id, State::Accepting, options);
             match socket.answer(&private) {
                 Ok(()) => return Ok(socket),
                 // It is nobody that the program could speak to, as with accept(2): the next one.
@@ -99,13 +101,13 @@ impl StreamSocket {
     }
 
     fn answer(&self, private: &[u8]) -> Result<()> {
-        let link = self.make_link(&lock(&self.inner).options.wishes)?;
+        let link = self.make_link()?;
         link.greet(private)?;
         self.id.accept(&link.hello())
     }
 
-    fn make_link(&self, wishes: &Wishes) -> Result<&Link> {
-        let link = Link::new(&*self.id, wishes, self.id.limits())?;
+    fn make_link(&self) -> Result<&Link> {
+        let link = self.calls.with_options(|options| Link::new(&*self.id, &options.wishes, self.id.limits()))?;
         Ok(self.link.get_or_init(|| link))
     }
 
@@ -126,9 +128,8 @@ impl StreamSocket {
             inner.tries = 0;
             self.resolve_address(&mut inner)?;
         }
-        let flags = Flags { dont_wait: self.is_nonblocking(), ..Flags::default() };
-        let timeout = self.with_options(|options| options.send_timeout);
-        match self.wait(flags, timeout, |_| self.opened()) {
+        let timeout = self.calls.with_options(|options| options.send_timeout);
+        match self.wait(Flags::default(), timeout, |_| self.opened()) {
             Ok(outcome) => outcome,
             Err(Errno(libc::EAGAIN)) => Err(Errno(libc::EINPROGRESS)),
             Err(error) => Err(error),
@@ -161,7 +162,7 @@ impl StreamSocket {
     }
 
     fn resolve_route(&self, inner: &mut Inner) -> Result<()> {
-        match inner.options.route.take() {
+        match self.calls.with_options(|options| options.route.take()) {
             Some(route) => self.id.set_route(&route)?,
             None => self.id.resolve_route(StreamSocket::next_timeout(inner))?,
         }
@@ -170,7 +171,7 @@ impl StreamSocket {
     }
 
     fn ask(&self, inner: &mut Inner) -> Result<()> {
-        let link = self.make_link(&inner.options.wishes)?;
+        let link = self.make_link()?;
         self.id.connect(&link.hello())?;
         inner.state = State::Connecting;
         Ok(())

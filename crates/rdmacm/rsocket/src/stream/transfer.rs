@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::{Flags, State, StreamSocket};
+use super::{State, StreamSocket};
+use crate::calls::Flags;
 use crate::fabric::{Errno, Result};
 use crate::link::{Link, Stop};
 use crate::memory::Vectors;
@@ -29,7 +30,7 @@ impl StreamSocket {
 
     /// Locks the side of those who send, or read: one at a time. EAGAIN where that would mean to wait.
     fn side<'a, T>(&self, side: &'a Mutex<T>, flags: Flags) -> Result<MutexGuard<'a, T>> {
-        if !flags.dont_wait && !self.is_nonblocking() {
+        if self.calls.may_wait(flags) {
             return Ok(lock(side));
         }
         match side.try_lock() {
@@ -70,7 +71,7 @@ impl StreamSocket {
         is_ready: impl Fn(&Link) -> bool,
         mut step: impl FnMut(&Link, usize, &mut Vec<u8>) -> Option<std::result::Result<usize, Stop>>,
     ) -> Result<usize> {
-        let timeout = self.with_options(|options| options.send_timeout);
+        let timeout = self.calls.with_options(|options| options.send_timeout);
         let link = self.stream(flags, timeout)?;
         let mut scratch = self.side(&self.sender, flags)?;
         self.progress();
@@ -111,7 +112,7 @@ impl StreamSocket {
     /// # Errors
     /// EAGAIN, ENOTCONN, and once why the stream is broken.
     pub fn receive(&self, into: &mut Vectors<'_>, flags: Flags) -> Result<usize> {
-        let timeout = self.with_options(|options| options.receive_timeout);
+        let timeout = self.calls.with_options(|options| options.receive_timeout);
         let link = self.stream(flags, timeout)?;
         let _side = self.side(&self.receiver, flags)?;
         let (total, mut done) = (into.left(), 0);

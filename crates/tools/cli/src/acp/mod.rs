@@ -17,6 +17,7 @@ use crate::{output, run};
 /// Exit status after a signal, as shells give it.
 const INTERRUPTED: i32 = 128;
 
+/// Runs `vervain acp`: the report, or one of the processes that it starts to measure.
 pub fn acp(args: &AcpArgs) -> Result<ExitCode> {
     match &args.command {
         AcpCommand::Memory(args) => return memory(args),

@@ -91,8 +91,8 @@ impl Failure<'_> {
             Status::LocalLength if *is_ud && length > u64::from(params.mtu_bytes) => {
                 Some(format!("the datagram of {length} bytes is longer than the path MTU, {}", params.mtu_bytes))
             }
-            Status::LocalLength if length > u64::from(LIMITS.max_msg_sz) => {
-                Some(format!("the message of {length} bytes is longer than max_msg_sz, {}", LIMITS.max_msg_sz))
+            Status::LocalLength if length > u64::from(LIMITS.qp.max_msg_sz) => {
+                Some(format!("the message of {length} bytes is longer than max_msg_sz, {}", LIMITS.qp.max_msg_sz))
             }
             Status::LocalLength if matches!(opcode, Opcode::CompareSwap | Opcode::FetchAdd | Opcode::AtomicWrite) => {
                 Some(format!("an atomic takes 8 bytes, the SGEs have {length}"))

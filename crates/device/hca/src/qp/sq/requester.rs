@@ -71,10 +71,11 @@ impl From<Refusal> for Stop {
 /// Reaches the remote memory of an RDMA Write or Read.
 #[inline]
 fn reach(target: &Responder, direction: Direction, rkey: u32, addr: u64, len: u64) -> Result<Reached<'_>, Nak> {
-    match direction {
-        Direction::Write => target.reach_write(rkey, addr, len),
-        Direction::Read => target.reach_read(rkey, addr, len),
-    }
+    let need = match direction {
+        Direction::Write => access::REMOTE_WRITE,
+        Direction::Read => access::REMOTE_READ,
+    };
+    target.reach(rkey, addr, len, need)
 }
 
 impl SendQueue {
@@ -188,7 +189,7 @@ impl SendQueue {
         let w = &self.wq[i].request;
         let note = |target: &Responder| {
             if let Some((length, right)) = w.reaches() {
-                target.note_access(w.rkey, w.remote_addr, length, right);
+                target.qp.refused.note_access(w.rkey, w.remote_addr, length, right);
             }
         };
         match nak {
@@ -554,7 +555,7 @@ impl SendQueue {
             return Ok(());
         }
         let mark = target.enter()?;
-        let far = target.reach_write(rkey, addr, 8)?;
+        let far = target.reach(rkey, addr, 8, access::REMOTE_WRITE)?;
         if let (Location::Mapped(_), None) = (far.location, self.exec.asked) {
             drop(mark);
             return self.rdma(qp, i, Opcode::Write, target, whole, budget);
