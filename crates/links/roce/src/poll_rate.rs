@@ -28,6 +28,10 @@ const WATCH_CONNECTED_NS: u64 = 100_000_000;
 const PORT_EMPTY_POLLS: u32 = 64;
 const PORT_INTERVAL: u32 = 16;
 
+/// After `REPEAT_EMPTY` further questions in a row that found nothing, one poll in `REPEAT_INTERVAL` asks again.
+const REPEAT_EMPTY: u32 = 4;
+const REPEAT_INTERVAL: u32 = 16;
+
 /// Poll rate of one port: the number of polls in a row that have found nothing there.
 #[derive(Default)]
 pub(super) struct PortPollRate(AtomicU32);
@@ -44,6 +48,32 @@ impl PortPollRate {
     pub(super) fn polled(&self, found: bool) {
         let polls = if found { 0 } else { self.0.load(Ordering::Relaxed).saturating_add(1) };
         self.0.store(polls, Ordering::Relaxed);
+    }
+}
+
+/// Rate at which polls that have found packets ask once more before they end: as long as that finds some. A program
+/// that polls all the time gets one train after the other, and a question that finds nothing costs it as much as a
+/// packet; one that polls seldom has to find all that has come meanwhile.
+#[derive(Default)]
+pub(super) struct RepeatRate {
+    /// Polls that have found packets (wraps).
+    polls: u32,
+    /// Further questions, up to the last, that found nothing in a row.
+    empty: u32,
+}
+
+impl RepeatRate {
+    /// Returns true if this poll asks once more.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        self.empty < REPEAT_EMPTY || self.polls.is_multiple_of(REPEAT_INTERVAL)
+    }
+
+    /// Notes whether the question found packets.
+    #[inline]
+    pub(super) fn asked(&mut self, found: bool) {
+        self.empty = if found { 0 } else { self.empty.saturating_add(1) };
     }
 }
 
@@ -213,6 +243,33 @@ mod tests {
         assert_eq!(polls, [PORT_EMPTY_POLLS + 100, PORT_EMPTY_POLLS + 1600]);
         ports[0].polled(true);
         assert!((0..PORT_EMPTY_POLLS).all(|n| ports[0].is_due(n, 0)));
+    }
+
+    #[test]
+    fn a_poll_asks_for_more_while_that_finds_some_and_seldom_else() {
+        let mut rate = RepeatRate::default();
+        let asked = |rate: &mut RepeatRate, polls: u32, finds: &mut dyn FnMut() -> bool| {
+            (0..polls)
+                .filter(|_| {
+                    let due = rate.is_due();
+                    if due {
+                        rate.asked(finds());
+                    }
+                    due
+                })
+                .count() as u32
+        };
+        assert_eq!(asked(&mut rate, 100, &mut || true), 100, "a program that polls seldom");
+        let wasted = asked(&mut rate, 16 * REPEAT_INTERVAL, &mut || false);
+        assert!((16..=16 + REPEAT_EMPTY).contains(&wasted), "{wasted}");
+        // The first that finds some is followed by others.
+        let mut late = 0;
+        while !rate.is_due() {
+            late += 1;
+        }
+        rate.asked(true);
+        assert!(late < REPEAT_INTERVAL);
+        assert_eq!(asked(&mut rate, 100, &mut || true), 100);
     }
 
     #[test]

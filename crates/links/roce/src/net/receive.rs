@@ -17,6 +17,8 @@ use vervain_wire::{ICRC_LEN, UDP_PORT};
 
 /// Trains that are taken at once.
 const TRAINS: usize = 8;
+/// Calls in a row that find a train after which many are asked for at once.
+const MANY_FROM: u32 = 2;
 /// Bytes of a train at most.
 const ROOM: usize = 64 << 10;
 
@@ -167,7 +169,7 @@ impl ReceiveBatch {
     pub fn receive(&mut self, port: &Port) -> bool {
         // One train costs less to ask for than many, and is most often all there is.
         let (socket, ip) = (port.receive_socket(), port.ip());
-        let few = self.in_a_row < 2;
+        let few = self.in_a_row < MANY_FROM;
         let taken = if few { self.take::<1>(port, socket, ip) } else { self.take::<TRAINS>(port, socket, ip) };
         self.in_a_row = if taken > usize::from(!few) { self.in_a_row + 1 } else { 0 };
         let some = taken > 0 || port.groups.any(|socket, group| self.take::<TRAINS>(port, socket, group) > 0);
@@ -177,6 +179,14 @@ impl ReceiveBatch {
         match port.lines.as_deref().filter(|lines| lines.receives()) {
             Some(lines) => self.pass(lines) || some,
             None => some,
+        }
+    }
+
+    /// The caller does not ask whether more trains follow: where they are taken one by one, the next call begins to
+    /// count.
+    pub fn ends_early(&mut self) {
+        if self.in_a_row < MANY_FROM {
+            self.in_a_row = 0;
         }
     }
 

@@ -16,6 +16,7 @@ use super::Roce;
 use super::connection::Connection;
 use super::net::{Arrival, Datagram, LastFlow, ReceiveBatch};
 use super::pacing::Echoes;
+use super::poll_rate::RepeatRate;
 use super::port_sharing::{Misrouted, qpn_of_packet, slot_of_packet};
 use super::ports::LocalPort;
 use acks::AcksDue;
@@ -60,6 +61,8 @@ pub(super) struct Receiver {
     pub(super) slept_at: Nanos,
     /// Packets for other processes of this host.
     misrouted: Misrouted,
+    /// Rate at which polls that have found packets ask for more.
+    asks_again: RepeatRate,
     /// True if a pause kept received packets from being handled.
     cut_short: bool,
     /// Scratch: connections whose timers have expired.
@@ -132,17 +135,17 @@ fn is_request(packet: &[u8]) -> bool {
 impl Roce {
     /// Receives the packets that have come. Returns true if there were any.
     pub(super) fn receive(&self, rx: &mut Receiver) -> bool {
-        self.receive_by(rx, true)
+        self.receive_by(rx, false)
     }
 
     /// Receives the packets that have come, for a thread that asks all the time: most polls leave out ports where
-    /// nothing comes, and a poll ends with the first few packets.
+    /// nothing comes, and a poll ends with the first few packets, or where the next question finds nothing most often.
     pub(super) fn receive_in_poll(&self, rx: &mut Receiver) -> bool {
         rx.polls = rx.polls.wrapping_add(1);
-        self.receive_by(rx, rx.ports.len() < 2)
+        self.receive_by(rx, true)
     }
 
-    fn receive_by(&self, rx: &mut Receiver, all_ports: bool) -> bool {
+    fn receive_by(&self, rx: &mut Receiver, in_poll: bool) -> bool {
         // Packets wait in the sockets while the process is paused.
         let Some(process) = Process::current().filter(|p| !p.is_paused()) else {
             rx.cut_short = true;
@@ -153,8 +156,8 @@ impl Roce {
         let mut any = false;
         for i in 0..rx.ports.len() {
             rx.ports[i].release();
-            if all_ports || rx.ports[i].poll_rate.is_due(rx.polls, i) {
-                let found = self.receive_from_port(process, rx, i, all_ports);
+            if !in_poll || rx.ports.len() < 2 || rx.ports[i].poll_rate.is_due(rx.polls, i) {
+                let found = self.receive_from_port(process, rx, i, in_poll);
                 rx.ports[i].poll_rate.polled(found);
                 any |= found;
             }
@@ -180,10 +183,19 @@ impl Roce {
 
     /// Receives the packets of the `i`th port, and sends the packets that result. Returns true if any had come.
     #[inline]
-    fn receive_from_port(&self, process: &Process, rx: &mut Receiver, i: usize, all_ports: bool) -> bool {
+    fn receive_from_port(&self, process: &Process, rx: &mut Receiver, i: usize, in_poll: bool) -> bool {
         let mut any = false;
         for _ in 0..BATCHES {
-            let Some(now) = self.receive_batch(process, rx, i) else { break };
+            if any && in_poll && !rx.asks_again.is_due() {
+                // The next poll is soon.
+                rx.batch.ends_early();
+                break;
+            }
+            let batch = self.receive_batch(process, rx, i);
+            if any && in_poll {
+                rx.asks_again.asked(batch.is_some());
+            }
+            let Some(now) = batch else { break };
             any = true;
             if !rx.misrouted.is_empty() {
                 rx.misrouted.flush(&rx.ports[i].sharing);
@@ -198,7 +210,7 @@ impl Roce {
                 // The program is to see these, and to post receives. The rest can stay where it is.
                 break;
             }
-            if !all_ports && rx.batch.datagrams().take(FEW as usize + 1).count() <= FEW as usize {
+            if in_poll && rx.ports.len() > 1 && rx.batch.datagrams().take(FEW as usize + 1).count() <= FEW as usize {
                 // Most often that was all, and the program has been waiting for it. If not, the next poll is soon.
                 break;
             }
