@@ -99,9 +99,11 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub(super) fn new(mtu: u32) -> Path {
+    /// The path to a process, which `is_within_host` or not.
+    pub(super) fn new(mtu: u32, is_within_host: bool) -> Path {
+        let window = if is_within_host { Window::within_host } else { Window::new };
         Path {
-            window: OwnerLock::new(Window::new(mtu, MOST_UNDER_WAY)),
+            window: OwnerLock::new(window(mtu, MOST_UNDER_WAY)),
             is_vervain: AtomicBool::new(false),
             acks_due: OwnerLock::default(),
             any_owes: AtomicBool::new(false),

@@ -50,15 +50,15 @@ impl Connections {
         self.by_qpn.lock().values().cloned().collect()
     }
 
-    /// The path to the process that has QP `qpn` at `remote`.
-    pub(super) fn path(&self, remote: IpAddr, qpn: u32, mtu: u32) -> Arc<Path> {
+    /// The path to the process that has QP `qpn` at `remote`, an address of this host or not.
+    pub(super) fn path(&self, remote: IpAddr, is_of_this_host: bool, qpn: u32, mtu: u32) -> Arc<Path> {
         let slot = slot_of(qpn);
         let mut paths = self.paths.lock();
         if let Some(path) = paths.get(&(remote, slot)).and_then(Weak::upgrade) {
             return path;
         }
         paths.retain(|_, path| path.strong_count() > 0);
-        let path = Arc::new(Path::new(mtu));
+        let path = Arc::new(Path::new(mtu, is_of_this_host));
         paths.insert((remote, slot), Arc::downgrade(&path));
         path
     }

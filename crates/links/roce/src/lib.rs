@@ -44,6 +44,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::Device;
+use vervain_hca::device::gids::is_of_this_host;
 use vervain_hca::device::lids::is_of_infiniband;
 use vervain_hca::host::address_map::first_known;
 use vervain_hca::host::lock::OwnerLock;
@@ -196,7 +197,8 @@ impl Carrier for Roce {
         let (local, remote) = self.addresses(qp.device_index(), &attr.ah)?;
         self.reach.check(local.ip, local.interface, remote, Duration::ZERO)?;
         let port = self.ports.open(qp.process(), local)?;
-        let path = self.addressees.connections.path(remote, attr.dest_qp_num, 128 << attr.path_mtu);
+        let within_host = is_of_this_host(&attr.ah.grh.dgid);
+        let path = self.addressees.connections.path(remote, within_host, attr.dest_qp_num, 128 << attr.path_mtu);
         if Arc::strong_count(&path) == 1 {
             log::info!("QP {:#x} is connected to {remote} in packets", qp.qp_num());
         }

@@ -41,6 +41,17 @@ enum Growth {
     Slow,
 }
 
+/// What lies between the two processes of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Channel {
+    /// Queues that drop what they have no room for.
+    Network,
+    /// Nothing but the peer's socket, which notifies of what it drops.
+    Host,
+    /// A ring that drops nothing.
+    Lossless,
+}
+
 /// Bytes under way on one path, and how many may be.
 #[derive(Clone, Debug)]
 pub struct Window {
@@ -64,7 +75,7 @@ pub struct Window {
     growth: Growth,
     /// The size before the last decrease for a notification; 0 after one for a loss.
     before: u64,
-    lossless: bool,
+    channel: Channel,
 }
 
 impl Window {
@@ -87,8 +98,15 @@ impl Window {
             marks: Marks::default(),
             growth: Growth::Fast,
             before: 0,
-            lossless: false,
+            channel: Channel::Network,
         }
+    }
+
+    /// The same for a peer on this host, whose packets pass no queue but its socket's. That notifies of its overflow
+    /// ([`Window::notified`]), so a few lost packets are lost at random, however long round trips are: they are as long
+    /// as the two processes wait for a processor, and a smaller window leaves those idle.
+    pub fn within_host(mtu: u32, most: u64) -> Window {
+        Window { channel: Channel::Host, ..Window::new(mtu, most) }
     }
 
     /// A window for a channel that delivers every packet once and in order, such as a ring in memory. A requester that
@@ -102,14 +120,14 @@ impl Window {
     pub fn lossless(mtu: u32, size: u64) -> Window {
         let mut window = Window::new(mtu, size);
         window.size = window.most;
-        window.lossless = true;
+        window.channel = Channel::Lossless;
         window
     }
 
     /// Returns true if the channel delivers every packet once and in order.
     #[inline(always)]
     pub fn is_lossless(&self) -> bool {
-        self.lossless
+        self.channel == Channel::Lossless
     }
 
     /// Bytes that may be under way, with 512 added to each packet's payload.
@@ -190,7 +208,7 @@ impl Window {
 
     /// Reacts to the loss of a packet, which a NAK or a gap has shown. One decrease per round trip, to eight tenths.
     pub(crate) fn lost(&mut self, now: Nanos) {
-        if self.lossless || now < self.quiet_until {
+        if self.is_lossless() || now < self.quiet_until {
             return;
         }
         self.undrain();
@@ -206,7 +224,7 @@ impl Window {
     /// A congestion notification packet has come from the peer, or a marked answer to a READ. The window closes by half
     /// of the share of round trips that had one, once per round trip. Where nothing is under way it is not to blame.
     pub fn notified(&mut self, now: Nanos) {
-        if self.lossless || self.in_flight == 0 {
+        if self.is_lossless() || self.in_flight == 0 {
             return;
         }
         self.undrain();
@@ -219,7 +237,7 @@ impl Window {
     /// Reacts to the loss of `bytes`, which alone are sent again: as to any loss, if a queue has overflowed. The path
     /// is measured for that, unless the window is small, or so much is lost that it cannot be at random.
     pub(crate) fn lost_in_part(&mut self, now: Nanos, bytes: u64) {
-        if self.lossless || self.drain.full().is_some() {
+        if self.is_lossless() || self.drain.full().is_some() {
             return;
         }
         if now >= self.round_ends {
@@ -230,6 +248,7 @@ impl Window {
         let is_small = self.size < LEAST_TOLERANT * self.packet;
         let has_queue = match is_small || self.lost_in_round > self.size / TOLERATED_PART + self.packet {
             true => Some(true),
+            false if self.channel == Channel::Host => Some(false),
             false => self.drain.has_queue(now, &self.rtt),
         };
         match has_queue {
@@ -256,7 +275,7 @@ impl Window {
     /// Begins anew after all answers have stayed away (RFC 5681, 3.1).
     pub(crate) fn collapsed(&mut self, now: Nanos) {
         self.lost(now);
-        if !self.lossless {
+        if !self.is_lossless() {
             self.undrain();
             self.size = LEAST_PACKETS * self.packet;
         }
@@ -264,7 +283,7 @@ impl Window {
 
     /// A packet that was sent at `sent` has been answered. Without loss nothing follows from the time.
     pub(crate) fn sample(&mut self, now: Nanos, sent: Nanos) {
-        if self.lossless {
+        if self.is_lossless() {
             return;
         }
         if let Some(full) = self.drain.sample(now, sent) {
@@ -364,6 +383,23 @@ mod tests {
         // The measurement does not hold for ever.
         w.lost_in_part(12_100_000_000, 1);
         assert_eq!(w.size(), before / 4);
+    }
+
+    #[test]
+    fn within_a_host_a_few_losses_are_at_random_however_long_round_trips_are() {
+        let mut w = Window::within_host(4096, 1 << 30);
+        let (size, tolerated) = (w.size(), w.size() / TOLERATED_PART + PACKET);
+        for round in 1..100 {
+            w.sample(round * 1_000_000, (round - 1) * 1_000_000 + 500_000 + round * 5_000);
+            w.lost_in_part(round * 1_000_000, tolerated);
+            assert_eq!(w.size(), size, "round trip {round}");
+        }
+        w.lost_in_part(99_000_001, 1);
+        assert_eq!(w.size(), size * 8 / 10, "more is lost than that");
+        let size = w.size();
+        w.sent(PACKET);
+        w.notified(200_000_000);
+        assert!(w.size() < size, "the socket was full");
     }
 
     #[test]
