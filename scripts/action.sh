@@ -13,8 +13,11 @@ fail() {
 }
 
 # Each word is looked at before anything is installed.
-[ "$RUNNER_OS $RUNNER_ARCH" = "Linux X64" ] ||
-    fail "There are packages for Linux on x86-64 only, and this runner is $RUNNER_OS on $RUNNER_ARCH."
+case "$RUNNER_OS $RUNNER_ARCH" in
+"Linux X64") machine=x86_64 ;;
+"Linux ARM64") machine=aarch64 ;;
+*) fail "There are packages for Linux on x86-64 and AArch64 only, and this runner is $RUNNER_OS on $RUNNER_ARCH." ;;
+esac
 case $INPUT_ENVIRONMENT in
 none | libraries | all) ;;
 *) fail "The input environment is none, libraries or all, not '$INPUT_ENVIRONMENT'." ;;
@@ -34,7 +37,7 @@ elif [ -n "$INPUT_VERSION" ]; then
     [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] || fail "The input version is not like 0.1.0: '$INPUT_VERSION'."
     [ -n "$ACTION_REPOSITORY" ] || fail "An action in the workspace has no releases: name a file by the input package."
     command -v curl > /dev/null || fail "There is no curl here to download a release by: name a file by the input package."
-    name=vervain-$version-x86_64-linux.tar.gz package=$place/$name
+    name=vervain-$version-$machine-linux.tar.gz package=$place/$name
     for file in "$name" SHA256SUMS; do
         from=$GITHUB_SERVER_URL/$ACTION_REPOSITORY/releases/download/v$version/$file
         said=$(curl --fail --silent --show-error --location --retry 3 --output "$place/$file" "$from" 2>&1) ||

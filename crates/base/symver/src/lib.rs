@@ -16,7 +16,7 @@ mod script;
 mod table;
 mod unsupported;
 
-pub use script::{write_stand_in, write_version_script};
+pub use script::{link_by_lld, write_stand_in, write_version_script};
 pub use table::{ANSWERS, Table};
 pub use unsupported::{absent_16, absent_24, is_false, minus_one, no_pointer, not_permitted, nothing, unsupported};
 

@@ -50,8 +50,8 @@ fn declare(soname: &str, nodes: &[(&str, &str)]) {
 }
 
 /// Has the library linked by lld, which rustc takes by itself for x86-64 only: by the one that rustc brings, else by
-/// the system's.
-fn link_by_lld() {
+/// the system's. For build scripts whose flags lld alone knows.
+pub fn link_by_lld() {
     let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("{name} is set by cargo"));
     if variable("CARGO_CFG_TARGET_ARCH") == "x86_64" {
         return;

@@ -107,3 +107,14 @@ fn resolve() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static PREPARE: extern "C" fn() = prepare;
+
+// The start files of the compiler would define it. They are left out (build.rs): their functions, run at the start and
+// the end of each program, do nothing for this library. Its address is the library's name to pthread_atfork(3).
+std::arch::global_asm!(
+    ".pushsection .bss.__dso_handle, \"aw\", %nobits",
+    ".globl __dso_handle",
+    ".hidden __dso_handle",
+    "__dso_handle:",
+    ".zero 8",
+    ".popsection",
+);

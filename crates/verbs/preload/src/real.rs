@@ -1,47 +1,54 @@
 //! The functions behind ours, found by dlsym(RTLD_NEXT) and kept; and the macro that makes a hook.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::arch::OLDEST_GLIBC;
 
-/// The next definition of a function after ours.
-pub struct Real {
-    name: &'static CStr,
-    function: AtomicPtr<c_void>,
+/// The name of a function. A type and no field of [`Real`]: the dynamic linker would write a table of names at each
+/// start of a program.
+pub trait Name {
+    const NAME: &'static CStr;
 }
 
-impl Real {
-    pub const fn new(name: &'static CStr) -> Real {
-        Real { name, function: AtomicPtr::new(ptr::null_mut()) }
+/// The next definition of a function after ours. Zero until it is found.
+pub struct Real<N> {
+    function: AtomicPtr<c_void>,
+    name: PhantomData<fn() -> N>,
+}
+
+impl<N: Name> Real<N> {
+    pub const fn new() -> Real<N> {
+        Real { function: AtomicPtr::new(ptr::null_mut()), name: PhantomData }
     }
 
     /// The function, or null where the C library has none. Two threads that look at once find the same.
     #[inline]
     pub fn get(&self) -> *mut c_void {
         let function = self.function.load(Ordering::Acquire);
-        if function.is_null() { self.find() } else { function }
+        if function.is_null() { find(N::NAME, &self.function) } else { function }
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    fn find(&self) -> *mut c_void {
-        let before = errno();
-        // SAFETY: the name is a C string; RTLD_NEXT is right in a library that the dynamic linker loaded.
-        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        if found.is_null() {
-            // Under the first version glibc keeps functions that it no longer offers to the linker (`__xstat`), which
-            // dlsym does not find.
-            // SAFETY: as above.
-            found = unsafe { libc::dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), OLDEST_GLIBC.as_ptr()) };
-            // SAFETY: takes this thread's message away, which nobody but us has caused.
-            unsafe { libc::dlerror() };
-        }
-        self.function.store(found, Ordering::Release);
-        set_errno(before);
-        found
+#[cold]
+#[inline(never)]
+fn find(name: &CStr, function: &AtomicPtr<c_void>) -> *mut c_void {
+    let before = errno();
+    // SAFETY: the name is a C string; RTLD_NEXT is right in a library that the dynamic linker loaded.
+    let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() {
+        // Under the first version glibc keeps functions that it no longer offers to the linker (`__xstat`), which
+        // dlsym does not find.
+        // SAFETY: as above.
+        found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), OLDEST_GLIBC.as_ptr()) };
+        // SAFETY: takes this thread's message away, which nobody but us has caused.
+        unsafe { libc::dlerror() };
     }
+    function.store(found, Ordering::Release);
+    set_errno(before);
+    found
 }
 
 pub fn errno() -> c_int {
@@ -93,16 +100,23 @@ pub(crate) use real;
 /// Declares the functions of a module that have something behind them: `REAL`, and `resolve` for the constructor.
 macro_rules! reals {
     ($($name:ident)*) => {
+        #[allow(non_camel_case_types)]
+        mod names {
+            $(
+                pub enum $name {}
+                impl $crate::real::Name for $name {
+                    // The cast only appends the NUL.
+                    const NAME: &'static std::ffi::CStr =
+                        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                            Ok(name) => name,
+                            Err(_) => panic!(),
+                        };
+                }
+            )*
+        }
         #[allow(non_snake_case)]
-        struct Reals { $($name: $crate::real::Real,)* }
-        static REAL: Reals = Reals {
-            $($name: $crate::real::Real::new(
-                // The cast only appends the NUL.
-                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => panic!(),
-                }),)*
-        };
+        struct Reals { $($name: $crate::real::Real<names::$name>,)* }
+        static REAL: Reals = Reals { $($name: $crate::real::Real::new(),)* };
         /// Finds all functions behind this module's.
         pub fn resolve() {
             $(REAL.$name.get();)*

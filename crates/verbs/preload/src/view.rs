@@ -1,6 +1,8 @@
 //! Which paths are shown from the tree, and the spelling of a path on each side.
 
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 use crate::counters;
@@ -28,24 +30,38 @@ const SHOWN: [Prefix; 5] = [
 
 /// The tree's path, without a slash at its end, kept apart from the environment, which the program may rewrite.
 struct Tree {
-    path: [u8; PATH_MAX],
-    length: usize,
+    path: &'static [u8],
 }
 
 static TREE: OnceLock<Option<Tree>> = OnceLock::new();
+
+/// The bytes of the tree's path, which `find_tree` writes: zeros until then, and so no page of the file.
+struct Room(UnsafeCell<[u8; PATH_MAX / 4]>);
+
+// SAFETY: `find_tree` alone touches it, which `TREE` runs once; what it returns is only read.
+unsafe impl Sync for Room {}
+
+static ROOM: Room = Room(UnsafeCell::new([0; PATH_MAX / 4]));
 
 /// Reads $VERVAIN_SYSFS once, and looks whether the program begins in the tree: a shell may have gone there.
 pub fn prepare() {
     if tree().is_none() {
         return;
     }
-    let mut here = [0_u8; PATH_MAX];
-    // SAFETY: getcwd fills at most the size of the buffer, and says null when it has not.
-    if !unsafe { libc::getcwd(here.as_mut_ptr().cast(), PATH_MAX) }.is_null()
-        && CStr::from_bytes_until_nul(&here).is_ok_and(|here| without_tree(here.to_bytes()).is_some())
-    {
+    // Nearly every path is short, and a longer buffer takes a page of the stack that most programs never need.
+    if is_here_inside::<512>().or_else(is_here_inside::<PATH_MAX>) == Some(true) {
         counters::visited();
     }
+}
+
+/// Whether the working directory is in the tree; None if its path has no room in `N` bytes.
+#[inline(never)]
+fn is_here_inside<const N: usize>() -> Option<bool> {
+    let mut here = MaybeUninit::<[u8; N]>::uninit();
+    // SAFETY: getcwd writes a C string of at most N bytes, or says null.
+    let path = unsafe { libc::getcwd(here.as_mut_ptr().cast(), N) };
+    // SAFETY: as above.
+    (!path.is_null()).then(|| without_tree(unsafe { CStr::from_ptr(path) }.to_bytes()).is_some())
 }
 
 fn tree() -> Option<&'static Tree> {
@@ -56,12 +72,11 @@ fn find_tree() -> Option<Tree> {
     vervain_config::SYSFS.look(|value| {
         let bytes = value?;
         let length = bytes.iter().rposition(|&b| b != b'/')? + 1;
-        let mut tree = Tree { path: [0; PATH_MAX], length };
-        if bytes[0] != b'/' || length > PATH_MAX / 2 {
-            return None;
-        }
-        tree.path[..length].copy_from_slice(&bytes[..length]);
-        Some(tree)
+        // SAFETY: `TREE` calls this function once at a time and never after it has returned: nobody else has the bytes.
+        let room = unsafe { &mut *ROOM.0.get() };
+        let path = room.get_mut(..length).filter(|_| bytes[0] == b'/')?;
+        path.copy_from_slice(&bytes[..length]);
+        Some(Tree { path })
     })
 }
 
@@ -72,7 +87,7 @@ pub fn is_shown() -> bool {
 
 impl Tree {
     fn bytes(&self) -> &[u8] {
-        &self.path[..self.length]
+        self.path
     }
 }
 
@@ -119,11 +134,11 @@ pub fn with_tree_path<R>(path: *const c_char, f: impl FnOnce(*const c_char) -> R
     // SAFETY: `kind` has found a prefix, so this is a C string.
     let given = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
     let mut buffer = [0_u8; PATH_MAX];
-    let Some(rest) = buffer.get_mut(tree.length..tree.length + given.len()) else {
+    let Some(rest) = buffer.get_mut(tree.path.len()..tree.path.len() + given.len()) else {
         return f(path);
     };
     rest.copy_from_slice(given);
-    buffer[..tree.length].copy_from_slice(tree.bytes());
+    buffer[..tree.path.len()].copy_from_slice(tree.bytes());
     f(buffer.as_ptr().cast())
 }
 
@@ -131,10 +146,10 @@ pub fn with_tree_path<R>(path: *const c_char, f: impl FnOnce(*const c_char) -> R
 pub fn with_file_of_tree<R>(name: &str, f: impl FnOnce(*const c_char) -> R) -> Option<R> {
     let tree = tree()?;
     let mut buffer = [0_u8; PATH_MAX];
-    let rest = buffer.get_mut(tree.length..tree.length + name.len() + 2)?;
+    let rest = buffer.get_mut(tree.path.len()..tree.path.len() + name.len() + 2)?;
     rest[0] = b'/';
     rest[1..=name.len()].copy_from_slice(name.as_bytes());
-    buffer[..tree.length].copy_from_slice(tree.bytes());
+    buffer[..tree.path.len()].copy_from_slice(tree.bytes());
     Some(f(buffer.as_ptr().cast()))
 }
 
