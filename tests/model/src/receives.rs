@@ -39,7 +39,7 @@ fn claim_and_die(rq: &RecvQueue, process: &'static Process, me: u32) -> u64 {
     let shared = rq.view.shared.clone();
     let slots = shared.mask.load(Ordering::Relaxed) as usize + 1;
     let ring = process.arena.view().slice::<AtomicU64>(shared.ring.load(Ordering::Relaxed), slots).unwrap();
-    let slot = &ring[shared.head.load(Ordering::Acquire) as usize % slots];
+    let slot = &ring[shared.head.first.load(Ordering::Acquire) as usize % slots];
     let e = slot.load(Ordering::Acquire);
     slot.compare_exchange(e, e | u64::from(me), Ordering::AcqRel, Ordering::Relaxed).expect("nobody else claims yet");
     rq.wr_id((e >> 24) as u32 & 0xffff).unwrap()
@@ -83,7 +83,7 @@ pub fn each_receive_of_two_rings_is_claimed_once(seeds: Range<u64>) {
         // Both of them anew, and a first one.
         (2..5).for_each(|id| post(&rq, id));
         assert_eq!(
-            rq.view.shared.again_tail.load(Ordering::Relaxed) - rq.view.shared.again_head.load(Ordering::Relaxed),
+            rq.view.shared.tail.again.load(Ordering::Relaxed) - rq.view.shared.head.again.load(Ordering::Relaxed),
             2
         );
         let claimers = [ONE, OTHER].map(|me| {

@@ -508,7 +508,7 @@ fn a_ring_that_is_full_of_claims_does_not_hold_the_claimer() {
     // A head that stands at the end of its numbers.
     let shared = view.get::<RqShared>(0).unwrap();
     shared.mask.store(7, Ordering::Relaxed);
-    shared.head.store(u64::MAX, Ordering::Relaxed);
+    shared.head.first.store(u64::MAX, Ordering::Relaxed);
     shared.count.store(8, Ordering::Relaxed);
     shared.wqes.store(8192, Ordering::Relaxed);
     let ring = view.slice::<AtomicU64>(4096, 8).unwrap();

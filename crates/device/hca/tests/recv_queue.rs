@@ -117,7 +117,7 @@ impl Case {
         let shared = &rq.view.shared;
         let n = shared.mask.load(Ordering::Relaxed) as usize + 1;
         let ring = process().own.view.slice(shared.ring.load(Ordering::Relaxed), 2 * n).unwrap();
-        let start = shared.tail.load(Ordering::Relaxed);
+        let start = shared.tail.first.load(Ordering::Relaxed);
         let rings = [(); 2].map(|()| ModelRing { head: start, tail: start, ..ModelRing::default() });
         Case { rq, ring, model: Model { rings, ..Model::default() }, next_id: 1 }
     }
@@ -125,7 +125,7 @@ impl Case {
     /// The rings in which the queue has posted more than the model knows of.
     fn ring_posted_to(&self) -> Vec<usize> {
         let shared = &self.rq.view.shared;
-        let tails = [&shared.tail, &shared.again_tail].map(|tail| tail.load(Ordering::Relaxed));
+        let tails = [&shared.tail.first, &shared.tail.again].map(|tail| tail.load(Ordering::Relaxed));
         (0..2).filter(|i| tails[*i] > self.model.rings[*i].tail).collect()
     }
 
@@ -149,7 +149,7 @@ impl Case {
 
     fn step(&mut self, op: &Op) {
         let shared = &self.rq.view.shared;
-        let heads = [&shared.head, &shared.again_head].map(|head| head.load(Ordering::Relaxed));
+        let heads = [&shared.head.first, &shared.head.again].map(|head| head.load(Ordering::Relaxed));
         let m = &mut self.model;
         // The heads are not helped past stopped claimers yet, nor past those that died while they were stopped.
         let lags = heads != m.rings.each_ref().map(|ring| ring.head);
@@ -173,7 +173,7 @@ impl Case {
                     let ring = (0..2).find(is_next).expect("receives are claimed in the order of their ring");
                     assert!(lags || Some(ring) == m.next(), "ring {ring}");
                     m.claim_from(ring);
-                    let head = [&shared.head, &shared.again_head][ring].load(Ordering::Relaxed);
+                    let head = [&shared.head.first, &shared.head.again][ring].load(Ordering::Relaxed);
                     assert_eq!(head, m.rings[ring].head, "a claim moves its ring's head to itself");
                     assert!(m.claimed.insert(claimed, (id, c)).is_none(), "handed out twice");
                 }
@@ -193,7 +193,7 @@ impl Case {
             Op::Resume(c) => {
                 let Some((ring, position, wqe)) = m.stopped.remove(&c) else { return };
                 let shared = &self.rq.view.shared;
-                let head = [&shared.head, &shared.again_head][ring];
+                let head = [&shared.head.first, &shared.head.again][ring];
                 let _ = head.compare_exchange(position, position + 1, Ordering::AcqRel, Ordering::Relaxed);
                 self.rq.view.wqe(wqe).unwrap().claimer.store(foreign(c), Ordering::Release);
             }

@@ -23,12 +23,12 @@ impl RqView {
     /// Takes the oldest receive. Only the holder of the QP's lane calls it.
     #[inline]
     pub(crate) fn claim_exclusive(&self) -> Option<u32> {
-        let head = self.shared.head.load(Ordering::Relaxed);
+        let head = self.shared.head.first.load(Ordering::Relaxed);
         let wqe = (head & self.mask) as u32;
         if self.wqe(wqe)?.turn.load(Ordering::Acquire) != posted(head) {
             return None;
         }
-        self.shared.head.store(head.wrapping_add(1), Ordering::Relaxed);
+        self.shared.head.first.store(head.wrapping_add(1), Ordering::Relaxed);
         Some(wqe)
     }
 
@@ -43,10 +43,10 @@ impl RqView {
     /// holder of the QP's lane calls it.
     #[cold]
     pub(crate) fn unclaim_exclusive(&self, wqe: u32) {
-        let last = self.shared.head.load(Ordering::Relaxed).wrapping_sub(1);
+        let last = self.shared.head.first.load(Ordering::Relaxed).wrapping_sub(1);
         let waits = || self.wqe(wqe).is_some_and(|w| w.turn.load(Ordering::Acquire) == posted(last));
         if (last & self.mask) as u32 == wqe && waits() {
-            self.shared.head.store(last, Ordering::Relaxed);
+            self.shared.head.first.store(last, Ordering::Relaxed);
         }
     }
 }
@@ -63,7 +63,7 @@ impl RecvQueue {
         let wqe = self.fill((tail & self.view.mask) as u32, wr_id, sges)?;
         wqe.turn.store(posted(tail), Ordering::Release);
         state.tail = tail + 1;
-        self.view.shared.tail.store(tail + 1, Ordering::Release);
+        self.view.shared.tail.first.store(tail + 1, Ordering::Release);
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl RecvQueue {
 
     /// Puts the receive back that was claimed and not completed, if there is one. Its claimer has ended.
     pub(crate) fn unclaim_last(&self) {
-        let head = &self.view.shared.head;
+        let head = &self.view.shared.head.first;
         let taken = self.taken.load(Ordering::Relaxed);
         let is_claimed = head.load(Ordering::Relaxed) == taken + 1 && !self.is_completed();
         if self.view.exclusive && is_claimed {
@@ -106,7 +106,7 @@ impl RecvQueue {
         let cookie =
             |p: u64| self.posted.get((p & self.view.mask) as usize).map(|posted| posted.wr_id.load(Ordering::Relaxed));
         let cookies = (taken..state.tail).filter_map(cookie).collect();
-        self.view.shared.head.store(state.tail, Ordering::Release);
+        self.view.shared.head.first.store(state.tail, Ordering::Release);
         self.taken.store(state.tail, Ordering::Release);
         cookies
     }

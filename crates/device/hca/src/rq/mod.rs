@@ -4,8 +4,8 @@
 //!
 //! The queue of a connected QP has one claimer at a time and is simpler: see `exclusive`.
 //!
-//! A ring entry holds `ring (1 bit) | position (23 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`. WQEs
-//! are freed in any order, so entries name them by index and the owner keeps the list of free ones.
+//! A ring entry holds `ring (1 bit) | position (23 bits) | WQE index (16) | claimer's QPN (24, 0 while unclaimed)`.
+//! WQEs are freed in any order, so entries name them by index and the owner keeps the list of free ones.
 
 pub(crate) mod exclusive;
 mod ring;
@@ -91,7 +91,7 @@ impl RqView {
 
     /// Returns true if a WQE was ever posted. Positions start after one lap.
     pub fn has_had_any(&self) -> bool {
-        self.shared.tail.load(Ordering::Acquire) > self.mask + 1
+        self.shared.tail.first.load(Ordering::Acquire) > self.mask + 1
     }
 
     /// WQEs that are not claimed, as far as known.
@@ -115,7 +115,7 @@ impl RqView {
     #[inline(always)]
     pub(crate) fn fetch_next(&self) -> Option<u32> {
         if self.exclusive {
-            let head = self.shared.head.load(Ordering::Relaxed);
+            let head = self.shared.head.first.load(Ordering::Relaxed);
             self.line((head & self.mask) as u32).into_iter().for_each(prefetch);
             return None;
         }
@@ -314,7 +314,7 @@ impl RecvQueue {
         shared.pd.store(pd, Ordering::Relaxed);
         shared.exclusive.store(u32::from(exclusive), Ordering::Relaxed);
         // Positions start after one lap, so that a zeroed entry is never taken for a posted one.
-        for counter in [&shared.head, &shared.tail, &shared.again_head, &shared.again_tail] {
+        for counter in [&shared.head.first, &shared.tail.first, &shared.head.again, &shared.tail.again] {
             counter.store(slots, Ordering::Relaxed);
         }
         shared.open.store(1, Ordering::Release);

@@ -91,14 +91,14 @@ impl RqView {
     #[inline]
     pub(super) fn first(&self) -> Ring<'_> {
         let entries = &self.ring[..=self.mask as usize];
-        Ring { head: &self.shared.head, tail: &self.shared.tail, entries, bit: 0 }
+        Ring { head: &self.shared.head.first, tail: &self.shared.tail.first, entries, bit: 0 }
     }
 
     /// The ring of receives that are used again.
     #[inline]
     pub(super) fn again(&self) -> Ring<'_> {
         let entries = &self.ring[self.mask as usize + 1..];
-        Ring { head: &self.shared.again_head, tail: &self.shared.again_tail, entries, bit: AGAIN }
+        Ring { head: &self.shared.head.again, tail: &self.shared.tail.again, entries, bit: AGAIN }
     }
 
     /// The ring of `position`.

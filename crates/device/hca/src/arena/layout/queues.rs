@@ -147,15 +147,9 @@ pub struct RqShared {
     pub uses_again: AtomicU32,
     _line0: AtomicU32,
     /// Position after the last posted WQE. Owner.
-    pub tail: AtomicU64,
-    /// The same of the second ring. Owner.
-    pub again_tail: AtomicU64,
-    _line1: [AtomicU64; 6],
+    pub tail: OfRings,
     /// First position not known to be claimed. Claimers.
-    pub head: AtomicU64,
-    /// The same of the second ring. Claimers.
-    pub again_head: AtomicU64,
-    _line2: [AtomicU64; 6],
+    pub head: OfRings,
     /// SRQ limit, 0 unarmed. Owner arms, the claimer that crosses it takes.
     pub limit: AtomicU32,
     /// 1 when a claimer crossed the limit. Claimers.
@@ -164,6 +158,15 @@ pub struct RqShared {
 }
 // SAFETY: atomics only.
 unsafe impl Shared for RqShared {}
+
+/// A position in each ring of a receive queue, on a line of its own.
+#[repr(C, align(64))]
+pub struct OfRings {
+    /// Of the ring in the order of posting.
+    pub first: AtomicU64,
+    /// Of the second one, for receives that are used again.
+    pub again: AtomicU64,
+}
 
 /// Head of a receive WQE; its SGEs (address, then length and key) follow, the first one in the same cache line.
 #[repr(C)]
