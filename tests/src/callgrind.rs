@@ -53,7 +53,7 @@ pub const CALL_INSTRUCTIONS_AT_MOST: [Call; 8] = [
         link: "roce",
         what: "packet received: ibv_poll_cq that takes it in",
         at_least: MOVES_A_PACKET,
-        at_most: 2_985.0,
+        at_most: 2_830.0,
     },
     Call {
         function: "post_train",
