@@ -147,7 +147,7 @@ packages-debug: stripped
 	@scripts/package.sh deb-debug $(STRIPPED) "$(PACKAGE_DIR)"
 	@scripts/package.sh tarball-debug $(STRIPPED) "$(PACKAGE_DIR)"
 
-# What a release hands out, below target/package: docs/stability.md. ARGS: --allow-untagged, --untried.
+# What a release hands out, below target/package: docs/stability.md. ARGS: --allow-untagged, --untried, --native.
 release: toolchain
 	@scripts/release.sh $(ARGS)
 

@@ -1,18 +1,28 @@
 #!/bin/bash
-# fresh-packages.sh DEB TARBALL [SUITE...]: installs what `make deb` and `make tarball` have made on machines that have
-# nothing yet, and no network and no cargo: roots that mmdebstrap makes of each SUITE (bookworm, trixie, noble; all
-# three if none is named), with ibverbs-utils and perftest. root installs the package, another user runs doctor, a
-# ping-pong and ib_write_bw, root removes it, and no file is left; the user does the same with the tarball, from where
-# it is unpacked and from where it has installed itself. Needs root. Prints a line for each suite: passed, FAILED or
-# skipped. Exit status: 1 if one failed, or none could be tried. All roots are
-# removed at the end.
+# fresh-packages.sh DEB TARBALL [WHEEL] [SUITE...]: installs what `make deb`, `make tarball` and `make wheel` have made on machines that
+# have nothing yet, and no network and no cargo: roots that mmdebstrap makes of each SUITE (bookworm, trixie, noble; all three if none is
+# named), with ibverbs-utils, perftest, and pip if there is a wheel. root installs the package, another user runs doctor, a ping-pong and
+# ib_write_bw, root removes it, and no file is left; the user does the same with the tarball, from where it is unpacked and from where it
+# has installed itself, and with the wheel. If DEB is for arm64 and this machine is not, the roots are of arm64 (bookworm and trixie), and
+# all programs in them run by qemu-user, in which processes of one host alone reach each other. Needs root. Prints a line for each suite:
+# passed, FAILED or skipped. Exit status: 1 if one failed, 75 if none could be tried. All roots are removed at the end.
 set -euo pipefail
 tree=$(cd "$(dirname "$0")/.." && pwd)
 deb=$1 tarball=$2
 shift 2
-suites=("$@")
+wheel=
+if [[ ${1:-} = *.whl ]]; then wheel=$1 && shift; fi
+suites=("$@") name=fresh-packages architecture=
+if [[ $deb = *_arm64.deb ]] && [ "$(uname -m)" != aarch64 ]; then
+    # In there, any user is root.
+    [ "$(id -u)" = 0 ] || { echo "$name: making a root needs root" >&2; exit 1; }
+    [ -n "${EMULATED:-}" ] ||
+        EMULATED=yes exec "$tree/scripts/emulated.sh" "$0" "$deb" "$tarball" ${wheel:+"$wheel"} "${suites[@]}"
+    # Ubuntu's mirrors have no arm64.
+    architecture=arm64
+    [ "${#suites[@]}" != 0 ] || suites=(bookworm trixie)
+fi
 [ "${#suites[@]}" != 0 ] || suites=(bookworm trixie noble)
-name=fresh-packages
 # shellcheck source=scripts/roots.sh
 . "$tree/scripts/roots.sh"
 command -v ip > /dev/null || { say "there is no ip here; type, as root:  apt-get install -y iproute2"; exit 1; }
@@ -40,6 +50,13 @@ works='
     "$vervain" run -- ib_write_bw -F -x 0 -p 18516 127.0.0.1 | grep "^ 65536 "
     wait $! || { cat "$HOME/server"; exit 1; }'
 
+# A line of the shell for the user: the wheel by pip, which asks for a word if the distribution's Python is not to be changed.
+# shellcheck disable=SC2016 # for the shell inside
+by_pip='
+    python3 -m pip install --quiet --no-index --user --break-system-packages /var/tmp/vervain-*.whl ||
+        python3 -m pip install --quiet --no-index --user /var/tmp/vervain-*.whl
+    vervain=$HOME/.local/bin/vervain'
+
 try_in() { # ROOT
     local root=$1
     without_network=1
@@ -57,7 +74,8 @@ try_in() { # ROOT
         ./install.sh \"\$HOME/.local\"
         vervain=\$HOME/.local/bin/vervain; $works
         ./uninstall.sh \"\$HOME/.local\"
-        [ -z \"\$(find \"\$HOME/.local\" -type f)\" ]"
+        [ -z \"\$(find \"\$HOME/.local\" -type f)\" ]" || return
+    [ -z "$wheel" ] || inside "$root" visitor "set -eu; $by_pip; $works"
 }
 
 failed=0 tried=0 rows=()
@@ -65,18 +83,20 @@ for suite in "${suites[@]}"; do
     root=$work/$suite
     say "$suite: making its root"
     without_network=
-    if ! make_root "$suite" "$root" ibverbs-utils,perftest; then
+    if ! make_root "$suite" "$root" "ibverbs-utils,perftest${wheel:+,python3-pip}"; then
         rows+=("$suite: skipped: its packages cannot be had")
         continue
     fi
     chroot "$root" useradd --create-home --user-group --shell /bin/bash visitor
     cp "$deb" "$root/var/tmp/package.deb"
     cp "$tarball" "$root/var/tmp/package.tar.gz"
+    # Its name has what it is for.
+    [ -z "$wheel" ] || cp "$wheel" "$root/var/tmp/"
     result=passed tried=1
     try_in "$root" < /dev/null || result=FAILED failed=1
     rows+=("$suite: $result")
     rm -rf --one-file-system "$root"
 done
 printf 'fresh-packages: %s\n' "${rows[@]}"
-[ "$tried" = 1 ] || exit 1
+[ "$tried" = 1 ] || exit 75
 exit "$failed"

@@ -1,19 +1,22 @@
 #!/bin/bash
-# release.sh [--allow-untagged] [--untried]: makes what a release hands out, in target/package: packages, what debuggers want of them,
-# the wheel, a bill of materials (CycloneDX) and SHA256SUMS. Refuses a tree with changes, a version that CHANGELOG.md has no
-# dated section of, and a commit without the tag vVERSION, which --allow-untagged allows. Package and tarball are tried in fresh
-# roots by TRY_PACKAGES DEB TARBALL (default: scripts/fresh-packages.sh); --untried leaves that out. It publishes nothing.
+# release.sh [--allow-untagged] [--untried] [--native]: makes what a release hands out, in target/package: for x86-64 and, cross-compiled,
+# AArch64, packages, what debuggers want of them, the wheel and a bill of materials (CycloneDX); and SHA256SUMS of all. Refuses a tree with
+# changes, a version that CHANGELOG.md has no dated section of, and a commit without the tag vVERSION, which --allow-untagged allows.
+# --native leaves out the other machine's. Package, tarball and wheel are tried in fresh roots by TRY_PACKAGES DEB TARBALL WHEEL
+# (default: scripts/fresh-packages.sh); --untried leaves that out. What is for AArch64 is tried by an emulator; where that cannot be,
+# a sentence says so and the release goes on. It publishes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { echo "release: $*" >&2; exit 1; }
 say() { echo "release: $*" >&2; }
 
-untagged='' untried=''
+untagged='' untried='' native=''
 for word; do
     case $word in
     --allow-untagged) untagged=yes ;;
     --untried) untried=yes ;;
-    *) fail "there is no option $word; there are --allow-untagged and --untried" ;;
+    --native) native=yes ;;
+    *) fail "there is no option $word; there are --allow-untagged, --untried and --native" ;;
     esac
 done
 
@@ -33,29 +36,54 @@ try=${TRY_PACKAGES:-scripts/fresh-packages.sh}
 to=$PWD/target/package
 rm -rf "$to"
 mkdir -p "$to"
-make deb tarball packages-debug wheel
+machine=$(uname -m)
+machines=("$machine")
+# There is no cross build for x86-64.
+if [ "$machine" = x86_64 ] && [ -z "$native" ]; then machines+=(aarch64); fi
+for target in "${machines[@]}"; do
+    cross=()
+    [ "$target" = "$machine" ] || cross=(scripts/cross.sh)
+    "${cross[@]}" make deb tarball packages-debug wheel
+done
 
-# one NAME PATTERN: sets `found` to the one file that the pattern matches.
+# one NAME PATTERN: prints the one file that the pattern matches.
 one() {
     local files
     mapfile -t files < <(compgen -G "$to/$2")
     [ "${#files[@]}" = 1 ] || fail "there has to be one $1, and ${#files[@]} files match $to/$2"
-    found=${files[0]}
+    echo "${files[0]}"
 }
-# dpkg writes 1.0.0~rc.1 for 1.0.0-rc.1, and Python 1.0.0rc1.
-one "package for Debian" "vervain_${version/-/\~}_*.deb"
-deb=$found
-one "tarball" "vervain-$version-*-linux.tar.gz"
-tarball=$found
-[[ $version = *-* ]] || one "wheel" "vervain-$version-py3-none-manylinux*.whl"
+for target in "${machines[@]}"; do
+    case $target in
+    x86_64) architecture=amd64 ;;
+    aarch64) architecture=arm64 ;;
+    *) fail "there are no packages for $target" ;;
+    esac
+    # dpkg writes 1.0.0~rc.1 for 1.0.0-rc.1, and Python 1.0.0rc1.
+    files=("$(one "package for Debian" "vervain_${version/-/\~}_$architecture.deb")")
+    files+=("$(one "tarball" "vervain-$version-$target-linux.tar.gz")")
+    [[ $version = *-* ]] || files+=("$(one "wheel" "vervain-$version-py3-none-manylinux*_$target.whl")")
 
-platform=$(rustc -vV 2> /dev/null | sed -n 's/^host: //p')
-metadata=$("${CARGO:-scripts/cargo.sh}" metadata --locked --format-version 1 \
-    --filter-platform "${platform:-$(uname -m)-unknown-linux-gnu}")
-scripts/sbom.py "$version" "$(git log -1 --format=%ct)" <<< "$metadata" > "$to/vervain-$version.cdx.json"
+    # Crates are of a platform: one that is linked on one processor may be absent on another.
+    metadata=$("${CARGO:-scripts/cargo.sh}" metadata --locked --format-version 1 --filter-platform "$target-unknown-linux-gnu")
+    scripts/sbom.py "$version" "$(git log -1 --format=%ct)" <<< "$metadata" > "$to/vervain-$version-$target-linux.cdx.json"
 
-if [ -n "$untried" ]; then say "nothing was tried in a fresh root"; else "$try" "$deb" "$tarball"; fi
+    if [ -n "$untried" ]; then
+        say "nothing for $target was tried in a fresh root"
+        continue
+    fi
+    status=0
+    "$try" "${files[@]}" || status=$?
+    # No emulator or no root of it; this machine's own packages have to be tried.
+    if [ "$target" != "$machine" ] && { [ "$status" = 125 ] || [ "$status" = 75 ]; }; then
+        say "nothing for $target was tried: the sentence above says why"
+    elif [ "$status" != 0 ]; then
+        fail "what is for $target failed in a fresh root"
+    fi
+done
 
+# Names in the order of their bytes.
+export LC_ALL=C
 cd "$to"
 files=(*)
 sha256sum -- "${files[@]}" > SHA256SUMS

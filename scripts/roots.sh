@@ -37,6 +37,7 @@ mirror_of() { # ORIGIN
         sed -n -e /-security/d -e "s/^$1|[^|]*|//p" | sort -u | sed -n 1p
 }
 
+# With architecture=arm64 set, of that one's packages, which are configured by an emulator (emulated.sh).
 make_root() { # SUITE ROOT PACKAGE,…
     local distribution=Debian components=main keyring=debian-archive-keyring
     case $1 in
@@ -48,10 +49,14 @@ make_root() { # SUITE ROOT PACKAGE,…
     fi
     # Its proxy, and the certificates that it trusts; mmdebstrap keeps them in the root.
     apt-config dump | grep -E '^Acquire::(.*::)?(Proxy|Proxy-Auto-Detect|CaInfo|Retries)(::| )' > "$work/apt.conf" || true
-    local mirror
+    local mirror other=()
     mirror=$(mirror_of "$distribution")
+    # mmdebstrap looks for the emulator in this machine's table, not in the namespace's. Emulated, usrmerge would take minutes for what its
+    # hook does before there are files.
+    [ -z "${architecture:-}" ] ||
+        other=("--architectures=$architecture" --skip=check/qemu --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr)
     # Without a mirror mmdebstrap takes the distribution's own.
-    if ! mmdebstrap --quiet --mode=root --variant=minbase --components="$components" --include="$3" \
+    if ! mmdebstrap --quiet "${other[@]}" --mode=root --variant=minbase --components="$components" --include="$3" \
         --aptopt="$work/apt.conf" "$1" "$2" ${mirror:+"$mirror"} > "$work/log" 2>&1; then
         say "$1 is skipped: its packages cannot be had: $(grep -a -E '^(E|W): ' "$work/log" | head -n 1)"
         return 1

@@ -11,7 +11,17 @@ use tempfile::TempDir;
 use vervain_tests::{Finished, Job, have};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const TARBALL: &str = "vervain-1.2.3-x86_64-linux.tar.gz";
+/// What make makes for a processor: the package, the tarball and the wheel.
+const OF_X86_64: [&str; 3] = [
+    "vervain_1.2.3_amd64.deb",
+    "vervain-1.2.3-x86_64-linux.tar.gz",
+    "vervain-1.2.3-py3-none-manylinux_2_35_x86_64.whl",
+];
+const OF_AARCH64: [&str; 3] = [
+    "vervain_1.2.3_arm64.deb",
+    "vervain-1.2.3-aarch64-linux.tar.gz",
+    "vervain-1.2.3-py3-none-manylinux_2_35_aarch64.whl",
+];
 
 /// A crate that ships, one that it is linked with, and three that have no place in the bill: of tests, of build scripts, and a macro.
 const METADATA: &str = r#"{ "workspace_root": "ROOT", "workspace_members": ["own", "tests"],
@@ -58,10 +68,14 @@ impl Tree {
         tree.write("Cargo.lock", &lock.replace("SUM", &"5".repeat(64)));
         tree.write("CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2026-11-29\n");
         tree.write(".gitignore", "/target\n/bin\n");
-        let files = ["vervain_1.2.3_amd64.deb", TARBALL, "vervain-1.2.3-py3-none-manylinux_2_35_x86_64.whl"];
-        let makes: String = files.map(|file| format!("echo {file} > target/package/{file}\n")).concat();
-        tree.program("bin/make", &format!("echo \"make $*\"\n{makes}"));
-        tree.program("bin/cargo", &format!("cat <<'END'\n{metadata}\nEND"));
+        let makes = |files: [&str; 3]| files.map(|file| format!("echo {file} > target/package/{file}\n")).concat();
+        tree.program("bin/make", &format!("echo \"make $*\"\n{}", makes(OF_X86_64)));
+        fs::write(tree.at("scripts/cross.sh"), "#!/bin/sh\nexec sh bin/cross \"$@\"\n").expect("a script");
+        fs::set_permissions(tree.at("scripts/cross.sh"), fs::Permissions::from_mode(0o755)).expect("its permissions");
+        tree.program("bin/cross", &format!("echo \"cross $*\"\n{}", makes(OF_AARCH64)));
+        // A release is made of both on x86-64 alone, which has the cross build.
+        tree.program("bin/uname", "echo x86_64");
+        tree.program("bin/cargo", &format!("echo \"cargo $*\" >&2\ncat <<'END'\n{metadata}\nEND"));
         tree.program("bin/try", "echo \"tried: $(cat \"$@\")\"");
         tree.git(&["init", "-q"]);
         tree.commit();
@@ -116,24 +130,27 @@ fn a_release_has_sums_of_all_its_files_and_a_bill_of_what_is_linked() {
     fs::create_dir_all(tree.at("target/package")).expect("the folder of packages");
     tree.write("target/package/vervain_1.2.2_amd64.deb", "of an earlier version");
     let end = tree.release(&[]);
-    assert!(end.success() && end.output.contains("make deb tarball packages-debug wheel\n"), "{}", end.describe());
-    let tried = format!("tried: vervain_1.2.3_amd64.deb\n{TARBALL}\n");
-    assert!(end.output.contains(&tried), "{}", end.describe());
+    let made = ["make deb tarball packages-debug wheel\n", "cross make deb tarball packages-debug wheel\n"];
+    assert!(end.success() && made.iter().all(|line| end.output.contains(line)), "{}", end.describe());
+    for files in [OF_X86_64, OF_AARCH64] {
+        assert!(end.output.contains(&format!("tried: {}\n", files.join("\n"))), "{}", end.describe());
+    }
     let package = tree.at("target/package");
     let sums = fs::read_to_string(package.join("SHA256SUMS")).expect("the sums");
     let names: Vec<_> = sums.lines().filter_map(|line| Some(line.split_once("  ")?.1)).collect();
-    let expected = [
-        "vervain-1.2.3-py3-none-manylinux_2_35_x86_64.whl",
-        TARBALL,
-        "vervain-1.2.3.cdx.json",
-        "vervain_1.2.3_amd64.deb",
-    ];
+    let bills = ["x86_64", "aarch64"].map(|machine| format!("vervain-1.2.3-{machine}-linux.cdx.json"));
+    let mut expected = [&OF_X86_64[..], &OF_AARCH64[..], &bills.each_ref().map(String::as_str)[..]].concat();
+    expected.sort_unstable();
     assert_eq!(names, expected);
+    for machine in ["x86_64", "aarch64"] {
+        let platform = format!("--filter-platform {machine}-unknown-linux-gnu\n");
+        assert!(end.output.contains(&platform), "{}", end.describe());
+    }
     let mut check = Command::new("sha256sum");
     let end = Job::start(check.args(["--check", "--strict", "SHA256SUMS"]).current_dir(&package)).finish(LIMIT);
     assert!(end.success(), "{}", end.describe());
 
-    let bill = fs::read_to_string(package.join("vervain-1.2.3.cdx.json")).expect("the bill");
+    let bill = fs::read_to_string(package.join(&bills[0])).expect("the bill");
     let bill: serde_json::Value = serde_json::from_str(&bill).expect("JSON");
     let [linked] = &bill["components"].as_array().expect("components")[..] else { panic!("{bill:#}") };
     assert_eq!(linked["purl"], "pkg:cargo/linked@4.5.6");
@@ -186,7 +203,45 @@ fn what_is_missing_or_fails_ends_a_release_without_sums() {
     ends("bin/make", "echo no compiler; exit 2", "no compiler\n");
     ends("bin/make", "touch target/package/vervain_1.2.2_amd64.deb", "one package for Debian, and 0 files match");
     ends("bin/cargo", "echo no registry >&2; exit 101", "no registry\n");
+    ends("bin/cross", "echo no cross compiler; exit 1", "no cross compiler\n");
     ends("bin/try", "echo it does not start; exit 1", "it does not start\n");
+}
+
+#[test]
+fn what_no_emulator_can_try_is_handed_out_with_a_sentence() {
+    // 125: no emulator; 75: no root could be made.
+    for status in [125, 75] {
+        let Some(tree) = Tree::new() else { return };
+        tree.program("bin/try", &format!("case $1 in *_arm64.deb) exit {status} ;; esac"));
+        let end = tree.release(&[]);
+        assert!(end.success() && end.output.contains("nothing for aarch64 was tried"), "{}", end.describe());
+        assert!(tree.at("target/package/SHA256SUMS").exists(), "{}", end.describe());
+        // This machine's own need no emulator.
+        tree.program("bin/try", &format!("exit {status}"));
+        let end = tree.release(&[]);
+        let said = "what is for x86_64 failed in a fresh root";
+        assert!(end.code() == Some(1) && end.output.contains(said), "{}", end.describe());
+    }
+    let Some(tree) = Tree::new() else { return };
+    tree.program("bin/try", "case $1 in *_arm64.deb) exit 1 ;; esac");
+    let end = tree.release(&[]);
+    assert!(end.code() == Some(1), "{}", end.describe());
+    assert!(end.output.contains("what is for aarch64 failed in a fresh root"), "{}", end.describe());
+}
+
+#[test]
+fn a_release_of_one_machine_has_nothing_of_another() {
+    let only = |machine: &str, options: &[&str], files: [&str; 3]| {
+        let Some(tree) = Tree::new() else { return };
+        tree.program("bin/uname", &format!("echo {machine}"));
+        tree.program("bin/make", &files.map(|file| format!("echo > target/package/{file}\n")).concat());
+        let end = tree.release(options);
+        assert!(end.success() && !end.output.contains("cross"), "{}", end.describe());
+        let sums = fs::read_to_string(tree.at("target/package/SHA256SUMS")).expect("the sums");
+        assert_eq!(sums.lines().count(), 4, "{sums}");
+    };
+    only("x86_64", &["--native"], OF_X86_64);
+    only("aarch64", &[], OF_AARCH64);
 }
 
 #[test]
@@ -195,5 +250,5 @@ fn an_untagged_commit_is_packed_on_demand() {
     tree.git(&["tag", "-d", "v1.2.3"]);
     let end = tree.release(&["--allow-untagged", "--untried"]);
     assert!(end.success() && end.output.contains("these files are no release"), "{}", end.describe());
-    assert!(end.output.contains("nothing was tried in a fresh root"), "{}", end.describe());
+    assert!(end.output.contains("nothing for aarch64 was tried in a fresh root"), "{}", end.describe());
 }
