@@ -11,6 +11,9 @@ use crate::psn;
 use super::answer::{Answer, Body, Resource};
 use super::{Refusal, Responder, Then};
 
+/// Most parts of READs that wait to be answered again.
+const MOST_PARTS: usize = 256;
+
 impl Responder {
     #[cold]
     pub(super) fn duplicate<H: ResponderHost>(&mut self, packet: &Packet<'_, H::Data>, host: &mut H) {
@@ -107,29 +110,37 @@ impl Responder {
     /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it;
     /// what an impatient requester asks for too often is dropped.
     fn insert(&mut self, answer: Answer) {
-        // One that is yet to be sent whole needs no second.
-        if self
-            .answers
-            .iter()
-            .any(|other| overlap(other, &answer) && other.psn == answer.psn && other.packets >= answer.packets)
-        {
+        // What is yet to be sent needs no second.
+        if self.answers.iter().any(|other| covers(other, &answer)) {
             return;
         }
         let waiting = self.answers.len();
         self.answers.retain(|other| !overlap(other, &answer));
         let responses = self.answers.iter().filter(|other| other.body != Body::Acknowledgement).count();
         // If answers have given way to it there is room; without it an answer that was never sent would be lost.
-        if self.answers.len() == waiting && responses > 2 * usize::from(self.config.max_dest_rd_atomic) {
+        if self.answers.len() == waiting && responses > self.most_repeated() {
             self.counters.dropped += 1;
             return;
         }
         self.place(answer);
     }
 
+    /// Most answers that may wait to be sent again: a requester that takes reports asks for each part of a READ that it
+    /// misses by itself.
+    fn most_repeated(&self) -> usize {
+        2 * usize::from(self.config.max_dest_rd_atomic) + if self.kept.is_some() { MOST_PARTS } else { 0 }
+    }
+
     fn place(&mut self, answer: Answer) {
         let place = self.answers.iter().position(|other| psn::is_before(answer.psn, other.psn));
         self.answers.insert(place.unwrap_or(self.answers.len()), answer);
     }
+}
+
+/// Returns true if `a` has all PSNs of `b`.
+fn covers(a: &Answer, b: &Answer) -> bool {
+    let skipped = psn::distance(a.psn, b.psn);
+    a.body != Body::Acknowledgement && skipped < a.packets && b.packets <= a.packets - skipped
 }
 
 /// Returns true if both answers have a PSN in common.
