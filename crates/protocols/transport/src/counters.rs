@@ -8,7 +8,7 @@ pub struct RequesterCounters {
     pub resent_packets: u64,
     /// NAKs "PSN sequence error", and reports of gaps, that were obeyed (rcvd_seq_err).
     pub sequence_naks: u64,
-    /// Times that an answer overtook one that is missing (IBA 9.7.5.1, implied NAK).
+    /// Times that an answer overtook one that was not known to be missing (IBA 9.7.5.1, implied NAK).
     pub implied_naks: u64,
     /// RNR NAKs that were obeyed (rcvd_rnr_err).
     pub rnr_naks: u64,

@@ -7,6 +7,7 @@
 //! `unacknowledged`.
 
 mod acknowledge;
+mod arrived;
 mod flight;
 mod holes;
 mod recovery;
@@ -87,7 +88,7 @@ pub struct Requester {
     stopped: Option<(u32, Status)>,
     /// The first packets carry Vervain's marks, so that the peer knows it from the first packet that it takes.
     introduction: Introduction,
-    /// What a peer misses that reports gaps. None: nothing that is known.
+    /// What a peer misses that reports gaps, and which of its answers are missing. None: nothing that is known.
     holes: Option<Box<Holes>>,
     ended: bool,
     timers: Timers,

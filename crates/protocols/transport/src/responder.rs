@@ -38,6 +38,8 @@ const KEPT_IN_CALL: u32 = 64;
 /// no rule; UDP does neither. Not half of all PSNs, as for RC: a sender goes on while the link is down and would not be
 /// heard after.
 const LATE: u32 = 1 << 16;
+/// Most parts of READs that wait to be answered again.
+const MOST_PARTS: usize = 256;
 
 /// The receiving side of a connected QP.
 #[derive(Debug)]
@@ -372,7 +374,9 @@ impl Responder {
             }
             _ => None,
         });
-        let most = 2 * usize::from(self.config.max_dest_rd_atomic);
+        // A requester that takes reports asks for each part of a READ that it misses by itself.
+        let parts = if self.kept.is_some() { MOST_PARTS } else { 0 };
+        let most = 2 * usize::from(self.config.max_dest_rd_atomic) + parts;
         if !answer.is_some_and(|answer| self.answers.insert(answer, most)) {
             self.counters.dropped += 1;
         }

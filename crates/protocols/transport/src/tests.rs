@@ -12,6 +12,7 @@ mod loss;
 mod lossless;
 mod operations;
 mod pair;
+mod parts;
 mod placing;
 mod saved;
 mod unreliable;

@@ -8,7 +8,8 @@ pub const BTH_LEN: usize = 12;
 /// Vervain's mark in the 7 reserved bits behind AckReq; all other devices send 0. It has several bits, so that a device
 /// which gives one of them a meaning is not taken for Vervain.
 pub const VERVAIN: u8 = 0x56;
-/// The mark of a Vervain requester that takes [`opcode::GAPS`]: no bit is as in [`VERVAIN`].
+/// The mark of a Vervain requester that takes [`opcode::GAPS`], and of answers to it that bring data: any part of a
+/// READ is answered again, in PSN order. No bit is as in [`VERVAIN`].
 pub const TAKES_GAPS: u8 = 0x29;
 /// Bytes of the longest headers: BTH, XRCETH and AtomicETH.
 pub const MAX_HEADERS: usize = BTH_LEN + 4 + 28;

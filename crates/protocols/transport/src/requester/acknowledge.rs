@@ -3,13 +3,14 @@
 
 use vervain_iba::{Opcode, Status};
 use vervain_wire::aeth::{self, NakCode, Syndrome};
-use vervain_wire::{Aeth, Packet, opcode};
+use vervain_wire::{Aeth, Packet, TAKES_GAPS, opcode};
 
 use crate::host::{Data, Nanos, Refused, RequesterHost};
 use crate::psn;
-use crate::window::Window;
+use crate::window::{PACKET_OVERHEAD, Window};
 
 use super::flight::{Flight, is_answered, takes_receive};
+use super::holes::Holes;
 use super::{Cursor, Requester};
 
 /// The contents of an answer, beyond an acknowledgement.
@@ -55,10 +56,12 @@ impl Requester {
         match (opcode::operation(headers.bth.opcode), headers.aeth) {
             (opcode::ACKNOWLEDGE, Some(aeth)) => self.acknowledgement(now, psn, aeth, window, host),
             (opcode::ATOMIC_ACKNOWLEDGE, Some(aeth)) => {
+                self.introduction.answers_parts |= headers.bth.mark == TAKES_GAPS;
                 let word = headers.atomic_ack.unwrap_or(0);
                 self.answer(now, psn, Some(aeth), &Answer::Word(word), window, host);
             }
             (code, aeth) if opcode::is_read_response(code) => {
+                self.introduction.answers_parts |= headers.bth.mark == TAKES_GAPS;
                 self.answer(now, psn, aeth, &Answer::Data(packet.payload), window, host);
             }
             _ => self.counters.stale += 1,
@@ -77,10 +80,11 @@ impl Requester {
     ) {
         let status = match Syndrome::decode(aeth.syndrome) {
             Some(Syndrome::Ack(code)) => {
-                if self.advance(now, psn::add(psn, 1), window, host) {
+                let behind = psn::add(psn, 1);
+                if self.advance(now, behind, window, host) {
                     self.grant(code);
                 } else {
-                    self.overtaken(now, window);
+                    self.overtaken(now, behind, window);
                 }
                 return;
             }
@@ -89,7 +93,10 @@ impl Requester {
                 return;
             }
             // A NAK acknowledges everything before its PSN (IBA 9.7.5.1).
-            Some(_) if !self.advance(now, psn, window, host) => return self.overtaken(now, window),
+            Some(_) if !self.advance(now, psn, window, host) => {
+                self.counters.implied_naks += u64::from(self.missing(now, window));
+                return;
+            }
             Some(Syndrome::RnrNak(code)) => {
                 return self.not_ready(now, vervain_iba::timer::rnr_timer_ns(code), window, host);
             }
@@ -116,7 +123,7 @@ impl Requester {
         host: &mut H,
     ) {
         if !self.advance(now, psn, window, host) {
-            return self.overtaken(now, window);
+            return self.early_answer(now, psn, answer, window, host);
         }
         let oldest = &self.flights[0];
         let (operation, length) = (oldest.request.opcode, oldest.request.length);
@@ -150,7 +157,10 @@ impl Requester {
             Err(Refused::Full) => return,
             Err(Refused::Memory) => return self.fail(Status::LocalProtection, window, host),
         }
-        let cost = self.move_up(packets, host);
+        let mut cost = self.move_up(packets, host);
+        if self.holes.is_some() {
+            cost += self.move_over_arrived(host);
+        }
         while self.reads.front().is_some_and(|read| !psn::is_before(self.unacknowledged, read.end)) {
             self.reads.pop_front();
             self.reads_sent = self.reads_sent.saturating_sub(1);
@@ -232,10 +242,112 @@ impl Requester {
         self.progress(now, window);
     }
 
-    /// An answer has come before one that is missing: that is lost (IBA 9.7.5.1, implied NAK).
+    /// The peer has executed all requests before `executed`, and an answer to one of them is missing: that is lost (IBA
+    /// 9.7.5.1, implied NAK).
     #[cold]
-    pub(super) fn overtaken(&mut self, now: Nanos, window: &mut Window) {
-        self.counters.implied_naks += u64::from(self.missing(now, window));
+    pub(super) fn overtaken(&mut self, now: Nanos, executed: u32, window: &mut Window) {
+        let is_found_lost = match self.asks_for_parts(executed, window) {
+            true => self.learn(now, executed, std::iter::empty(), window),
+            false => self.missing(now, window),
+        };
+        self.counters.implied_naks += u64::from(is_found_lost);
+    }
+
+    /// Returns true if answers that are missing before PSN `to` are asked for by themselves: the peer answers any part
+    /// of a READ again, and all before `to` was sent since the last step back.
+    pub(super) fn asks_for_parts(&self, to: u32, window: &Window) -> bool {
+        let sent = psn::distance(self.unacknowledged, self.next);
+        self.introduction.answers_parts && !window.is_lossless() && psn::distance(self.unacknowledged, to) <= sent
+    }
+
+    /// The answer to `psn` has come before one that is missing. If only that will be asked for, this one takes its
+    /// place now; what cannot be placed counts as missing too, and fails its request when that is the oldest.
+    #[cold]
+    fn early_answer<H: RequesterHost>(
+        &mut self,
+        now: Nanos,
+        psn: u32,
+        answer: &Answer<'_, H::Data>,
+        window: &mut Window,
+        host: &mut H,
+    ) {
+        let behind = psn::add(psn, 1);
+        if !self.asks_for_parts(behind, window) {
+            return self.overtaken(now, behind, window);
+        }
+        if self.holes.as_ref().is_some_and(|holes| holes.arrived.end_of(psn).is_some()) {
+            self.counters.stale += 1;
+            return;
+        }
+        let Some(cost) = self.place_early(psn, answer, host) else { return self.overtaken(now, psn, window) };
+        let oldest = self.unacknowledged;
+        let holes = self.holes.get_or_insert_with(|| Box::new(Holes::new(oldest)));
+        let follows = holes.follows(psn);
+        let is_noted = match *answer {
+            Answer::Data(_) => holes.arrived.add(psn),
+            Answer::Word(word) => holes.arrived.add_word(psn, word),
+        };
+        if !is_noted || !follows {
+            return self.overtaken(now, if is_noted { behind } else { psn }, window);
+        }
+        (holes.end, holes.executed) = (behind, behind);
+        holes.out += cost;
+        let cost = cost.min(self.in_flight);
+        self.in_flight -= cost;
+        self.timers.measure_between(now, psn, behind, window);
+        window.acknowledged(cost);
+    }
+
+    /// Delivers the answer to `psn`, of any request; of an atomic, when it is the oldest. Returns what it counts for;
+    /// None: it does not fit, or the host has no place for it.
+    fn place_early<H: RequesterHost>(&mut self, psn: u32, answer: &Answer<'_, H::Data>, host: &mut H) -> Option<u64> {
+        let first_psn = self.flights.front()?.first_psn;
+        let offset = |at: u32| psn::distance(first_psn, at);
+        let index = self.flights.partition_point(|flight| offset(flight.end_psn()) <= offset(psn));
+        let n = self.first.wrapping_add(index as u32);
+        let flight = self.flights.get(index)?;
+        let (packet, mtu) = (psn::distance(flight.first_psn, psn), self.config.mtu);
+        let cost = flight.cost(packet, packet + 1, mtu);
+        let (operation, offset) = (flight.request.opcode, u64::from(packet) * u64::from(mtu));
+        let placed = match (operation, answer) {
+            (Opcode::Read, Answer::Data(data)) if data.length() as u64 == cost - PACKET_OVERHEAD => match data.length()
+            {
+                0 => Ok(()),
+                _ => host.deliver(n, offset, data),
+            },
+            (Opcode::Flush | Opcode::AtomicWrite, Answer::Data(data)) if data.length() == 0 => Ok(()),
+            (Opcode::CompareSwap | Opcode::FetchAdd, Answer::Word(_)) => Ok(()),
+            _ => {
+                self.counters.stale += 1;
+                return None;
+            }
+        };
+        placed.is_ok().then_some(cost)
+    }
+
+    /// Moves `unacknowledged` over what has been executed, and answered, before an answer that was missing. Returns the
+    /// bytes that it counted for.
+    #[cold]
+    fn move_over_arrived(&mut self, host: &mut impl RequesterHost) -> u64 {
+        let mut cost = 0;
+        while let (Some(holes), Some(oldest)) = (&mut self.holes, self.flights.front()) {
+            let at = self.unacknowledged;
+            if let Some(word) = holes.arrived.word(at)
+                && host.deliver_word(self.first, word).is_err()
+            {
+                // Its answer comes again, and fails it.
+                holes.arrived.forget_before(psn::add(at, 1));
+                break;
+            }
+            let to = match is_answered(oldest.request.opcode) {
+                true => holes.arrived.end_of(at),
+                false => Some(holes.executed).filter(|executed| psn::is_before(at, *executed)),
+            };
+            let Some(to) = to else { break };
+            let left = psn::distance(at, oldest.end_psn());
+            cost += self.move_up(psn::distance(at, to).min(left), host);
+        }
+        cost
     }
 
     /// Credits that come with everything before `unacknowledged` (IBA 9.7.7.2). The count is of receives that are left

@@ -1,12 +1,15 @@
-//! What a peer misses that reports gaps: packets to be sent again, without going back over what it keeps. A report is
-//! advice: only acknowledgements end requests, and a step back forgets it all, so that a peer that drops what it has
-//! kept, or lies, gets everything again.
+//! What a peer misses that reports gaps: packets to be sent again, without going back over what it keeps; and which of
+//! its answers are missing, without going back over those that have come. A report is advice: only acknowledgements
+//! end requests, and a step back forgets it all, so that a peer that drops what it has kept, or lies, gets everything
+//! again.
 
 use vervain_wire::{TAKES_GAPS, VERVAIN, gaps};
 
 use crate::host::Nanos;
 use crate::psn;
 use crate::window::Window;
+
+use super::arrived::Arrived;
 
 /// Most runs that are remembered; what is behind them is reported again.
 const MOST_RUNS: usize = 4 * gaps::MOST;
@@ -16,8 +19,12 @@ const MOST_RUNS: usize = 4 * gaps::MOST;
 pub(super) struct Holes {
     /// In PSN order.
     pub runs: Vec<Run>,
-    /// PSN behind the last packet that the peer has reported.
-    end: u32,
+    /// PSN behind the last packet that the peer has reported, or answered.
+    pub end: u32,
+    /// All requests before this PSN have been executed by the peer: of READs there only answers can be missing.
+    pub executed: u32,
+    /// Answers that have come before one that is missing.
+    pub arrived: Arrived,
     /// Bytes that are not under way though not acknowledged: the peer keeps them, or they are to be sent again.
     pub out: u64,
     /// Bytes that have been sent again since a round trip began, and when it ends: one window at most, whatever the
@@ -52,11 +59,13 @@ pub(super) struct Introduction {
     pub mark: u8,
     /// A packet with this PSN has the second mark.
     shown: u32,
+    /// The peer answers any part of a READ again: its answers have the mark of those that report gaps.
+    pub answers_parts: bool,
 }
 
 impl Introduction {
     pub fn new(introduces: bool) -> Introduction {
-        Introduction { mark: if introduces { VERVAIN } else { 0 }, shown: 0 }
+        Introduction { mark: if introduces { VERVAIN } else { 0 }, shown: 0, answers_parts: false }
     }
 
     /// Everything before `unacknowledged` has arrived, and no packet from `highest` on has been sent.
@@ -73,7 +82,7 @@ impl Introduction {
 impl Holes {
     /// Nothing is missing before `end`.
     pub fn new(end: u32) -> Holes {
-        Holes { runs: Vec::new(), end, out: 0, again: 0, round_ends: 0 }
+        Holes { runs: Vec::new(), end, executed: end, arrived: Arrived::default(), out: 0, again: 0, round_ends: 0 }
     }
 
     /// Returns true if `cost` more bytes may be sent again in this round trip.
@@ -83,6 +92,20 @@ impl Holes {
             self.round_ends = now + window.rtt().assumed();
         }
         self.again == 0 || self.again + cost <= window.size()
+    }
+
+    /// Returns true if the answer to `psn` is the next one behind all that have come, and shows nothing to be lost.
+    pub fn follows(&self, psn: u32) -> bool {
+        let behind = psn::add(psn, 1);
+        let shows_loss = |run: &Run| run.resent.is_some_and(|resent| psn::is_before(resent.next, behind));
+        self.end == psn && self.executed == psn && !self.runs.iter().any(shows_loss)
+    }
+
+    /// The first missing packet, which was sent again, goes once more. Returns the PSNs of its run.
+    pub fn repeat_first(&mut self) -> Option<(u32, u32)> {
+        let first = self.runs.first_mut().filter(|first| first.resent.is_some())?;
+        first.resent = None;
+        Some((first.from, first.to))
     }
 
     /// What was sent again may be lost by now; if the peer still misses it, it goes once more.
@@ -168,6 +191,7 @@ impl Holes {
 
     /// Forgets what lies before `unacknowledged`. Returns false if nothing is left.
     pub fn forget_before(&mut self, unacknowledged: u32) -> bool {
+        self.arrived.forget_before(unacknowledged);
         self.runs.retain(|run| psn::is_before(unacknowledged, run.to));
         if let Some(first) = self.runs.first_mut()
             && psn::is_before(first.from, unacknowledged)

@@ -387,7 +387,13 @@ impl Requester {
         let answered = |at: Cursor| is_answered(self.flights[at.index].request.opcode);
         let at = if probes == 0 && !answered(last) { last } else { oldest };
         if answered(at) {
-            window.lost(now);
+            if self.repeat_first(window) {
+                return;
+            }
+            match self.introduction.answers_parts {
+                true => window.lost_in_part(now, PACKET_OVERHEAD),
+                false => window.lost(now),
+            }
             return self.go_back(window);
         }
         self.resend_one(at, host);
@@ -422,24 +428,38 @@ impl Requester {
             self.counters.stale += 1;
             return;
         };
-        if !self.advance(now, psn, window, host) {
-            return self.overtaken(now, window);
+        if self.advance(now, psn, window, host) {
+            self.grant(code);
+        } else if !self.asks_for_parts(psn, window) {
+            return self.overtaken(now, psn, window);
         }
-        self.grant(code);
         if self.next == self.unacknowledged {
             // It is about to be sent, or waits for the receiver to be ready.
             return;
         }
         self.counters.sequence_naks += 1;
         self.counters.reports += 1;
-        self.learn(now, gaps, window);
+        self.learn(now, psn, gaps, window);
     }
 
-    /// Notes what the peer misses from `unacknowledged` on. What was sent before the last step back counts as unknown.
-    fn learn(&mut self, now: Nanos, gaps: impl Iterator<Item = Gap>, window: &mut Window) {
-        let (mut missing, mut kept, mut at) = (Vec::new(), 0, self.unacknowledged);
+    /// Notes what is missing: answers to what the peer has executed, all before PSN `executed`, and from there on the
+    /// `gaps` of its report. What was sent before the last step back counts as unknown. Returns true if something was
+    /// found lost.
+    pub(super) fn learn(
+        &mut self,
+        now: Nanos,
+        executed: u32,
+        gaps: impl Iterator<Item = Gap>,
+        window: &mut Window,
+    ) -> bool {
+        let oldest = self.unacknowledged;
+        let mut holes = self.holes.take().unwrap_or_else(|| Box::new(Holes::new(oldest)));
+        let is_old = psn::is_before(executed, holes.executed);
+        holes.executed = if is_old { holes.executed } else { executed };
+        let mut missing = Vec::new();
+        let (mut kept, mut at) = (self.unanswered(&holes, &mut missing), holes.executed);
         let limit = |to: u32, next: u32| if psn::is_before(next, to) { next } else { to };
-        for gap in gaps {
+        for gap in gaps.take_while(|_| !is_old) {
             let lost_to = limit(psn::add(at, gap.missing.into()), self.next);
             if lost_to == self.next {
                 break;
@@ -452,10 +472,12 @@ impl Requester {
         let end = at;
         let since = window.rtt().smoothed().unwrap_or(0) / 2;
         let again = |resent: &Resent| psn::is_before(resent.next, end) && now >= resent.at + since;
-        let new = || Box::new(Holes::new(end));
-        let mut holes = self.holes.take().unwrap_or_else(new);
         let lost = holes.update(&missing, end, again);
-        let dropped: u64 = lost.iter().map(|&(from, to)| self.cost_of_requests(from, to)).sum();
+        let cost_of_lost = |&(from, to): &(u32, u32)| match psn::is_before(from, holes.executed) {
+            true => self.cost_of(from, to, false),
+            false => self.cost_of_requests(from, to),
+        };
+        let dropped: u64 = lost.iter().map(cost_of_lost).sum();
         let lost: u64 = lost.iter().map(|&(from, to)| self.cost_of(from, to, false)).sum();
         let unsent = holes.runs.iter().filter(|run| run.resent.is_none());
         let unsent: u64 = unsent.map(|run| self.cost_of(run.from, run.to, false)).sum();
@@ -464,8 +486,44 @@ impl Requester {
             window.lost_in_part(now, dropped);
             // The time of what is sent again is not that of a round trip.
             self.timers.spoil_before(end);
+        } else {
+            self.timers.measure_between(now, self.unacknowledged, holes.executed, window);
         }
         self.holes = Some(holes);
+        lost > 0
+    }
+
+    /// Adds to `missing` the answers that have not come to what the peer has executed. Returns the bytes that all else
+    /// there counts for.
+    fn unanswered(&self, holes: &Holes, missing: &mut Vec<(u32, u32)>) -> u64 {
+        let mut at = self.unacknowledged;
+        for flight in &self.flights {
+            if !psn::is_before(at, holes.executed) {
+                break;
+            }
+            let end = flight.end_psn();
+            let end = if psn::is_before(holes.executed, end) { holes.executed } else { end };
+            if is_answered(flight.request.opcode) {
+                holes.arrived.add_missing(at, end, missing);
+            }
+            at = end;
+        }
+        let lost: u64 = missing.iter().map(|&(from, to)| self.cost_of(from, to, false)).sum();
+        self.cost_of(self.unacknowledged, at, false).saturating_sub(lost)
+    }
+
+    /// An answer is late: the first that is missing before others is asked for once more. Returns false if none is.
+    fn repeat_first(&mut self, window: &mut Window) -> bool {
+        let Some(mut holes) = self.holes.take() else { return false };
+        let are_answers = psn::is_before(self.unacknowledged, holes.executed);
+        let repeated = if are_answers { holes.repeat_first() } else { None };
+        if let Some((from, to)) = repeated {
+            let cost = self.cost_of(from, to, false);
+            let out = holes.out + cost;
+            self.count_out(&mut holes, out, cost, window);
+        }
+        self.holes = Some(holes);
+        repeated.is_some()
     }
 
     /// Of what is not acknowledged, `out` bytes are not under way now, `lost` of them since they were found lost.
@@ -564,8 +622,10 @@ impl Requester {
         }
         let packet = psn::distance(flight.first_psn, from);
         let is_answered = is_answered(flight.request.opcode);
-        // A READ is asked for as it was, up to its end.
+        // A READ is asked for as it was, up to its end, unless the peer has executed it.
+        let is_executed = self.holes.as_ref().is_some_and(|holes| psn::is_before(from, holes.executed));
         let end = match self.reads.iter().find(|read| psn::is_before(from, read.end)) {
+            Some(read) if is_answered && is_executed && psn::is_before(to, read.end) => to,
             Some(read) if is_answered => read.end,
             _ => psn::add(from, 1),
         };

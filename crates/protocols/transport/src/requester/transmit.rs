@@ -18,6 +18,8 @@ const REQUESTS_PER_WINDOW: u64 = 4;
 /// Response packets that a READ asks for at once where several may be outstanding: what is lost of them is asked for
 /// anew with all that follows.
 const LONGEST_PIECE: u64 = 64;
+/// The same where only that is asked for anew: as many as may be lost in a row before a packet that the peer keeps.
+const LONGEST_IN_PARTS: u64 = 512;
 
 impl Requester {
     /// Sends until a limit is met.
@@ -247,7 +249,8 @@ impl Requester {
     fn read_packets(&self, left: u32, window: &Window) -> Option<u32> {
         let packet = u64::from(self.config.mtu) + PACKET_OVERHEAD;
         let fits = window.size() / packet;
-        let most = if self.config.max_rd_atomic > 1 { (fits / 2).clamp(1, LONGEST_PIECE) } else { fits };
+        let longest = if self.introduction.answers_parts { LONGEST_IN_PARTS } else { LONGEST_PIECE };
+        let most = if self.config.max_rd_atomic > 1 { (fits / 2).clamp(1, longest) } else { fits };
         let most = most.max(1).min(u64::from(left)) as u32;
         let free = (window.room(self.in_flight) / packet) as u32;
         if free >= most {

@@ -44,10 +44,8 @@ impl Answers {
     /// Puts an answer that is to be sent again in its place. Answers of the same PSNs that are waiting give way to it.
     /// Returns false if it is dropped: an impatient requester asks too often, and `most` answers wait.
     pub fn insert(&mut self, answer: Answer, most: usize) -> bool {
-        // One that is yet to be sent whole needs no second.
-        let is_whole =
-            |other: &Answer| overlap(other, &answer) && other.psn == answer.psn && other.packets >= answer.packets;
-        if self.due.iter().any(is_whole) {
+        // What is yet to be sent needs no second.
+        if self.due.iter().any(|other| covers(other, &answer)) {
             return true;
         }
         let waiting = self.due.len();
@@ -65,6 +63,12 @@ impl Answers {
         let place = self.due.iter().position(|other| psn::is_before(answer.psn, other.psn));
         self.due.insert(place.unwrap_or(self.due.len()), answer);
     }
+}
+
+/// Returns true if `a` has all PSNs of `b`.
+fn covers(a: &Answer, b: &Answer) -> bool {
+    let skipped = psn::distance(a.psn, b.psn);
+    a.body != Body::Acknowledgement && skipped < a.packets && b.packets <= a.packets - skipped
 }
 
 /// Returns true if both answers have a PSN in common.

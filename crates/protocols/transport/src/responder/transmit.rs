@@ -4,7 +4,7 @@
 
 use vervain_iba::{Nak, Right};
 use vervain_wire::aeth::{NO_CREDIT_LIMIT, NakCode, Syndrome, credit_code};
-use vervain_wire::{Aeth, Headers, Packet, opcode};
+use vervain_wire::{Aeth, Headers, Packet, TAKES_GAPS, opcode};
 
 use crate::host::{Payload, Refused, ResponderHost, Transmit};
 use crate::psn;
@@ -66,6 +66,13 @@ impl Responder {
         headers.bth.dest_qpn = self.config.dest_qpn;
         headers.bth.psn = psn;
         headers
+    }
+
+    /// The mark of answers to a requester that takes reports: it may ask again for any part of a READ, and is answered
+    /// in PSN order.
+    #[inline]
+    fn mark(&self) -> u8 {
+        if self.kept.is_some() { TAKES_GAPS } else { 0 }
     }
 
     #[inline]
@@ -193,6 +200,7 @@ impl Responder {
     ) -> (u32, Option<Refused>) {
         let mtu = self.config.mtu;
         let mut headers = self.headers(0, answer.psn);
+        headers.bth.mark = self.mark();
         let syndrome = self.acknowledge(host);
         let aeth = Some(Aeth { syndrome: syndrome.encode(), msn: answer.msn & psn::MASK });
         let mut packet = 0;
@@ -239,6 +247,7 @@ impl Responder {
         }
         let operation = if word.is_some() { opcode::ATOMIC_ACKNOWLEDGE } else { opcode::READ_RESPONSE_ONLY };
         let mut headers = self.headers(operation, answer.psn);
+        headers.bth.mark = self.mark();
         let syndrome = self.acknowledge(host);
         headers.aeth = Some(Aeth { syndrome: syndrome.encode(), msn: answer.msn & psn::MASK });
         headers.atomic_ack = word;

@@ -41,6 +41,7 @@ fn carry(pair: &mut Pair, random: &mut Random, weather: Weather) {
             (pair.client.room, pair.server.room) = (1 << 40, 1 << 40);
         }
         let full = pair.transmit() == Sent::HostFull;
+        pair.responder.execute_kept(&mut pair.server);
         let more = random.below(3) > 0 && pair.responder.poll_transmit(1 + random.below(9) as u32, &mut pair.server);
         let requests = pair.client.wire.drain(..).map(|bytes| (Way::Request, bytes));
         for packet in requests.chain(pair.server.wire.drain(..).map(|bytes| (Way::Response, bytes))) {
@@ -54,7 +55,7 @@ fn carry(pair: &mut Pair, random: &mut Random, weather: Weather) {
         let arrival = wire.keys().next().map(|key| key.0);
         let timeout = pair.requester.next_timeout();
         let Some(next) = arrival.into_iter().chain(timeout).min() else {
-            if full || more || pair.responder.has_ack_due() {
+            if full || more || pair.responder.has_ack_due() || pair.responder.has_kept_due() {
                 continue;
             }
             return;
@@ -67,7 +68,10 @@ fn carry(pair: &mut Pair, random: &mut Random, weather: Weather) {
             let (way, bytes) = entry.remove();
             let packet = parsed(&bytes);
             match way {
-                Way::Request => pair.responder.handle_packet(&packet, &mut pair.server),
+                Way::Request => {
+                    pair.arrives(&packet);
+                    pair.responder.execute_kept(&mut pair.server);
+                }
                 Way::Response => {
                     pair.requester.handle_packet(pair.now, &packet, &mut pair.window, &mut pair.client);
                 }
@@ -77,7 +81,8 @@ fn carry(pair: &mut Pair, random: &mut Random, weather: Weather) {
     panic!("it does not come to an end: {:?}\n{:?}", pair.requester, pair.responder);
 }
 
-fn storm(service: Service, seed: u64, weather: Weather) {
+/// Requests of all kinds, between peers that are `speaking` of gaps or not.
+fn storm(service: Service, speaking: bool, seed: u64, weather: Weather) {
     let random = &mut Random(seed | 1);
     let first_psn = random.below(1 << 24) as u32;
     let mtu = 256 << random.below(3);
@@ -86,12 +91,14 @@ fn storm(service: Service, seed: u64, weather: Weather) {
         first_psn,
         mtu,
         max_rd_atomic: depth,
+        introduces: speaking,
         timeout: if random.below(2) == 0 { 0 } else { 18 },
         ..requester_config(service)
     };
     let responder =
         ResponderConfig { expected_psn: first_psn, mtu, max_dest_rd_atomic: depth, ..responder_config(service) };
     let mut pair = Pair::with(&config, &responder);
+    pair.room = speaking.then(|| share_of(1 << 18));
     pair.server.tell_credits = random.below(2) == 0;
     let mut sent = Vec::new();
     let mut atomics = 0;
@@ -188,18 +195,28 @@ proptest! {
         repeated in 0..30u64,
         delay in prop::sample::select(vec![1u64, 1000, 100_000, 5_000_000]),
     ) {
-        storm(Service::Rc, seed, Weather { lost, repeated, least: 0, delay });
+        storm(Service::Rc, false, seed, Weather { lost, repeated, least: 0, delay });
+    }
+
+    #[test]
+    fn so_it_is_between_peers_that_report_gaps(
+        seed in any::<u64>(),
+        lost in 0..30u64,
+        repeated in 0..30u64,
+        delay in prop::sample::select(vec![1u64, 1000, 100_000, 5_000_000]),
+    ) {
+        storm(Service::Rc, true, seed, Weather { lost, repeated, least: 0, delay });
     }
 
     #[test]
     fn unreliable_messages_arrive_whole_or_not(seed in any::<u64>(), lost in 0..30u64, delay in 1..1000u64) {
-        storm(Service::Uc, seed, Weather { lost, repeated: 0, least: 0, delay });
+        storm(Service::Uc, false, seed, Weather { lost, repeated: 0, least: 0, delay });
     }
 }
 
 #[test]
 fn storms_that_once_did_harm_are_weathered() {
     for (seed, lost, repeated, delay) in [(6671736571729103640, 0, 0, 5_000_000), (3636611826983769620, 26, 10, 1000)] {
-        storm(Service::Rc, seed, Weather { lost, repeated, least: 0, delay });
+        storm(Service::Rc, false, seed, Weather { lost, repeated, least: 0, delay });
     }
 }

@@ -1,6 +1,7 @@
 //! The send queue of a simulated QP: what its requester sees as host, and what must hold of completions and of data
 //! that Reads and atomics fetch.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use vervain_transport::{Nanos, Opcode, Payload, Refused, Request, RequesterCounters, RequesterHost, Status, Transmit};
@@ -54,6 +55,8 @@ struct Fetch {
     data: Vec<u8>,
     /// Bytes from the start that have been delivered.
     delivered: usize,
+    /// What has been delivered behind a gap: where each piece begins and ends.
+    early: BTreeMap<usize, usize>,
     /// The contents of the peer's memory when the request was posted.
     expected: Vec<u8>,
 }
@@ -319,10 +322,21 @@ impl RequesterHost for SendHost<'_> {
         }
         let (start, end) = (offset as usize, offset as usize + data.len());
         assert!(end <= fetch.data.len(), "data behind the end of request {index}");
-        assert!(start <= fetch.delivered, "data of request {index} with a gap before");
+        let is_early = start > fetch.delivered;
+        assert!(
+            !is_early || self.port.rings.get(self.peer_host).is_none(),
+            "data of request {index} with a gap before"
+        );
         fetch.data[start..end].copy_from_slice(data);
+        if is_early {
+            queue.progress += u64::from(fetch.early.insert(start, end).is_none());
+            return Ok(());
+        }
         queue.progress += u64::from(end > fetch.delivered);
         fetch.delivered = fetch.delivered.max(end);
+        while let Some(piece) = fetch.early.first_entry().filter(|piece| *piece.key() <= fetch.delivered) {
+            fetch.delivered = fetch.delivered.max(piece.remove());
+        }
         Ok(())
     }
 
