@@ -159,6 +159,7 @@ impl Outbound {
                 let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
                 flush_or_cork(connection, now, trigger, may_wait, out.batch);
             }
+            drop(out);
             drop(batch);
             if !end.do_local(sends) {
                 break sent;

@@ -1,6 +1,6 @@
 //! The way out for a QP's packets: the batch of its port, with the addresses filled in.
 
-use super::net::{self, SendBatch};
+use super::net::{self, FlowKey, SendBatch};
 use std::net::IpAddr;
 use vervain_carrier::PacketOut;
 use vervain_hca::Grh;
@@ -8,7 +8,7 @@ use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::port_counters::{Tally, Word};
 use vervain_hca::mr::transfer::Pieces;
 use vervain_transport::Refused;
-use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS};
+use vervain_wire::Headers;
 
 /// Longer messages are streams, which fill trains of their own.
 const BULK: u64 = 16 << 10;
@@ -77,19 +77,29 @@ impl Lanes {
     }
 }
 
-/// A batch that is being filled for one peer.
+/// A batch that is being filled for one peer. Its packets are counted when it goes.
 pub(super) struct PacketSink<'a> {
     pub batch: &'a mut SendBatch,
     pub to: Destination,
     /// Counters of the packets' QP.
     pub tally: &'a Tally,
-    /// Packets added.
+    /// Packets added, and their bytes.
     pub pushed: u32,
+    bytes: u64,
 }
 
 impl<'a> PacketSink<'a> {
     pub(super) fn new(batch: &'a mut SendBatch, to: Destination, tally: &'a Tally) -> Self {
-        PacketSink { batch, to, tally, pushed: 0 }
+        PacketSink { batch, to, tally, pushed: 0, bytes: 0 }
+    }
+}
+
+impl Drop for PacketSink<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.pushed > 0 {
+            self.tally.add_both((Word::SentPackets, self.pushed.into()), (Word::SentBytes, self.bytes));
+        }
     }
 }
 
@@ -102,26 +112,13 @@ impl PacketOut for PacketSink<'_> {
 
     #[inline]
     fn push(&mut self, headers: &Headers, from: &Pieces) -> Result<(), Refused> {
-        let mut bytes = [0; MAX_HEADERS];
-        let n = headers.emit(&mut bytes);
-        let slot = slot_of(headers.bth.dest_qpn);
-        let packet = net::Outgoing {
-            to: self.to.remote,
-            slot,
-            spread: self.to.spread,
-            label: self.to.label,
-            hop_limit: self.to.hop_limit,
-            tos: self.to.tos,
-            headers: &bytes[..n],
-            payload: from,
-        };
+        let Destination { remote, hop_limit, tos, label, spread } = self.to;
+        let to = FlowKey { to: remote, slot: slot_of(headers.bth.dest_qpn), spread, hop_limit, tos, label };
         // SAFETY: local memory that was checked against its key; a revocation of that key waits until the mark ends
         // under which this call is made.
-        unsafe { self.batch.push(&packet) }.map_err(|_| Refused::Memory)?;
+        let bytes = unsafe { self.batch.push(&to, headers, from) }.map_err(|_| Refused::Memory)?;
         self.pushed += 1;
-        let bytes = n as u64 + from.len().next_multiple_of(4) + ICRC_LEN as u64;
-        self.tally.add(Word::SentPackets, 1);
-        self.tally.add(Word::SentBytes, bytes);
+        self.bytes += bytes as u64;
         Ok(())
     }
 }

@@ -10,9 +10,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_roce::net::{Outgoing, Port, ReceiveBatch, SendBatch, TooLarge};
+use vervain_roce::net::{FlowKey, Port, ReceiveBatch, SendBatch, TooLarge};
 use vervain_skip::skip;
 use vervain_wire::icrc::{Flow, Untold};
+use vervain_wire::{Bth, Headers, opcode};
 use veth::{LIMIT, ip, wait_for_carrier};
 
 /// Actions of a side.
@@ -120,11 +121,10 @@ fn push(batch: &mut SendBatch, to: IpAddr, n: usize, length: usize) {
     let mut pieces = Pieces::new();
     pieces.push(payload.as_ptr().cast_mut(), length as u64);
     let pad = (length.wrapping_neg() % 4) as u8;
-    let headers = [4, pad << 4, 0xff, 0xff, 0, 0, 0, 17, 0, 0, 0, n as u8];
-    let packet =
-        Outgoing { to, slot: 0, spread: 1, label: 0, hop_limit: 0, tos: 0, headers: &headers, payload: &pieces };
+    let bth = Bth { opcode: opcode::SEND_ONLY, pad, pkey: 0xffff, dest_qpn: 17, psn: n as u32, ..Bth::default() };
+    let to = FlowKey { to, slot: 0, spread: 1, label: 0, hop_limit: 0, tos: 0 };
     // SAFETY: the payload lives longer than the call.
-    assert_eq!(unsafe { batch.push(&packet) }, Ok(()));
+    assert!(unsafe { batch.push(&to, &Headers { bth, ..Headers::default() }, &pieces) }.is_ok());
 }
 
 /// Receives `count` packets with right ICRCs; the numbers in their headers.

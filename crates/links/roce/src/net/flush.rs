@@ -156,7 +156,7 @@ impl SendBatch {
         self.pieces.extend(of_trains);
         for (train, piece) in self.trains.iter_mut().zip(&mut self.pieces) {
             let segment = (train.packets > 1).then_some(train.segment as u16);
-            train.control = Control::new(train.key.to, segment, train.key.hop_limit, train.key.tos);
+            train.control = Control::new(train.key.to, segment, train.key.hop_limit(), train.key.tos);
             self.messages.push(message(&mut train.address, &mut train.control, piece));
         }
     }
@@ -210,7 +210,7 @@ impl Port {
         let mut piece = piece(packet);
         let (socket, source) = self.flow(key.slot, key.spread);
         let mut address = RawAddress::new(self.remote(key));
-        let mut control = Control::new(key.to, None, key.hop_limit, key.tos);
+        let mut control = Control::new(key.to, None, key.hop_limit(), key.tos);
         let message = message(&mut address, &mut control, &mut piece);
         let mut turn = self.capture.map(Capture::turn);
         // SAFETY: all that the message points at lives longer than this call.
@@ -240,7 +240,7 @@ impl Port {
         self.counters().sent_bytes.add(bytes.len() as u64);
         if let Some(turn) = turn {
             let (from, to) = (self.local(source), self.remote(key));
-            let FlowKey { hop_limit, tos, label, .. } = *key;
+            let (hop_limit, tos, label) = (key.hop_limit(), key.tos, self.label(key));
             let packets = bytes.chunks(segment).zip((0..).map(Untold::with_df));
             turn.write(packets.map(|(bytes, untold)| Captured { from, to, hop_limit, tos, label, untold, bytes }));
         }

@@ -35,7 +35,8 @@ pub use limits::{CE, ECT0, HOP_LIMIT, MOST_LABEL};
 pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
 pub use receive::{Datagram, Datagrams, ReceiveBatch};
-pub use send::{Outgoing, SendBatch, TooLarge};
+pub use send::{SendBatch, TooLarge};
+pub use train::FlowKey;
 
 /// Checks the variables that ask for faults and for a capture. The error is one sentence.
 pub fn check_environment() -> vervain_hca::Result<()> {

@@ -168,9 +168,14 @@ impl Port {
             to = self.remote_of_moved(key.to);
         }
         if let SocketAddr::V6(to) = &mut to {
-            to.set_flowinfo(key.label.to_be());
+            to.set_flowinfo(self.label(key).to_be());
         }
         to
+    }
+
+    /// The flow label that packets of a flow get; 0: the kernel chooses one.
+    pub(super) fn label(&self, key: &FlowKey) -> u32 {
+        if key.label != 0 && self.sends_labels() { key.label } else { 0 }
     }
 
     #[cold]

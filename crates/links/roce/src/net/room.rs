@@ -1,9 +1,11 @@
 //! The buffer of a batch.
 
 use vervain_hca::host::guarded::Access;
+use vervain_wire::{Headers, MAX_HEADERS};
 
 /// A buffer that is filled from the front.
 pub struct Room {
+    /// What it has room for, and [`MAX_HEADERS`]: headers are written where the longest would fit.
     bytes: Box<[u8]>,
     used: usize,
 }
@@ -11,17 +13,25 @@ pub struct Room {
 impl Room {
     /// An empty buffer of `size` bytes.
     pub fn new(size: usize) -> Room {
-        Room { bytes: vec![0; size].into(), used: 0 }
+        Room { bytes: vec![0; size + MAX_HEADERS].into(), used: 0 }
     }
 
     /// Returns true if `length` more bytes fit.
     pub fn has(&self, length: usize) -> bool {
-        length <= self.bytes.len() - self.used
+        self.used + length + MAX_HEADERS <= self.bytes.len()
     }
 
     /// Number of bytes in use.
     pub fn used(&self) -> usize {
         self.used
+    }
+
+    /// Appends the bytes of `headers`, written in place.
+    #[inline]
+    pub fn append_headers(&mut self, headers: &Headers) {
+        if let Some(next) = self.bytes[self.used..].first_chunk_mut() {
+            self.used += headers.emit(next);
+        }
     }
 
     /// Appends `bytes`.
@@ -68,5 +78,26 @@ impl Room {
     /// Empties it.
     pub fn clear(&mut self) {
         self.used = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vervain_wire::{BTH_LEN, Bth, opcode};
+
+    #[test]
+    fn headers_are_written_in_place_up_to_the_end_of_the_room() {
+        let bth = Bth { opcode: opcode::SEND_ONLY, dest_qpn: 17, ..Bth::default() };
+        let headers = Headers { bth, ..Headers::default() };
+        let mut room = Room::new(2 * BTH_LEN);
+        for n in 1..=2 {
+            assert!(room.has(BTH_LEN));
+            room.append_headers(&headers);
+            assert_eq!(room.used(), n * BTH_LEN);
+        }
+        assert!(!room.has(1));
+        let (first, last) = room.since(0).split_at(BTH_LEN);
+        assert_eq!((first, first[7]), (last, 17));
     }
 }

@@ -12,7 +12,7 @@
 
 use super::address::RawAddress;
 use super::icrc::LastFlow;
-use super::limits::{HOP_LIMIT, MAX_DATAGRAM};
+use super::limits::MAX_DATAGRAM;
 use super::port::Port;
 use super::room::Room;
 use super::train::{FlowKey, Train};
@@ -20,35 +20,14 @@ use libc::{iovec, mmsghdr};
 use std::net::IpAddr;
 use std::sync::Arc;
 use vervain_hca::device::port_counters::{FIRST, Word};
-use vervain_hca::host::guarded::Access;
+use vervain_hca::host::guarded::Faulted;
 use vervain_hca::mr::transfer::Pieces;
-use vervain_wire::{BTH_LEN, ICRC_LEN};
+use vervain_wire::{Headers, ICRC_LEN, opcode};
 
 /// Bytes in a batch: a full train, and small ones to others.
 const ROOM: usize = 128 << 10;
 /// Trains in a batch.
 const TRAINS: usize = 32;
-
-/// A packet to send.
-#[derive(Clone, Copy)]
-pub struct Outgoing<'a> {
-    /// Address of the other side, as the program knows it; of the same family as the port's.
-    pub to: IpAddr,
-    /// Process slot there: the upper part of the destination QPN.
-    pub slot: u32,
-    /// One of [`super::SPREAD`]: with `slot` it chooses the source port.
-    pub spread: u32,
-    /// Flow label of IPv6; 0 leaves it to the kernel.
-    pub label: u32,
-    /// Hop limit or TTL; 0 stands for [`HOP_LIMIT`].
-    pub hop_limit: u8,
-    /// Traffic class or TOS.
-    pub tos: u8,
-    /// BTH and extended headers, pad count included.
-    pub headers: &'a [u8],
-    /// Payload, without padding. A null address stands for zeros.
-    pub payload: &'a Pieces,
-}
 
 /// A packet was larger than the path's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,25 +91,26 @@ impl SendBatch {
         self.together = true;
     }
 
-    /// Adds a packet; padding and ICRC are appended to it. May send what was added before. A payload that cannot be
-    /// read is answered, and the packet is not added.
+    /// Adds a packet to `to`: `headers`, pad count included, and `payload` without padding, where a null address stands
+    /// for zeros. Padding and ICRC are appended to it. May send what was added before. Returns its bytes. A payload
+    /// that cannot be read is answered, and the packet is not added.
     ///
     /// # Safety
     /// No reference excludes others from the payload. They may change it meanwhile; which bytes are sent is open then.
-    pub unsafe fn push(&mut self, packet: &Outgoing<'_>) -> Access {
-        let payload = packet.payload.len() as usize;
-        let padding = &[0; 3][..payload.wrapping_neg() % 4];
-        let length = packet.headers.len() + payload + padding.len() + ICRC_LEN;
-        assert!(length <= MAX_DATAGRAM && packet.headers.len() >= BTH_LEN, "a packet of {length} bytes");
+    #[inline]
+    pub unsafe fn push(&mut self, to: &FlowKey, headers: &Headers, payload: &Pieces) -> Result<usize, Faulted> {
+        let padding = &[0; 3][..payload.len().wrapping_neg() as usize % 4];
+        let length = opcode::headers_len(headers.bth.opcode) + payload.len() as usize + padding.len() + ICRC_LEN;
+        assert!(length <= MAX_DATAGRAM, "a packet of {length} bytes");
         let packets = 1 + usize::from(std::mem::take(&mut self.together));
         if !self.room.has(packets * length) {
             self.flush();
         }
-        let Some(train) = self.couple(packet, length, packets) else { return Ok(()) };
+        let Some(train) = self.couple(to, length, packets) else { return Ok(length) };
         let (flow, id, full) = (train.flow, train.packets as u16 - 1, train.is_full());
         let before = self.room.used();
-        self.room.append(packet.headers);
-        for (at, bytes) in packet.payload.iter() {
+        self.room.append_headers(headers);
+        for (at, bytes) in payload.iter() {
             // SAFETY: nobody is excluded, by the contract of this call.
             if let Err(faulted) = unsafe { self.room.append_from(at, bytes) } {
                 self.take_back(before, length);
@@ -143,10 +123,11 @@ impl SendBatch {
         }
         let icrc = flow.icrc(id, self.room.since(before));
         self.room.append(&icrc);
+        debug_assert_eq!(self.room.used() - before, length);
         if full {
             self.flush();
         }
-        Ok(())
+        Ok(length)
     }
 
     /// Removes the last packet, of `length` bytes, which begins after `used`.
@@ -161,27 +142,31 @@ impl SendBatch {
 
     /// Finds the train for a packet, the first of `packets` that are to stay together, and its place at the train's
     /// end; None: the port cannot send there at all.
-    fn couple(&mut self, packet: &Outgoing<'_>, length: usize, packets: usize) -> Option<&Train> {
-        let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
-        let label = if packet.label != 0 && self.port.sends_labels() { packet.label } else { 0 };
-        let Outgoing { to, slot, spread, tos, .. } = *packet;
-        let key = FlowKey { to, slot, spread, hop_limit, tos, label };
+    #[inline]
+    fn couple(&mut self, to: &FlowKey, length: usize, packets: usize) -> Option<&Train> {
         let takes_trains = self.port.takes_trains();
-        if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(&key, length, packets)) {
-            if self.trains.len() == TRAINS {
-                self.flush();
-            }
-            let (_, source) = self.port.flow(slot, spread);
-            let (from, to) = (self.port.source(source), self.port.remote(&key));
-            let Some(flow) = self.last_flow.get(from, to) else {
-                self.port.counters().unreachable.add(1);
-                FIRST.add(Word::Discarded, 1);
-                return None;
-            };
-            self.trains.push(Train::new(key, source, flow, RawAddress::new(to), self.room.used()));
+        if self.trains.last().is_none_or(|train| !takes_trains || !train.admits(to, length, packets)) {
+            self.begin_train(to)?;
         }
         let train = self.trains.last_mut()?;
         train.add(length);
         Some(train)
+    }
+
+    /// Begins a train; None: the port cannot send there at all.
+    #[inline(never)]
+    fn begin_train(&mut self, to: &FlowKey) -> Option<()> {
+        if self.trains.len() == TRAINS {
+            self.flush();
+        }
+        let (_, source) = self.port.flow(to.slot, to.spread);
+        let (from, remote) = (self.port.source(source), self.port.remote(to));
+        let Some(flow) = self.last_flow.get(from, remote) else {
+            self.port.counters().unreachable.add(1);
+            FIRST.add(Word::Discarded, 1);
+            return None;
+        };
+        self.trains.push(Train::new(*to, source, flow, RawAddress::new(remote), self.room.used()));
+        Some(())
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use vervain_hca::mr::transfer::Pieces;
 use vervain_wire::icrc::Untold;
+use vervain_wire::{Bth, Headers, opcode, parse};
 
 /// An address of this host that no other test uses: a process holds 1,024 of them.
 fn address() -> IpAddr {
@@ -32,9 +33,10 @@ fn port() -> Arc<Port> {
 }
 
 /// Headers of a SEND ONLY, and a payload that tells packets apart.
-fn headers(n: usize, payload: usize) -> [u8; 12] {
+fn headers(n: usize, payload: usize) -> Headers {
     let pad = (payload.wrapping_neg() % 4) as u8;
-    [4, pad << 4, 0xff, 0xff, 0, 0, 0, 17, 0, 0, (n >> 8) as u8, n as u8]
+    let bth = Bth { opcode: opcode::SEND_ONLY, pad, pkey: 0xffff, dest_qpn: 17, psn: n as u32, ..Bth::default() };
+    Headers { bth, ..Headers::default() }
 }
 
 fn payload(n: usize, length: usize) -> Vec<u8> {
@@ -48,13 +50,13 @@ fn pieces(slices: &[&[u8]]) -> Pieces {
     pieces
 }
 
-fn push(batch: &mut SendBatch, packet: &Outgoing<'_>) {
+fn push(batch: &mut SendBatch, to: &FlowKey, headers: &Headers, payload: &Pieces) {
     // SAFETY: the tests' payloads live longer than the call.
-    assert_eq!(unsafe { batch.push(packet) }, Ok(()));
+    assert!(unsafe { batch.push(to, headers, payload) }.is_ok());
 }
 
-fn outgoing<'a>(to: &Port, headers: &'a [u8], payload: &'a Pieces) -> Outgoing<'a> {
-    Outgoing { to: to.ip(), slot: 0, spread: 0, label: 0, hop_limit: 0, tos: 0, headers, payload }
+fn flow_to(to: &Port) -> FlowKey {
+    FlowKey { to: to.ip(), slot: 0, spread: 0, label: 0, hop_limit: 0, tos: 0 }
 }
 
 /// Pushes packets of these sizes, each in two pieces, and flushes.
@@ -62,7 +64,7 @@ fn send(batch: &mut SendBatch, to: &Port, sizes: &[usize]) {
     for (n, size) in sizes.iter().enumerate() {
         let bytes = payload(n, *size);
         let (head, tail) = bytes.split_at(size / 3);
-        push(batch, &outgoing(to, &headers(n, *size), &pieces(&[head, tail])));
+        push(batch, &flow_to(to), &headers(n, *size), &pieces(&[head, tail]));
     }
     batch.flush();
 }
@@ -93,7 +95,7 @@ fn check_one(n: usize, length: usize, datagram: &Datagram<'_>) {
     assert!(datagram.is_intact(), "packet {n}");
     assert_eq!(datagram.icrc().as_ref(), datagram.bytes.last_chunk(), "packet {n}");
     assert_eq!(datagram.bytes.len(), 12 + padded + 4, "packet {n}");
-    assert_eq!(datagram.bytes[..12], headers(n, length), "packet {n}");
+    assert_eq!(parse(datagram.bytes).map(|packet| packet.headers), Ok(headers(n, length)), "packet {n}");
     assert_eq!(datagram.bytes[12..12 + length], payload(n, length), "packet {n}");
     assert_eq!(datagram.bytes[12 + length..12 + padded], [0; 3][..padded - length], "packet {n}");
 }
@@ -145,7 +147,7 @@ fn packets_that_are_kept_together_share_a_train_wherever_it_would_end() {
             if n == count {
                 batch.keep_together();
             }
-            push(&mut batch, &outgoing(&to, &headers(n, *size), &pieces(&[&bytes])));
+            push(&mut batch, &flow_to(&to), &headers(n, *size), &pieces(&[&bytes]));
         }
         batch.flush();
         let mut indices = Vec::new();
@@ -176,7 +178,7 @@ fn hop_limit_and_type_of_service_are_sent_and_told() {
     let values = [(1, 0), (255, 0x68), (0, 0x20), (64, 0)];
     for (n, (hop_limit, tos)) in values.into_iter().enumerate() {
         let bytes = payload(n, 20);
-        push(&mut batch, &Outgoing { hop_limit, tos, ..outgoing(&to, &headers(n, 20), &pieces(&[&bytes])) });
+        push(&mut batch, &FlowKey { hop_limit, tos, ..flow_to(&to) }, &headers(n, 20), &pieces(&[&bytes]));
     }
     batch.flush();
     receive(&to, values.len(), |n, datagram| {
@@ -191,7 +193,7 @@ fn classes_arrive(from: &Arc<Port>, to: &Port, classes: &[u8]) {
     let mut batch = SendBatch::new(Arc::clone(from));
     for (n, tos) in classes.iter().enumerate() {
         let bytes = payload(n, 20);
-        push(&mut batch, &Outgoing { tos: *tos, ..outgoing(to, &headers(n, 20), &pieces(&[&bytes])) });
+        push(&mut batch, &FlowKey { tos: *tos, ..flow_to(to) }, &headers(n, 20), &pieces(&[&bytes]));
     }
     batch.flush();
     receive(to, classes.len(), |n, datagram| {
@@ -227,7 +229,7 @@ fn packets_to_two_processes_never_share_a_train() {
     for n in 0..12 {
         let bytes = payload(n, 40);
         let slot = n as u32 / 3;
-        push(&mut batch, &Outgoing { slot, ..outgoing(&to, &headers(n, 40), &pieces(&[&bytes])) });
+        push(&mut batch, &FlowKey { slot, ..flow_to(&to) }, &headers(n, 40), &pieces(&[&bytes]));
     }
     batch.flush();
     receive(&to, 12, |n, datagram| {
@@ -258,7 +260,7 @@ fn flow_labels_are_sent_and_told() {
     let labels = [0x12345, 0xfffff, 1, 0x80000];
     for (n, label) in labels.into_iter().enumerate() {
         let bytes = payload(n, 20);
-        push(&mut batch, &Outgoing { label, tos: 0x28, ..outgoing(&port, &headers(n, 20), &pieces(&[&bytes])) });
+        push(&mut batch, &FlowKey { label, tos: 0x28, ..flow_to(&port) }, &headers(n, 20), &pieces(&[&bytes]));
     }
     batch.flush();
     receive(&port, labels.len(), |n, datagram| {
@@ -385,7 +387,7 @@ fn every_member_of_a_group_gets_a_copy_and_others_none() {
     let mut send_one = |n: usize| {
         let bytes = payload(n, 100);
         let (headers, pieces) = (headers(n, 100), pieces(&[&bytes]));
-        push(&mut batch, &Outgoing { to: group, hop_limit: 3, ..outgoing(&from, &headers, &pieces) });
+        push(&mut batch, &FlowKey { to: group, hop_limit: 3, ..flow_to(&from) }, &headers, &pieces);
         batch.flush();
     };
     send_one(0);
@@ -471,7 +473,7 @@ fn packets_to_the_other_family_are_counted_as_unreachable() {
     let mut batch = SendBatch::new(from.clone());
     let bytes = payload(0, 8);
     let to = "::1".parse().unwrap();
-    push(&mut batch, &Outgoing { to, ..outgoing(&from, &headers(0, 8), &pieces(&[&bytes])) });
+    push(&mut batch, &FlowKey { to, ..flow_to(&from) }, &headers(0, 8), &pieces(&[&bytes]));
     batch.flush();
     assert_eq!((from.counters().unreachable.get(), from.counters().sent_packets.get()), (1, 0));
 }
@@ -551,7 +553,7 @@ fn a_capture_has_no_answer_before_what_it_answers() {
     let (from, to) = (with_capture(), with_capture());
     let bytes = payload(0, 8);
     let send_one = |batch: &mut SendBatch, to: &Port, n| {
-        push(batch, &outgoing(to, &headers(n, 8), &pieces(&[&bytes])));
+        push(batch, &flow_to(to), &headers(n, 8), &pieces(&[&bytes]));
         batch.flush();
     };
     std::thread::scope(|scope| {
