@@ -114,6 +114,7 @@ std::arch::global_asm!(
     ".pushsection .bss.__dso_handle, \"aw\", %nobits",
     ".globl __dso_handle",
     ".hidden __dso_handle",
+    ".balign 8",
     "__dso_handle:",
     ".zero 8",
     ".popsection",
