@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use vervain_hca::mr::transfer::Pieces;
 use vervain_names::parking::Step;
-use vervain_roce::net::{Outgoing, Port, SendBatch};
+use vervain_roce::net::{FlowKey, Port, SendBatch};
 use vervain_skip::skip;
 use vervain_wire::icrc::{Flow, Untold};
-use vervain_wire::{Bth, Deth, Headers, MAX_HEADERS, opcode};
+use vervain_wire::{Bth, Deth, Headers, opcode};
 
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
@@ -231,13 +231,9 @@ fn push(batch: &mut SendBatch, to: IpAddr, mad: &[u8], change: impl FnOnce(&mut 
     if headers.bth.opcode != opcode::UD | opcode::SEND_ONLY {
         headers.imm = Some([0; 4]);
     }
-    let mut bytes = [0; MAX_HEADERS];
-    let length = headers.emit(&mut bytes);
-    let payload = Pieces::of(mad);
-    let (headers, payload) = (&bytes[..length], &payload);
-    let packet = Outgoing { to, slot: 0, spread: 0, label: 0, hop_limit: 0, tos: 0, headers, payload };
+    let flow = FlowKey { to, slot: 0, spread: 0, label: 0, hop_limit: 0, tos: 0 };
     // SAFETY: the payload lives longer than the call.
-    assert_eq!(unsafe { batch.push(&packet) }, Ok(()));
+    assert!(unsafe { batch.push(&flow, &headers, &Pieces::of(mad)) }.is_ok());
 }
 
 /// The packets are the kernel's rdma_rxe's (golden capture t_rping.pcap) in all fields of BTH and DETH but the first
