@@ -109,7 +109,9 @@ fn resolve() {
 static PREPARE: extern "C" fn() = prepare;
 
 // The start files of the compiler would define it. They are left out (build.rs): their functions, run at the start and
-// the end of each program, do nothing for this library. Its address is the library's name to pthread_atfork(3).
+// the end of each program, do nothing for this library. Its address is the library's name to pthread_atfork(3). A test
+// binary, which `--all-targets` links, has them.
+#[cfg(not(test))]
 std::arch::global_asm!(
     ".pushsection .bss.__dso_handle, \"aw\", %nobits",
     ".globl __dso_handle",
