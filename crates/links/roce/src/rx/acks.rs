@@ -55,9 +55,10 @@ impl AcksDue {
     }
 
     /// Returns true if the requests look like a stream, which needs its acknowledgements to go on. A few packets, or
-    /// one message of any length, may be answered at once.
+    /// one message of any length, may be answered at once. In the middle of a message an acknowledgement leaves only if
+    /// the sender has asked for one, as it does before its window closes.
     pub(super) fn is_stream(&self) -> bool {
-        self.requests > FEW && (self.in_message || self.messages > 1)
+        self.requests > FEW && (self.in_message && self.unacknowledged > 0 || self.messages > 1)
     }
 
     /// Returns true if the owed packets must leave at once.
@@ -98,8 +99,10 @@ impl AcksDue {
         self.in_message = !opcode::ends(bth.opcode);
         self.messages += u32::from(!self.in_message);
         if bth.ack_request {
-            // The wait is for the program's answer to a message. A long one takes longer to come than that may last.
-            if self.unacknowledged == 0 {
+            // The wait is for the program's answer to a message. A long one takes longer to come than that may last,
+            // and may ask for acknowledgements on its way.
+            let ends_first = self.messages == 1 && !self.in_message;
+            if self.unacknowledged == 0 || ends_first {
                 self.since = now;
             }
             self.unacknowledged += 1;
@@ -165,13 +168,35 @@ mod tests {
     }
 
     #[test]
+    fn what_a_long_message_asks_for_on_its_way_does_not_shorten_the_wait_for_its_answer() {
+        let mut acks = AcksDue::default();
+        let packet = |op, ack_request| Bth { opcode: opcode::RC | op, ack_request, ..Bth::default() };
+        acks.count(100, &packet(opcode::WRITE_FIRST, true));
+        assert_eq!(acks.since, 100);
+        acks.count(200, &packet(opcode::WRITE_MIDDLE, true));
+        assert_eq!(acks.since, 100, "its sender waits from then on");
+        acks.count(300, &packet(opcode::WRITE_LAST, true));
+        assert_eq!(acks.since, 300);
+        acks.count(400, &packet(opcode::WRITE_FIRST, true));
+        acks.count(500, &packet(opcode::WRITE_LAST, true));
+        assert_eq!(acks.since, 300, "the end of the second");
+    }
+
+    #[test]
     fn one_message_is_no_stream_however_long_and_its_beginning_is() {
-        let acks = |requests, messages, in_message| AcksDue { requests, messages, in_message, ..AcksDue::default() };
+        let acks = |requests, messages, in_message| AcksDue {
+            requests,
+            messages,
+            in_message,
+            unacknowledged: 1,
+            ..AcksDue::default()
+        };
         assert!(!acks(FEW, 0, true).is_stream());
         assert!(!acks(FEW, FEW, false).is_stream(), "a few small messages");
         assert!(!acks(64, 1, false).is_stream());
         assert!(acks(64, 0, true).is_stream(), "its sender's window may be closed");
         assert!(acks(64, 1, true).is_stream());
         assert!(acks(64, 2, false).is_stream());
+        assert!(!AcksDue { unacknowledged: 0, ..acks(64, 0, true) }.is_stream(), "nobody waits for an acknowledgement");
     }
 }
