@@ -50,7 +50,13 @@ impl RequesterEnd {
 
     /// Returns true if requests are under way.
     pub fn has_begun(&self) -> bool {
-        self.requester.as_ref().is_some_and(|requester| !requester.is_idle())
+        self.under_way() > 0
+    }
+
+    /// Number of requests under way.
+    #[inline]
+    pub fn under_way(&self) -> usize {
+        self.requester.as_ref().map_or(0, Requester::under_way)
     }
 
     /// [`Requester::waits_for_receive`].

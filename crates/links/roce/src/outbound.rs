@@ -23,6 +23,11 @@ use vervain_wire::{Headers, opcode};
 /// time after which the progress thread believes that the program no longer polls.
 const BUDGET: u32 = 96;
 
+/// Posts that wait to be begun together are at most so many, or so many more than are under way, up to [`MAX_CORKED`]:
+/// a train costs little more than a packet, but a peer that has had all before it is idle until it comes.
+const FEW_TOGETHER: u32 = 32;
+const MORE_THAN_UNDER_WAY: u32 = 16;
+
 /// Why a requester goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trigger {
@@ -55,10 +60,11 @@ impl Outbound {
     #[inline]
     fn may_wait(&self, posted: u32, connection: &Connection, sends: &Sends<'_>) -> bool {
         let last = sends.tail().wrapping_sub(1);
+        let under_way = self.end.under_way() as u32;
         posted == 1
-            && self.waiting_posts + 1 < MAX_CORKED
+            && under_way > 0
+            && self.waiting_posts + 1 < (under_way + MORE_THAN_UNDER_WAY).clamp(FEW_TOGETHER, MAX_CORKED)
             && connection.pace.is_none()
-            && self.end.has_begun()
             && sends.get(last).is_some_and(|last| last.length <= connection.terms.mtu.into() && !last.opcode.is_local())
     }
 

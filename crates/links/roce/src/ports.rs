@@ -25,8 +25,8 @@ use vervain_qp1::gid_of;
 use vervain_sockets::os_error;
 use vervain_wire::UDP_PORT;
 
-/// Posts that wait in a batch at most, or to be begun.
-pub(super) const MAX_CORKED: u32 = 48;
+/// Posts that wait in a batch at most, or to be begun: as many packets as a train takes.
+pub(super) const MAX_CORKED: u32 = 64;
 /// Nanoseconds that an address is left alone that could not be opened: a try takes milliseconds, and datagrams come
 /// often.
 const REFUSED_NS: u64 = 1_000_000_000;

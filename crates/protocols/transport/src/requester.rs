@@ -138,6 +138,12 @@ impl Requester {
         self.flights.is_empty()
     }
 
+    /// Number of requests that have been begun and have not ended.
+    #[inline]
+    pub fn under_way(&self) -> usize {
+        self.flights.len()
+    }
+
     /// Returns true if packets of requests that were begun are still to be sent, for the first time or again.
     pub fn has_unsent(&self) -> bool {
         !self.ended && self.stopped.is_none() && self.cursor.index < self.flights.len()
