@@ -19,9 +19,10 @@ use vervain_hca::{Qp, Result, now_ns};
 use vervain_transport::{Nanos, Refused, Requester, RequesterCounters, Sent, Window};
 use vervain_wire::{Headers, opcode};
 
-/// Packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs) than the
-/// time after which the progress thread believes that the program no longer polls.
-const BUDGET: u32 = 96;
+/// Bytes and packets that one call sends at most, so that posting stays asynchronous, and takes no longer (some 100 µs)
+/// than the time after which the progress thread believes that the program no longer polls.
+const BUDGET: u32 = 384 << 10;
+const BUDGET_PACKETS: u32 = 384;
 
 /// Posts that wait to be begun together are at most so many, or so many more than are under way, up to [`MAX_CORKED`]:
 /// a train costs little more than a packet, but a peer that has had all before it is idle until it comes.
@@ -51,6 +52,12 @@ pub(super) struct Outbound {
     seen: u32,
     /// Posts since the requester last went on, which wait to be begun together.
     waiting_posts: u32,
+}
+
+/// Packets of this path MTU that one call sends at most.
+#[inline]
+fn budget(mtu: u32) -> u32 {
+    BUDGET_PACKETS.min(BUDGET / mtu)
 }
 
 impl Outbound {
@@ -143,13 +150,14 @@ impl Outbound {
             let tally = &qp.tally;
             let to = paced.as_ref().map_or(to, |paced| paced.destination(to));
             let mut out = PacketSink::new(&mut batch, to, tally);
-            let sink = RequestSink { out: &mut out, paced: paced.as_mut(), left: BUDGET, with_last };
+            let budget = budget(connection.terms.mtu);
+            let sink = RequestSink { out: &mut out, paced: paced.as_mut(), left: budget, with_last };
             let Some((requester, mut host)) = end.host(sends, sink) else { return Progress::Idle };
             if let Some(f) = f.take() {
                 f(requester, &mut window, &mut host);
             }
             let sent = requester.poll_transmit(now, &mut window, &mut host);
-            let made = BUDGET - host.out.left;
+            let made = budget - host.out.left;
             drop(window);
             if let Some(mut paced) = paced
                 && paced.held_back_until.is_some()
@@ -271,7 +279,7 @@ fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: 
         0 => AckPosition::First,
         length if length <= mtu => AckPosition::Last,
         // More packets take so long that the peer's own message would not complete meanwhile.
-        length if length <= u64::from(BUDGET) * mtu => AckPosition::WithLast,
+        length if length <= u64::from(budget(connection.terms.mtu)) * mtu => AckPosition::WithLast,
         _ => AckPosition::First,
     }
 }
