@@ -539,6 +539,9 @@ impl Responder {
                 H::Data::with_kept(&kept.payload, |payload| self.execute_next(&Packet { headers, payload }, host));
             if let Some(Err(stop)) = executed {
                 // What ends the QP stays: the memory of a READ at `missing` may have gone.
+            if let Some(all) = &self.kept {
+                all.reuse(kept);
+            }
                 self.refusal.take_if(|refusal| is_told(refusal));
                 return self.refuse(stop);
             }
