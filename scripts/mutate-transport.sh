@@ -151,7 +151,7 @@ rule "a lossless window closes" window.rs \
 rule "fence is ignored by WRITEs" requester/transmit.rs \
     '&& self.cursor.packet == 0 && flight.request.is_fenced() && !self.reads.is_empty()' '&& false'
 rule "any number of READs and atomics" requester/transmit.rs \
-    'if self.reads_sent >= usize::from(self.config.max_rd_atomic) {' 'if false {'
+    'if self.reads_sent >= usize::from(self.config.max_rd_atomic) && !self.may_read_ahead() {' 'if false {'
 rule "resent packets are not marked" requester/transmit.rs \
     'let again = self.next != self.highest;
             let credit' 'let again = false;

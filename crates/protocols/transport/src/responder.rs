@@ -23,6 +23,7 @@ use crate::host::{Data, Received, ResponderHost};
 use crate::psn;
 use crate::saved::Unusable;
 use answer::Answers;
+pub(crate) use answer::REMEMBERED;
 pub use answer::{Answer, Body, Resource};
 pub use execute::Message;
 pub(crate) use kept::MOST_KEPT;
@@ -159,7 +160,7 @@ impl Responder {
             answers: self.answers.due.iter().copied().collect(),
             resources: self.answers.resources.iter().copied().collect(),
             ended: self.ended,
-            reports: self.kept.is_some(),
+            reports: self.answers.remembers_more,
         }
     }
 
@@ -173,7 +174,7 @@ impl Responder {
         saved.check(config)?;
         let SavedResponder { expected, msn, message, quiet, beyond, dropped, ack_due, refusal, ended, .. } = *saved;
         let (due, resources) = (saved.answers.iter().copied().collect(), saved.resources.iter().copied().collect());
-        let answers = Answers { due, resources };
+        let answers = Answers { due, resources, remembers_more: saved.reports };
         Ok(Responder {
             message,
             msn,
@@ -197,6 +198,7 @@ impl Responder {
     /// requester has shown that it takes such reports ([`Responder::handle_introduction`]).
     pub fn keep_packets(&mut self, share: &Arc<KeptShare>) {
         if self.config.service != Service::Uc && !self.ended {
+            self.answers.remembers_more = true;
             self.kept.get_or_insert_with(|| Box::new(Kept::new(share)));
         }
     }
@@ -537,6 +539,9 @@ impl Responder {
             host.next_packet();
             let executed =
                 H::Data::with_kept(&kept.payload, |payload| self.execute_next(&Packet { headers, payload }, host));
+            if let Some(all) = &self.kept {
+                all.reuse(kept);
+            }
             if let Some(Err(stop)) = executed {
                 // What ends the QP stays: the memory of a READ at `missing` may have gone.
                 self.refusal.take_if(|refusal| is_told(refusal));

@@ -21,6 +21,11 @@ const TOLERATED_PART: u64 = 32;
 /// A window of fewer packets of full size follows all losses: with 1 % it grows beyond that nevertheless.
 const LEAST_TOLERANT: u64 = 16;
 
+/// Bytes that are under way at most within a host after a loss. The peer keeps a copy of each packet that comes behind
+/// it, and so many stay in the second level of a cache: with 1 % loss 1 MiB gave 3,230 MiB/s, 8 MiB 2,910, and both the
+/// same where other programs had taken the processors.
+const MOST_BEHIND_LOSS: u64 = 1 << 20;
+
 /// Growth per round trip after slow start: so many packets, and one such part of the window. Go-back-N sends a whole
 /// window again for each loss, so that under random loss of rate p the goodput is w / (1 + p w) packets per round trip:
 /// with these and the decrease to eight tenths w settles at 46 packets under 1 % loss, where growth by one packet and
@@ -253,8 +258,14 @@ impl Window {
         };
         match has_queue {
             Some(true) => self.overflowed(now),
-            Some(false) if self.growth == Growth::Slow => self.growth = Growth::Fast,
-            Some(false) => {}
+            Some(false) => {
+                if self.growth == Growth::Slow {
+                    self.growth = Growth::Fast;
+                }
+                if self.channel == Channel::Host && self.size > MOST_BEHIND_LOSS {
+                    (self.size, self.threshold) = (MOST_BEHIND_LOSS, MOST_BEHIND_LOSS);
+                }
+            }
             None => self.size = self.drain.begin(now, self.size),
         }
     }
@@ -400,6 +411,26 @@ mod tests {
         w.sent(PACKET);
         w.notified(200_000_000);
         assert!(w.size() < size, "the socket was full");
+    }
+
+    #[test]
+    fn within_a_host_little_is_under_way_behind_a_loss_and_all_again_without() {
+        let mut w = Window::within_host(4096, 8 << 20);
+        let round_trip = |w: &mut Window| {
+            w.sent(w.size());
+            w.acknowledged(w.size());
+        };
+        (0..10).for_each(|_| round_trip(&mut w));
+        assert_eq!(w.size(), 8 << 20);
+        w.sample(1_000_000, 0);
+        w.lost_in_part(1_000_000, PACKET);
+        assert_eq!(w.size(), MOST_BEHIND_LOSS);
+        round_trip(&mut w);
+        assert_eq!(w.size(), MOST_BEHIND_LOSS * 65 / 64 + 2 * PACKET);
+        w.lost_in_part(2_000_000, PACKET);
+        assert_eq!(w.size(), MOST_BEHIND_LOSS);
+        (0..200).for_each(|_| round_trip(&mut w));
+        assert_eq!(w.size(), 8 << 20);
     }
 
     #[test]

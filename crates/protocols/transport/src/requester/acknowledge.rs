@@ -292,6 +292,7 @@ impl Requester {
         }
         (holes.end, holes.executed) = (behind, behind);
         holes.out += cost;
+        holes.executed_bytes += cost;
         let cost = cost.min(self.in_flight);
         self.in_flight -= cost;
         self.timers.measure_between(now, psn, behind, window);

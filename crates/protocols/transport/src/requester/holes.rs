@@ -27,6 +27,8 @@ pub(super) struct Holes {
     pub arrived: Arrived,
     /// Bytes that are not under way though not acknowledged: the peer keeps them, or they are to be sent again.
     pub out: u64,
+    /// Those of them that the peer has executed, and does not keep.
+    pub executed_bytes: u64,
     /// Bytes that have been sent again since a round trip began, and when it ends: one window at most, whatever the
     /// peer reports.
     pub again: u64,
@@ -82,7 +84,16 @@ impl Introduction {
 impl Holes {
     /// Nothing is missing before `end`.
     pub fn new(end: u32) -> Holes {
-        Holes { runs: Vec::new(), end, executed: end, arrived: Arrived::default(), out: 0, again: 0, round_ends: 0 }
+        Holes {
+            runs: Vec::new(),
+            end,
+            executed: end,
+            arrived: Arrived::default(),
+            out: 0,
+            executed_bytes: 0,
+            again: 0,
+            round_ends: 0,
+        }
     }
 
     /// Returns true if `cost` more bytes may be sent again in this round trip.
@@ -92,6 +103,18 @@ impl Holes {
             self.round_ends = now + window.rtt().assumed();
         }
         self.again == 0 || self.again + cost <= window.size()
+    }
+
+    /// The number of READs and atomics that miss an answer, of those from PSN `from` on that end before the PSNs `ends`.
+    /// One that the peer keeps has not been executed.
+    pub fn count_waiting(&self, from: u32, ends: impl Iterator<Item = u32>) -> usize {
+        let (mut from, mut runs) = (from, self.runs.iter().peekable());
+        let mut waits = |end: u32| {
+            while runs.next_if(|run| !psn::is_before(from, run.to)).is_some() {}
+            from = end;
+            psn::is_before(self.executed, end) || runs.peek().is_some_and(|run| psn::is_before(run.from, end))
+        };
+        ends.filter(|end| waits(*end)).count()
     }
 
     /// Returns true if the answer to `psn` is the next one behind all that have come, and shows nothing to be lost.

@@ -458,6 +458,7 @@ impl Requester {
         holes.executed = if is_old { holes.executed } else { executed };
         let mut missing = Vec::new();
         let (mut kept, mut at) = (self.unanswered(&holes, &mut missing), holes.executed);
+        holes.executed_bytes = kept;
         let limit = |to: u32, next: u32| if psn::is_before(next, to) { next } else { to };
         for gap in gaps.take_while(|_| !is_old) {
             let lost_to = limit(psn::add(at, gap.missing.into()), self.next);
@@ -547,6 +548,7 @@ impl Requester {
         let Some(mut holes) = self.holes.take() else { return cost };
         let was_out = cost.min(holes.out);
         holes.out -= was_out;
+        holes.executed_bytes = holes.executed_bytes.saturating_sub(was_out);
         if holes.forget_before(self.unacknowledged) {
             self.holes = Some(holes);
         } else {
@@ -599,7 +601,8 @@ impl Requester {
             }
         }
         // The peer keeps no more than so much.
-        let is_full = self.holes.as_ref().is_some_and(|holes| holes.out + self.in_flight >= MOST_KEPT);
+        let kept = |holes: &Holes| holes.out.saturating_sub(holes.executed_bytes);
+        let is_full = self.holes.as_ref().is_some_and(|holes| kept(holes) + self.in_flight >= MOST_KEPT);
         is_full.then_some(Sent::WindowClosed)
     }
 

@@ -8,6 +8,7 @@ use vervain_wire::{AtomicEth, Headers, Reth, opcode};
 
 use crate::host::{Nanos, Payload, Refused, RequesterHost, Transmit};
 use crate::psn;
+use crate::responder::REMEMBERED;
 use crate::window::{PACKET_OVERHEAD, Window};
 
 use super::flight::{Flight, WireRead, is_answered, posted_code, takes_receive, unsendable};
@@ -200,7 +201,7 @@ impl Requester {
         }
         let n = self.first.wrapping_add(self.cursor.index as u32);
         while self.cursor.packet < flight.packets {
-            if self.reads_sent >= usize::from(self.config.max_rd_atomic) {
+            if self.reads_sent >= usize::from(self.config.max_rd_atomic) && !self.may_read_ahead() {
                 return Err(Sent::All);
             }
             let again = self.next != self.highest;
@@ -240,6 +241,16 @@ impl Requester {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if one more READ or atomic may be sent though as many wait for their turn as the peer takes: some of
+    /// them have all their answers, and the peer remembers them.
+    #[cold]
+    fn may_read_ahead(&self) -> bool {
+        let Some(holes) = self.holes.as_ref().filter(|_| self.introduction.answers_parts) else { return false };
+        let most = usize::from(self.config.max_rd_atomic);
+        let sent = self.reads.iter().take(self.reads_sent).map(|read| read.end);
+        self.reads_sent < most * REMEMBERED && holes.count_waiting(self.unacknowledged, sent) < most
     }
 
     /// The number of response packets, of `left`, to ask for at once. At most half a window, so that the next piece is

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::psn;
 
+/// READs and atomics that are remembered for a requester that takes reports of gaps, for each that may be outstanding:
+/// it sends further ones while what is missing of earlier ones is asked for again.
+pub(crate) const REMEMBERED: usize = 4;
+
 /// The contents of an answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
@@ -57,8 +61,10 @@ pub(super) struct Answers {
     /// READ responses and atomic answers to be sent, in PSN order, and acknowledgements of repeated requests among
     /// them.
     pub due: VecDeque<Answer>,
-    /// READs and atomics that may be asked for again, oldest first, at most `max_dest_rd_atomic`.
+    /// READs and atomics that may be asked for again, oldest first.
     pub resources: VecDeque<Resource>,
+    /// Their requester takes reports of gaps: [`REMEMBERED`] times as many as may be outstanding are remembered.
+    pub remembers_more: bool,
 }
 
 impl Answers {
@@ -85,10 +91,11 @@ impl Answers {
         })
     }
 
-    /// Answers a request that was executed, and keeps what is needed to answer it again; the oldest of `most` gives
-    /// way.
-    pub fn remember(&mut self, resource: Resource, most: u8) {
-        while self.resources.len() >= usize::from(most.max(1)) {
+    /// Answers a request that was executed, of which so many may be `outstanding`, and keeps what is needed to answer it
+    /// again; the oldest gives way.
+    pub fn remember(&mut self, resource: Resource, outstanding: u8) {
+        let most = usize::from(outstanding.max(1)) * if self.remembers_more { REMEMBERED } else { 1 };
+        while self.resources.len() >= most {
             self.resources.pop_front();
         }
         let Resource { first_psn: psn, packets, body, msn } = resource;

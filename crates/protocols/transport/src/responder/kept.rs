@@ -3,8 +3,8 @@
 //! finds no room is dropped, as it is for other requesters.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use vervain_wire::gaps::{self, Gap};
 use vervain_wire::{Headers, Packet};
@@ -20,11 +20,19 @@ pub(crate) const MOST_KEPT: u64 = 16 << 20;
 const MOST_PACKETS: usize = 8192;
 /// Packets for which an empty list keeps its memory.
 const FEW: usize = 64;
+/// Buffers of payload that a process has in store: as many as a window within a host has packets of full size. Without
+/// them glibc gives the memory of each gap back to the kernel as that closes, and page faults at the next one take
+/// longer than the copies.
+const MOST_SPARE: usize = 256;
+/// Smaller payloads than this get memory of their own size.
+const LEAST_SPARE: usize = 1024;
 
 /// Room for kept packets of a process, of which each of its peers has a share.
 #[derive(Debug)]
 pub struct KeptRoom {
     left: AtomicU64,
+    /// Buffers for the next packets. Who finds it locked, be it for good by a thread that has ended, does without.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 /// What the packets of one peer take of a [`KeptRoom`]: no more than stays free. So the first peer gets half of the
@@ -38,7 +46,27 @@ pub struct KeptShare {
 impl KeptRoom {
     /// Room for `bytes`, with 512 added to each packet's payload.
     pub const fn new(bytes: u64) -> KeptRoom {
-        KeptRoom { left: AtomicU64::new(bytes) }
+        KeptRoom { left: AtomicU64::new(bytes), spare: Mutex::new(Vec::new()) }
+    }
+
+    /// A copy of `payload`.
+    fn copy(&self, payload: &[u8]) -> Vec<u8> {
+        let is_large = payload.len() >= LEAST_SPARE;
+        let spare = if is_large { self.spare.try_lock().ok().and_then(|mut spare| spare.pop()) } else { None };
+        let mut buffer = spare.unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(payload);
+        buffer
+    }
+
+    /// Takes back a buffer that [`KeptRoom::copy`] has returned.
+    fn reuse(&self, buffer: Vec<u8>) {
+        if buffer.capacity() >= LEAST_SPARE
+            && let Ok(mut spare) = self.spare.try_lock()
+            && spare.len() < MOST_SPARE
+        {
+            spare.push(buffer);
+        }
     }
 
     /// The share of a peer, shared by the responders of the QPs that are connected to it.
@@ -74,7 +102,7 @@ impl KeptShare {
 #[derive(Debug)]
 pub(super) struct KeptPacket {
     pub headers: Headers,
-    pub payload: Box<[u8]>,
+    pub payload: Vec<u8>,
     /// PSNs that it takes.
     psns: u32,
 }
@@ -155,8 +183,13 @@ impl Kept {
             return Fate::Dropped;
         }
         let start = |kept: &KeptPacket| psn::distance(expected, kept.psn());
-        let place = self.packets.partition_point(|kept| start(kept) + kept.psns <= from);
-        let behind = self.packets.partition_point(|kept| start(kept) < to);
+        let is_last = self.packets.back().is_none_or(|last| start(last) + last.psns <= from);
+        let find = |is_before: &dyn Fn(&KeptPacket) -> bool| match is_last {
+            true => self.packets.len(),
+            false => self.packets.partition_point(is_before),
+        };
+        let place = find(&|kept| start(kept) + kept.psns <= from);
+        let behind = find(&|kept| start(kept) < to);
         if place < behind {
             if behind - place == 1 && self.packets[place].is_copy(&packet.headers, bytes, psns) {
                 return Fate::Again;
@@ -170,13 +203,14 @@ impl Kept {
         if from - end_before > self.most_missing {
             return Fate::Dropped;
         }
-        let kept = KeptPacket { headers: packet.headers, payload: bytes.into(), psns };
-        let is_full = self.packets.len() == MOST_PACKETS || self.bytes + kept.cost() > MOST_KEPT;
-        if is_full || !self.share.take(kept.cost()) {
+        let cost = bytes.len() as u64 + PACKET_OVERHEAD;
+        let is_full = self.packets.len() == MOST_PACKETS || self.bytes + cost > MOST_KEPT;
+        if is_full || !self.share.take(cost) {
             return Fate::Dropped;
         }
+        let kept = KeptPacket { headers: packet.headers, payload: self.share.room.copy(bytes), psns };
         let opens_gap = place == self.packets.len() && end_before < from;
-        self.bytes += kept.cost();
+        self.bytes += cost;
         self.packets.insert(place, kept);
         if opens_gap { Fate::OpensGap } else { Fate::Fits }
     }
@@ -200,6 +234,11 @@ impl Kept {
             }
         }
         None
+    }
+
+    /// Takes back the memory of a packet that was taken out.
+    pub fn reuse(&self, packet: KeptPacket) {
+        self.share.room.reuse(packet.payload);
     }
 
     /// Drops all packets.
@@ -250,5 +289,29 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_used_again_for_payload_of_any_length_and_few_lie_in_store() {
+        let room = KeptRoom::new(0);
+        let large = room.copy(&[1; 4096]);
+        let at = large.as_ptr();
+        room.reuse(large);
+        let small = room.copy(&[2; LEAST_SPARE - 1]);
+        assert!(small.capacity() < 4096, "of its own size");
+        room.reuse(small);
+        let next = room.copy(&[3; LEAST_SPARE]);
+        assert_eq!((next.as_ptr(), &*next), (at, &[3; LEAST_SPARE][..]));
+        (0..2 * MOST_SPARE).for_each(|_| room.reuse(vec![0; LEAST_SPARE]));
+        assert_eq!(room.spare.lock().unwrap().len(), MOST_SPARE);
+        let _held = room.spare.lock().unwrap();
+        let other = room.copy(&[4; 4096]);
+        assert_eq!(*other, [4; 4096], "without waiting");
+        room.reuse(other);
     }
 }

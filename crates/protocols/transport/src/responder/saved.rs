@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Body, Resource};
 use super::execute::{LONGEST, Message};
-use super::{Refusal, Then};
+use super::{MOST_PARTS, REMEMBERED, Refusal, Then};
 
 /// The state of a responder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +46,9 @@ impl SavedResponder {
     pub(super) fn check(&self, config: &ResponderConfig) -> Result<(), Unusable> {
         let most = usize::from(config.max_dest_rd_atomic.max(1));
         // Per READ or atomic that may be outstanding: its answer, one that is asked for again, and an acknowledgement
-        // before each.
-        if self.resources.len() > most || self.answers.len() > 8 * most {
+        // before each. So much for parts of READs too.
+        let (remembered, parts) = if self.reports { (most * REMEMBERED, 2 * MOST_PARTS) } else { (most, 0) };
+        if self.resources.len() > remembered || self.answers.len() > 8 * most + parts {
             return Err(Unusable("more READs and atomics are kept than the peer may have outstanding"));
         }
         let refused = self.refusal.map(|refusal| refusal.psn);

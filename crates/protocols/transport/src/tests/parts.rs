@@ -200,10 +200,11 @@ fn a_saved_requester_asks_again_for_what_had_come_early() {
     assert!(pair.client.delivered[2][3 * 1024..] == pattern(20_000, 7)[3 * 1024..]);
 }
 
-#[test]
-fn many_parts_wait_at_a_responder_that_takes_one_read_at_a_time() {
-    let config = RequesterConfig { introduces: true, max_rd_atomic: 1, ..requester_config(Service::Rc) };
-    let mut pair = Pair::with(&config, &ResponderConfig { max_dest_rd_atomic: 1, ..responder_config(Service::Rc) });
+/// Two that speak of gaps, of which one takes so many READs at once.
+fn readers_with(outstanding: u8) -> Pair {
+    let config = RequesterConfig { introduces: true, max_rd_atomic: outstanding, ..requester_config(Service::Rc) };
+    let config_there = ResponderConfig { max_dest_rd_atomic: outstanding, ..responder_config(Service::Rc) };
+    let mut pair = Pair::with(&config, &config_there);
     pair.room = Some(share_of(1 << 20));
     for _ in 0..2 {
         pair.client.post(Opcode::Write, b"shows it", |r| r.remote_addr = BASE + (1 << 20) - 8);
@@ -211,6 +212,69 @@ fn many_parts_wait_at_a_responder_that_takes_one_read_at_a_time() {
     }
     pair.log.clear();
     pair.server.memory = pattern(1 << 20, 7);
+    pair
+}
+
+#[test]
+fn further_reads_go_while_an_answer_is_asked_for_again() {
+    let mut pair = readers_with(2);
+    (0..20).for_each(|_| read(&mut pair, 1000));
+    pair.run(lose(&[0, 0, 9]));
+    assert_eq!(pair.statuses(), [Status::Success; 22], "without waiting");
+    assert!(pair.client.delivered[2..].iter().all(|data| *data == pattern(1000, 7)));
+    assert_eq!((requests_sent(&pair).len(), sent(&pair, Way::Response).len()), (23, 23));
+}
+
+#[test]
+fn no_more_reads_go_than_the_peer_remembers() {
+    let mut pair = readers_with(2);
+    (0..20).for_each(|_| read(&mut pair, 1000));
+    pair.run(lose(&[0; 20]));
+    let mut requests = requests_sent(&pair);
+    requests.sort_unstable();
+    requests.dedup();
+    assert_eq!(requests, (0..8).collect::<Vec<_>>());
+    let saved = pair.responder.save(&mut pair.server);
+    assert_eq!(saved.resources.len(), 8);
+    pair.responder =
+        Responder::resume(&ResponderConfig { max_dest_rd_atomic: 2, ..responder_config(Service::Rc) }, &saved)
+            .expect("of such a responder");
+    pair.responder.keep_packets(&share_of(1 << 20));
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 22]);
+    assert!(pair.client.delivered[2..].iter().all(|data| *data == pattern(1000, 7)));
+}
+
+#[test]
+fn answers_that_have_come_early_take_no_room_of_what_the_peer_keeps() {
+    let mut pair = readers_with(16);
+    pair.window = Window::new(1024, 4 << 20);
+    (0..20).for_each(|_| read(&mut pair, 512 << 10));
+    pair.run(all);
+    (0..30).for_each(|_| read(&mut pair, 512 << 10));
+    pair.run(lose(&[20 * 512; 400]));
+    let asked = requests_sent(&pair).into_iter().max();
+    assert!(asked >= Some(49 * 512), "of all READs: {asked:?}");
+    assert_eq!(pair.statuses().len(), 22);
+}
+
+#[test]
+fn a_responder_that_has_many_parts_to_answer_is_saved() {
+    let mut pair = readers_with(1);
+    pair.client.post(Opcode::Read, &[], |r| (r.length, r.remote_addr) = (30_000, BASE + 2 * 1024));
+    let asked = requests(&mut pair);
+    pair.arrives(&parsed(&asked[0]));
+    while pair.responder.poll_transmit(64, &mut pair.server) {}
+    (2..32).step_by(2).for_each(|packet| pair.arrives(&parsed(&read_part(&asked[0], packet, 1024))));
+    let saved = pair.responder.save(&mut pair.server);
+    assert_eq!(saved.answers.len(), 15);
+    let config = ResponderConfig { max_dest_rd_atomic: 1, ..responder_config(Service::Rc) };
+    assert!(Responder::resume(&config, &saved).is_ok());
+}
+
+#[test]
+fn many_parts_wait_at_a_responder_that_takes_one_read_at_a_time() {
+    let mut pair = readers_with(1);
     read(&mut pair, 60_000);
     let lost: Vec<u32> = (1..30).step_by(2).collect();
     pair.run(lose(&lost));

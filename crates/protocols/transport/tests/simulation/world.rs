@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use vervain_transport::{Nanos, Requester, Responder, SavedResponder, Sent, Window};
+use vervain_transport::{Nanos, Requester, Responder, Sent, Window};
 use vervain_wire::{Headers, Packet, TAKES_GAPS, opcode};
 
 use crate::codec;
@@ -290,7 +290,7 @@ impl World {
             self.with_responder(index, None, |responder, host| {
                 let saved = responder.save(host);
                 *responder = Responder::resume(&config, &saved).expect("what was saved");
-                assert_eq!(responder.save(host), SavedResponder { reports: false, ..saved.clone() });
+                assert_eq!(responder.save(host), saved);
                 reports = saved.reports;
             });
             if reports {
