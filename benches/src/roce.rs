@@ -13,7 +13,7 @@ const POLLING_AT_MOST: f64 = 1.25;
 const SLEEPING_AT_MOST: f64 = 1.4;
 const OF_UDP_AT_LEAST: f64 = 0.65;
 const OF_TCP_AT_LEAST: f64 = 1.3;
-const UNDER_LOSS_AT_LEAST: f64 = 0.3;
+const UNDER_LOSS_AT_LEAST: f64 = 0.8;
 
 const ROCE: &[(&str, &str)] = &[("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo")];
 const LOSS: &[(&str, &str)] = &[("VERVAIN_LINK", "roce"), ("VERVAIN_INTERFACE", "lo"), ("VERVAIN_FAULTS", "drop=1%")];
