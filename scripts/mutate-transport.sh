@@ -64,105 +64,107 @@ rule "acknowledges one packet too many" responder/transmit.rs \
     'psn::add(self.expected, psn::MASK)' 'self.expected'
 rule "acknowledges one packet too few" responder/transmit.rs \
     'psn::add(self.expected, psn::MASK)' 'psn::add(self.expected, psn::MASK - 1)'
-rule "READ response goes on at the wrong address" responder/transmit.rs \
-    '*addr = addr.wrapping_add(u64::from(sent * self.config.mtu));' ''
+rule "READ response goes on at the wrong address" responder/answer.rs \
+    '*addr = addr.wrapping_add(u64::from(packets * mtu));' ''
 rule "refused QP goes on" responder/transmit.rs \
     'self.ended = true;' ''
-rule "duplicate SENDs and WRITEs are not acknowledged" responder/duplicate.rs \
-    'self.ack_due = true;' ''
-rule "duplicate READs are not answered" responder/duplicate.rs \
+rule "duplicate SENDs and WRITEs are not acknowledged" responder.rs \
+    'self.ack_due |= self.answers.acknowledge_again(psn, self.expected);' ''
+rule "duplicate READs are not answered" responder.rs \
     'self.read_again(headers, &resource, host),' 'None,'
 rule "duplicate READs are answered from their beginning" responder/duplicate.rs \
-    'body: Body::Read { srqn, rkey, addr: reth.addr,' 'body: Body::Read { srqn, rkey, addr,'
-rule "duplicate atomics are answered with 0" responder/duplicate.rs \
+    'then_some(Body::Read { srqn, rkey, addr: reth.addr,' 'then_some(Body::Read { srqn, rkey, addr,'
+rule "duplicate atomics are answered with 0" responder.rs \
     'packets: 1, body: resource.body,' 'packets: 1, body: if let Body::Word(_) = resource.body { Body::Word(0) } else { Body::Nothing },'
-rule "one READ or atomic only is kept" responder/execute.rs \
-    'usize::from(self.config.max_dest_rd_atomic.max(1))' '1'
+rule "one READ or atomic only is kept" responder/answer.rs \
+    'usize::from(most.max(1))' '1'
 rule "range of a long WRITE is not checked first" responder/execute.rs \
     'if !is_last || takes_receive || bytes == 0 {' 'if false {'
 rule "answers do not wait for their turn" responder/duplicate.rs \
-    'place.unwrap_or(self.answers.len())' 'place.map_or(0, |_| 0)'
-rule "UC goes on behind a gap" responder/unreliable.rs \
-    'self.drop_message(host);' ''
-rule "UC takes late packets" responder/unreliable.rs \
+    'place.unwrap_or(self.due.len())' 'place.map_or(0, |_| 0)'
+rule "UC goes on behind a gap" responder.rs \
+    'self.counters.out_of_sequence += 1;
+            self.drop_message(host);' \
+    'self.counters.out_of_sequence += 1;'
+rule "UC takes late packets" responder.rs \
     'const LATE: u32 = 1 << 16;' 'const LATE: u32 = 0;'
 
 # The requester.
 rule "an ACK acknowledges one packet more" requester/acknowledge.rs \
-    'self.advance(now, psn::add(psn, 1), window, host)' 'self.advance(now, psn::add(psn, 2), window, host)'
+    'let behind = psn::add(psn, 1);' 'let behind = psn::add(psn, 2);'
 rule "a NAK acknowledges its own packet" requester/acknowledge.rs \
     'Some(_) if !self.advance(now, psn, window, host)' 'Some(_) if !self.advance(now, psn::add(psn, 1), window, host)'
 rule "an ACK that passes a READ ends it" requester/acknowledge.rs \
     'if is_answered(oldest.request.opcode) {' 'if false {'
 rule "answers from the past are taken" requester/acknowledge.rs \
-    'if ahead >= psn::distance(self.unacknowledged, self.highest) {' 'if false {'
+    'if !self.flights.is_outstanding(psn) {' 'if false {'
 rule "answers of any PSN up to half are taken" requester/acknowledge.rs \
-    'if ahead >= psn::distance(self.unacknowledged, self.highest) {' 'if ahead >= 1 << 23 {'
+    'if !self.flights.is_outstanding(psn) {' 'if self.flights.distance(psn) >= 1 << 23 {'
 rule "data of a READ is put at its start" requester/acknowledge.rs \
     'let offset = u64::from(psn::distance(oldest.first_psn, psn)) * u64::from(self.config.mtu);' 'let offset = 0;'
 rule "sequence NAK is not heeded" requester/acknowledge.rs \
     'self.counters.sequence_naks += u64::from(self.missing(now, window));' ''
 rule "a passed READ is not asked for again" requester/acknowledge.rs \
     'self.counters.implied_naks += u64::from(self.missing(now, window));' ''
-rule "requests end twice as fast" requester/acknowledge.rs \
+rule "requests end twice as fast" requester/flights.rs \
     'let ends = done + packets == oldest.packets;' 'let ends = done + packets >= oldest.packets / 2;'
-rule "goes back to the start of the message" requester/recovery.rs \
-    'let packet = self.flights.front().map_or(0, |oldest| psn::distance(oldest.first_psn, self.unacknowledged));
-        self.cursor = Cursor { index: 0, packet };
-        self.next = self.unacknowledged;
+rule "goes back to the start of the message" requester/flights.rs \
+    'self.cursor = self.oldest_packet();' 'self.cursor = Cursor::default();'
+rule "going back keeps the next PSN" requester/flights.rs \
+    'self.next = self.unacknowledged;
         self.reads_sent = 0;' \
-    'self.cursor = Cursor { index: 0, packet: 0 };
-        self.next = self.unacknowledged;
-        self.reads_sent = 0;'
-rule "going back keeps the next PSN" requester/recovery.rs \
-    'self.next = self.unacknowledged;' ''
-rule "READs asked for again count twice" requester/recovery.rs \
+    'self.reads_sent = 0;'
+rule "READs asked for again count twice" requester/flights.rs \
     'self.reads_sent = 0;' ''
-rule "going back keeps the window" requester/recovery.rs \
-    'self.release(window);' ''
-rule "retries are not counted" requester/recovery.rs \
-    'self.timers.retries_left -= 1;' ''
-rule "retries are not renewed by progress" requester/recovery.rs \
-    'timers.retries_left = self.config.retry_cnt;' ''
-rule "RNR retry 7 is a number" requester/recovery.rs \
-    'if self.config.rnr_retry != FOR_EVER {' 'if true {'
-rule "RNR retries are not renewed by progress" requester/recovery.rs \
-    'timers.not_ready_left = self.config.rnr_retry;' ''
+rule "going back keeps the window" requester/flights.rs \
+    'self.holes = None;
+        self.release(window);' \
+    'self.holes = None;'
+rule "retries are not counted" requester/timers.rs \
+    'self.retries_left = left;' ''
+rule "retries are not renewed by progress" requester/timers.rs \
+    'self.retries_left = self.retry_cnt;' ''
+rule "RNR retry 7 is a number" requester/timers.rs \
+    'if self.rnr_retry != FOR_EVER {' 'if true {'
+rule "RNR retries are not renewed by progress" requester/timers.rs \
+    'self.not_ready_left = self.rnr_retry;' ''
 rule "RNR is not waited for" requester.rs \
     'match self.timers.is_waiting() {' 'match false {'
-rule "RNR waits for ever" requester/recovery.rs \
-    'self.timers.not_ready_until = None;' ''
+rule "RNR waits for ever" requester/timers.rs \
+    'self.not_ready_until = None;' ''
 rule "timers are not started" requester/transmit.rs \
-    'self.arm(now, window);' ''
-rule "no probes" requester/recovery.rs \
+    'self.timers.arm(now, window);' ''
+rule "no probes" requester/timers.rs \
     'self.probe_at = now + window.rtt().probe_delay(self.probes).min(self.longest_probe);' 'self.probe_at = Nanos::MAX;'
-rule "what lies in a ring is sent again" requester/recovery.rs \
+rule "what lies in a ring is sent again" requester.rs \
     'if host.is_taken() {' 'if true {'
 rule "room in a ring is waited for for ever" requester/transmit.rs \
-    'self.wait_for_room(now, window);' ''
+    'self.timers.wait_for_room(now, self.flights.are_under_way(), window);' ''
 rule "what waits in a lossless channel has asked for nothing" requester/transmit.rs \
     'self.since_request == 0 || !window.is_lossless()' 'true'
-rule "a lossless channel is probed" requester/recovery.rs \
+rule "a lossless channel is probed" requester/timers.rs \
     'if window.is_lossless() {
-            return;' 'if false {
+            return;' \
+    'if false {
             return;'
 rule "a lossless window closes" window.rs \
-    'if self.lossless || now < self.quiet_until {' 'if now < self.quiet_until {'
+    'if self.is_lossless() || now < self.quiet_until {' 'if now < self.quiet_until {'
 rule "fence is ignored by WRITEs" requester/transmit.rs \
-    '&& self.cursor.packet == 0 && flight.request.is_fenced() && !self.reads.is_empty()' '&& false'
+    'if self.waits_for_reads(flight) {' 'if false {'
 rule "any number of READs and atomics" requester/transmit.rs \
-    'if self.reads_sent >= usize::from(self.config.max_rd_atomic) && !self.may_read_ahead() {' 'if false {'
+    'if self.flights.reads_sent >= usize::from(self.config.max_rd_atomic) && !self.may_read_ahead() {' 'if false {'
 rule "resent packets are not marked" requester/transmit.rs \
-    'let again = self.next != self.highest;
-            let credit' 'let again = false;
+    'let again = self.flights.goes_again();
+            let credit' \
+    'let again = false;
             let credit'
 rule "READ pieces overlap" requester/transmit.rs \
     'reth.addr = reth.addr.wrapping_add(offset);' ''
 rule "the last packet does not ask for an acknowledgement" requester/transmit.rs \
     'let asks = is_last' 'let asks = false'
-rule "credits are not heeded" requester/transmit.rs \
-    'let Some(granted) = self.receives.granted else { return Credit::Enough };' 'let Some(granted) = None::<u32> else { return Credit::Enough };'
-rule "without credits nothing is tried" requester/transmit.rs \
+rule "credits are not heeded" requester/receives.rs \
+    'let Some(granted) = self.granted else { return Credit::Enough };' 'let Some(granted) = None::<u32> else { return Credit::Enough };'
+rule "without credits nothing is tried" requester/receives.rs \
     '1 if takes_now => Credit::Probe,' '1 if takes_now && false => Credit::Probe,'
 
 # What stands for many packets, and what is announced.
@@ -170,13 +172,13 @@ rule "a packet that stands for many takes one PSN" responder/execute.rs \
     'packet.payload.length().div_ceil(self.config.mtu as usize).max(1) as u32' '1'
 rule "an acknowledgement names the first of many packets" responder/transmit.rs \
     'self.packets(packet) - 1' '0'
-rule "UC takes one PSN for a packet that stands for many" responder/unreliable.rs \
+rule "UC takes one PSN for a packet that stands for many" responder.rs \
     'psn::add(bth.psn, self.packets(packet))' 'psn::add(bth.psn, 1)'
-rule "many packets that go as one take one PSN" requester/transmit.rs \
+rule "many packets that go as one take one PSN" requester/flights.rs \
     'self.next = psn::add(self.next, packets);' 'self.next = psn::add(self.next, 1);'
-rule "over UC many packets that go as one take one PSN" requester/transmit.rs \
+rule "over UC many packets that go as one take one PSN" requester/flights.rs \
     'self.highest = psn::add(self.highest, packets);' 'self.highest = psn::add(self.highest, 1);'
-rule "what was sent up to is forgotten where it is cut otherwise" requester/transmit.rs \
+rule "what was sent up to is forgotten where it is cut otherwise" requester/flights.rs \
     'if at_end || psn::is_before(self.highest, self.next) {' 'if at_end {'
 rule "an answer that stands for many packets takes one PSN" responder/transmit.rs \
     'packet += packets;' 'packet += 1;'
@@ -217,7 +219,7 @@ rule "what has landed may have any length" responder/execute.rs \
     '(_, false) if has_landed => length.is_multiple_of(mtu) && length != 0,' '(_, false) if has_landed => true,'
 rule "what has not landed may be longer than the MTU" responder/execute.rs \
     'let has_landed = packet.payload.has_landed();' 'let has_landed = true;'
-rule "what is missing of a packet that stands for many is not told" responder/duplicate.rs \
+rule "what is missing of a packet that stands for many is not told" responder.rs \
     'if !psn::is_before(last, self.expected) {' 'if false {'
 
 # Both.

@@ -2,11 +2,11 @@
 //! of the kit's connections, and a loop that hands them the packets that come.
 
 use crate::window::Ring;
-use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use vervain_carrier::PacketOut;
-use vervain_carrier::datagrams::{Arrival, Groups, Listener, headers};
+use vervain_carrier::by_qp::ByQp;
+use vervain_carrier::datagrams::{Arrival, Listeners, headers};
 use vervain_carrier::requester::{RequesterEnd, SendQueueHost};
 use vervain_carrier::responder::Inbound;
 use vervain_carrier::responder_end::ResponderEnd;
@@ -35,9 +35,8 @@ pub fn make() -> Result<More> {
     let carrier = Arc::new(PutOnly {
         devices: vervain_hca::devices()?,
         ring: Arc::default(),
-        connections: OwnerLock::default(),
-        listeners: OwnerLock::default(),
-        groups: Groups::default(),
+        connections: ByQp::default(),
+        listeners: Listeners::default(),
         receiving: OwnerLock::default(),
     });
     Ok(More { carrier: carrier.clone(), poller: carrier })
@@ -46,9 +45,8 @@ pub fn make() -> Result<More> {
 struct PutOnly {
     devices: Vec<Arc<Device>>,
     ring: Arc<Ring>,
-    connections: OwnerLock<HashMap<u32, Arc<Connection>>>,
-    listeners: OwnerLock<HashMap<u32, Arc<Listener>>>,
-    groups: Groups<Gid>,
+    connections: ByQp<Connection>,
+    listeners: Listeners<Gid>,
     /// A message that was taken while its QP was busy.
     receiving: OwnerLock<Option<Vec<u8>>>,
 }
@@ -217,8 +215,7 @@ impl PutOnly {
             }
             any = true;
         }
-        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
-        connections.iter().for_each(Connection::go_on);
+        self.connections.all(|_| true).iter().for_each(Connection::go_on);
         any
     }
 
@@ -230,17 +227,14 @@ impl PutOnly {
             self.deliver(gids, &packet);
             return true;
         }
-        let connection = self.connections.lock().get(&packet.headers.bth.dest_qpn).cloned();
-        connection.is_none_or(|connection| connection.handle(&packet))
+        self.connections.get(packet.headers.bth.dest_qpn).is_none_or(|connection| connection.handle(&packet))
     }
 
     /// Delivers a datagram to its QP, or to the members of its group.
     fn deliver(&self, gids: &[u8], packet: &Packet<'_>) {
         let Packet { headers, payload } = packet;
         let (Some(deth), ([sgid, dgid], _)) = (headers.deth, gids.as_chunks::<16>()) else { return };
-        for qpn in self.groups.addressees(dgid, headers.bth.dest_qpn) {
-            let Some(listener) = self.listeners.lock().get(&qpn).cloned() else { continue };
-            let Some(qp) = listener.qp() else { continue };
+        for (listener, qp) in self.listeners.addressees(dgid, headers.bth.dest_qpn) {
             let route = grh::Route { sgid, dgid, traffic_class: 0, flow_label: 0, hop_limit: 1, roce: true };
             let arrival = Arrival { headers, deth, payload, route, slid: 0, service_level: 0, has_grh: true };
             listener.deliver(&qp, &arrival, false);
@@ -263,22 +257,20 @@ impl Carrier for PutOnly {
             responder: ResponderEnd::new(terms.responder(attr)),
         });
         log::info!("QP {:#x} is connected by puts", qp.qp_num());
-        self.connections.lock().insert(qp.qp_num(), Arc::clone(&connection));
+        self.connections.insert(qp.qp_num(), Arc::clone(&connection));
         qp.process().expect_packets();
         Ok(connection)
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        self.listeners.lock().insert(qp.qp_num(), Arc::new(Listener::new(qp)));
+        self.listeners.register_qp(qp);
         qp.process().expect_packets();
         Ok(())
     }
 
     fn unregister_qp(&self, qpn: u32) {
-        let listener = self.listeners.lock().remove(&qpn);
-        listener.iter().for_each(|listener| listener.close());
-        let connection = self.connections.lock().remove(&qpn);
-        connection.iter().for_each(|connection| connection.responder.close());
+        self.listeners.unregister_qp(qpn);
+        self.connections.remove(qpn).iter().for_each(|connection| connection.responder.close());
     }
 
     fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
@@ -287,12 +279,12 @@ impl Carrier for PutOnly {
     }
 
     fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
-        self.groups.join(*group, qp.qp_num());
+        self.listeners.groups.join(*group, qp.qp_num());
         Ok(())
     }
 
     fn leave(&self, group: &Gid, qpn: u32) {
-        self.groups.leave(*group, qpn);
+        self.listeners.groups.leave(*group, qpn);
     }
 }
 
@@ -311,7 +303,7 @@ impl Poller for PutOnly {
 
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         self.poll(process);
-        let is_used = !self.connections.lock().is_empty() || !self.listeners.lock().is_empty();
+        let is_used = self.connections.has_any() || !self.listeners.is_empty();
         (false, is_used.then(|| now_ns() + LOOK_NS))
     }
 

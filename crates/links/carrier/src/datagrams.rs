@@ -1,5 +1,6 @@
 //! Datagrams over any carrier (IBA 9.8.3, 10.5): their headers, the UD QPs that receive them, and multicast groups.
 
+use super::by_qp::ByQp;
 use super::closed::Closed;
 use super::responder::Lanes;
 use super::terms::PKEY;
@@ -73,20 +74,17 @@ pub enum Fate {
     Closed,
 }
 
-/// A UD QP that receives.
-pub struct Listener {
+/// A UD QP that receives, with the carrier's own state of it.
+pub struct Listener<S = ()> {
     qp: Weak<Qp>,
     lanes: OwnerLock<Lanes>,
     /// It receives no longer. Changed under the lock of `lanes`.
     closed: Closed,
+    /// The carrier's own.
+    pub state: S,
 }
 
-impl Listener {
-    /// `qp` receives from now on.
-    pub fn new(qp: &Arc<Qp>) -> Self {
-        Listener { qp: Arc::downgrade(qp), lanes: OwnerLock::default(), closed: Closed::default() }
-    }
-
+impl<S> Listener<S> {
     /// The QP, while there is one.
     #[inline]
     pub fn qp(&self) -> Option<Arc<Qp>> {
@@ -99,7 +97,7 @@ impl Listener {
     }
 
     /// Lets nothing more into the QP, and gives the lanes back.
-    pub fn close(&self) {
+    fn close(&self) {
         let mut lanes = self.lanes.lock();
         self.closed.set();
         lanes.release();
@@ -152,6 +150,49 @@ impl Listener {
     }
 }
 
+/// The UD QPs of this process that receive, and the multicast groups that they are in; `G` is the address of a group.
+pub struct Listeners<G, S = ()> {
+    qps: ByQp<Listener<S>>,
+    /// The QPs' groups.
+    pub groups: Groups<G>,
+}
+
+impl<G, S> Default for Listeners<G, S> {
+    fn default() -> Self {
+        Listeners { qps: ByQp::default(), groups: Groups::default() }
+    }
+}
+
+impl<G: Copy + Eq + Hash, S: Default> Listeners<G, S> {
+    /// `qp` receives from now on.
+    pub fn register_qp(&self, qp: &Arc<Qp>) {
+        let (lanes, closed) = (OwnerLock::default(), Closed::default());
+        let listener = Listener { qp: Arc::downgrade(qp), lanes, closed, state: S::default() };
+        self.qps.insert(qp.qp_num(), Arc::new(listener));
+    }
+
+    /// QP `qpn` receives no longer.
+    pub fn unregister_qp(&self, qpn: u32) {
+        self.qps.remove(qpn).iter().for_each(|listener| listener.close());
+    }
+
+    /// QP `qpn`; None: it does not receive.
+    pub fn get(&self, qpn: u32) -> Option<Arc<Listener<S>>> {
+        self.qps.get(qpn)
+    }
+
+    /// The QPs that a datagram to `qpn`, or to a group, is for.
+    pub fn addressees(&self, group: &G, qpn: u32) -> impl Iterator<Item = (Arc<Listener<S>>, Arc<Qp>)> {
+        let listeners = self.groups.addressees(group, qpn).into_iter().filter_map(|qpn| self.get(qpn));
+        listeners.filter_map(|listener| listener.qp().map(|qp| (listener, qp)))
+    }
+
+    /// Returns true if no QP receives.
+    pub fn is_empty(&self) -> bool {
+        !self.qps.has_any()
+    }
+}
+
 /// The QPs of this process that are in multicast groups; `G` is the address of one.
 pub struct Groups<G>(OwnerLock<HashMap<G, Vec<u32>>>);
 
@@ -185,7 +226,7 @@ impl<G: Copy + Eq + Hash> Groups<G> {
     }
 
     /// The QPs that a datagram to `qpn`, or to a group, is for.
-    pub fn addressees(&self, group: &G, qpn: u32) -> Vec<u32> {
+    fn addressees(&self, group: &G, qpn: u32) -> Vec<u32> {
         if qpn != MULTICAST_QPN {
             return vec![qpn];
         }

@@ -2,6 +2,7 @@
 //! the hosts by which they act on a QP, and their configuration; and UD QPs. A carrier adds the way that packets leave
 //! ([`PacketOut`]), and delivers those that come.
 
+pub mod by_qp;
 pub mod closed;
 pub mod counters;
 pub mod datagrams;

@@ -4,18 +4,16 @@ use super::net::{Counters, Datagram as Arrived};
 use super::pacing::Paces;
 use super::packet_sink::{Destination, PacketSink};
 use super::ports::LocalPort;
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vervain_carrier::PacketOut;
 use vervain_carrier::closed::Closed;
-use vervain_carrier::datagrams::{Arrival, Fate, Groups, Listener, headers};
+use vervain_carrier::datagrams::{Arrival, Fate, Listeners, headers};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::gids::is_of_this_host;
 use vervain_hca::device::grh;
 use vervain_hca::device::port_counters::{FIRST, Word};
-use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::qp::carrier::Datagram;
 use vervain_hca::{Qp, now_ns};
 use vervain_qp1::gid_of;
@@ -26,47 +24,24 @@ use vervain_wire::Packet;
 pub(super) struct Datagrams {
     /// Members of multicast groups on this host get their copies by memory, and so none in packets.
     spares_own_members: bool,
-    qps: OwnerLock<HashMap<u32, Arc<UdQp>>>,
-    pub groups: Groups<IpAddr>,
-}
-
-/// A UD QP.
-struct UdQp {
-    listener: Listener,
-    /// PSN of its next datagram.
-    psn: AtomicU32,
+    /// The QPs, with the PSN of the next datagram of each.
+    pub listeners: Listeners<IpAddr, AtomicU32>,
 }
 
 impl Datagrams {
     /// None so far.
     pub(super) fn new(spares_own_members: bool) -> Datagrams {
-        Datagrams { spares_own_members, qps: OwnerLock::default(), groups: Groups::default() }
-    }
-
-    /// `qp` receives from now on.
-    pub(super) fn register_qp(&self, qp: &Arc<Qp>) {
-        let ud = UdQp { listener: Listener::new(qp), psn: AtomicU32::new(0) };
-        self.qps.lock().insert(qp.qp_num(), Arc::new(ud));
-    }
-
-    /// UD QP `qpn` receives no longer.
-    pub(super) fn unregister_qp(&self, qpn: u32) {
-        let ud = self.qps.lock().remove(&qpn);
-        ud.iter().for_each(|ud| ud.listener.close());
+        Datagrams { spares_own_members, listeners: Listeners::default() }
     }
 
     /// UD QP `qpn`, if it receives.
     pub(super) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
-        self.get(qpn)?.listener.qp()
+        self.listeners.get(qpn)?.qp()
     }
 
     /// The flag of UD QP `qpn` that is set once it receives no longer; None: it does not receive now.
     pub(super) fn closed(&self, qpn: u32) -> Option<Closed> {
-        self.get(qpn).map(|ud| ud.listener.closed().clone())
-    }
-
-    fn get(&self, qpn: u32) -> Option<Arc<UdQp>> {
-        self.qps.lock().get(&qpn).cloned()
+        self.listeners.get(qpn).map(|listener| listener.closed().clone())
     }
 
     /// Puts a datagram from address `local` to `remote` into the batch of `port`. A time if its receiver has no room
@@ -79,7 +54,7 @@ impl Datagrams {
         port: &LocalPort,
         (local, remote): (IpAddr, IpAddr),
     ) -> Option<Nanos> {
-        let psn = self.get(qp.qp_num()).map_or(0, |ud| ud.psn.fetch_add(1, Ordering::Relaxed));
+        let psn = self.listeners.get(qp.qp_num()).map_or(0, |own| own.state.fetch_add(1, Ordering::Relaxed));
         let headers = headers(qp, datagram, psn);
         let grh = &datagram.ah.grh;
         let to = Destination::new(remote, grh);
@@ -115,9 +90,7 @@ impl Datagrams {
             // multicast packets.
             return true;
         }
-        for qpn in self.groups.addressees(&arrived.to, headers.bth.dest_qpn) {
-            let Some(ud) = self.get(qpn) else { continue };
-            let Some(qp) = ud.listener.qp() else { continue };
+        for (listener, qp) in self.listeners.addressees(&arrived.to, headers.bth.dest_qpn) {
             known = true;
             let route = grh::Route {
                 sgid: &from,
@@ -130,7 +103,7 @@ impl Datagrams {
             let payload = packet.payload;
             let arrival = Arrival { headers, deth, payload, route, slid: 0, service_level: 0, has_grh: true };
             // One for a group may be for others too, and is lost for this one.
-            match ud.listener.deliver(&qp, &arrival, !is_for_group) {
+            match listener.deliver(&qp, &arrival, !is_for_group) {
                 Fate::Received => {}
                 Fate::Kept => return false,
                 Fate::NoReceive => counters.no_receive.add(1),

@@ -8,13 +8,13 @@
 pub(crate) mod address;
 mod backlog;
 mod connection;
-mod connections;
 mod datagrams;
 mod idle_probe;
 mod mads;
 mod outbound;
 mod pacing;
 mod packet_sink;
+mod paths;
 mod poll;
 mod poll_rate;
 mod poll_state;
@@ -28,12 +28,12 @@ pub mod port_sharing;
 
 use address::{Address, ip_of};
 use connection::Connection;
-use connections::Connections;
 use datagrams::Datagrams;
 use mads::Mads;
 use net::{Arrival, Port, Reach};
 use pacing::Paces;
 use packet_sink::Destination;
+use paths::Paths;
 use poll_state::PollState;
 use ports::{LocalPort, Ports};
 use rx::{Addressees, Receiver};
@@ -42,6 +42,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use vervain_carrier::by_qp::ByQp;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::Device;
 use vervain_hca::device::gids::is_of_this_host;
@@ -82,7 +83,8 @@ impl Roce {
     pub fn new(devices: &[Arc<Device>], alone: bool, gsi: Arc<Gsi>) -> Result<Arc<Roce>> {
         let ports = Ports::new(alone)?;
         let addressees = Addressees {
-            connections: Connections::default(),
+            connections: ByQp::default(),
+            paths: Paths::default(),
             datagrams: Datagrams::new(!alone),
             paces: Paces::default(),
         };
@@ -198,13 +200,13 @@ impl Carrier for Roce {
         self.reach.check(local.ip, local.interface, remote, Duration::ZERO)?;
         let port = self.ports.open(qp.process(), local)?;
         let within_host = is_of_this_host(&attr.ah.grh.dgid);
-        let path = self.addressees.connections.path(remote, within_host, attr.dest_qp_num, 128 << attr.path_mtu);
+        let path = self.addressees.paths.to(remote, within_host, attr.dest_qp_num, 128 << attr.path_mtu);
         if Arc::strong_count(&path) == 1 {
             log::info!("QP {:#x} is connected to {remote} in packets", qp.qp_num());
         }
         let pace = (qp.qp_type() == QpType::Uc).then(|| self.addressees.paces.with(remote, attr.dest_qp_num));
         let connection = Arc::new(Connection::new(Arc::clone(&self.poll_state), qp, attr, port, remote, path, pace));
-        self.addressees.connections.insert(Arc::clone(&connection));
+        self.addressees.connections.insert(qp.qp_num(), Arc::clone(&connection));
         Ok(connection)
     }
 
@@ -214,7 +216,7 @@ impl Carrier for Roce {
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        self.addressees.datagrams.register_qp(qp);
+        self.addressees.datagrams.listeners.register_qp(qp);
         let (mut opened, mut refused) = (false, None);
         for address in self.own_addresses(qp) {
             match self.ports.open(qp.process(), address) {
@@ -230,7 +232,7 @@ impl Carrier for Roce {
             }
         }
         refused.filter(|_| !opened).map_or(Ok(()), |e| {
-            self.addressees.datagrams.unregister_qp(qp.qp_num());
+            self.addressees.datagrams.listeners.unregister_qp(qp.qp_num());
             Err(e)
         })
     }
@@ -240,7 +242,7 @@ impl Carrier for Roce {
     }
 
     fn unregister_qp(&self, qpn: u32) {
-        self.addressees.datagrams.unregister_qp(qpn);
+        self.addressees.datagrams.listeners.unregister_qp(qpn);
         if let Some(connection) = self.addressees.connections.remove(qpn)
             && let Some(qp) = connection.qp.upgrade()
         {
@@ -307,7 +309,7 @@ impl Carrier for Roce {
 
     fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
         let (group, qpn) = (ip_of(group), qp.qp_num());
-        if !self.addressees.datagrams.groups.join(group, qpn) {
+        if !self.addressees.datagrams.listeners.groups.join(group, qpn) {
             return Ok(());
         }
         // On all addresses of its family, one for each interface: the sockets of its other addresses would get copies.
@@ -326,7 +328,7 @@ impl Carrier for Roce {
 
     fn leave(&self, group: &Gid, qpn: u32) {
         let group = ip_of(group);
-        if self.addressees.datagrams.groups.leave(group, qpn) {
+        if self.addressees.datagrams.listeners.groups.leave(group, qpn) {
             self.ports.each(|port| port.port.leave(group));
         }
     }

@@ -1,55 +1,27 @@
 //! The connections of this process, by the numbers of their QPs.
 
 use super::connection::Connection;
-use super::numbers::ByNumber;
 use super::pair::Pair;
 use std::sync::Arc;
-use vervain_hca::host::lock::OwnerLock;
+use vervain_carrier::by_qp::ByQp;
 use vervain_window::pairs::block;
 use vervain_window::pairs::rendezvous::PeerId;
 
 /// The connected QPs.
 #[derive(Default)]
-pub struct Connections(OwnerLock<ByNumber<Arc<Connection>>>);
+pub struct Connections {
+    pub by_qp: ByQp<Connection>,
+}
 
 impl Connections {
-    /// Adds that of QP `qpn`.
-    pub fn insert(&self, qpn: u32, connection: Arc<Connection>) {
-        self.0.lock().insert(qpn, connection);
-    }
-
-    /// Takes that of a QP out.
-    pub fn remove(&self, qpn: u32) -> Option<Arc<Connection>> {
-        self.0.lock().remove(&qpn)
-    }
-
-    /// The connection of a QP.
-    pub fn get(&self, qpn: u32) -> Option<Arc<Connection>> {
-        self.0.lock().get(&qpn).cloned()
-    }
-
     /// The connection of a QP, if its peer is that of `pair`.
     pub fn by_pair(&self, qpn: u32, pair: &Arc<Pair>) -> Option<Arc<Connection>> {
-        self.get(qpn).filter(|connection| connection.peer().is_with(pair))
+        self.by_qp.get(qpn).filter(|connection| connection.peer().is_with(pair))
     }
 
     /// Those with a process.
     pub fn with(&self, peer: PeerId) -> Vec<Arc<Connection>> {
-        self.0.lock().values().filter(|connection| connection.peer().process == peer).cloned().collect()
-    }
-
-    /// All of them.
-    pub fn all(&self) -> Vec<Arc<Connection>> {
-        self.0.lock().values().cloned().collect()
-    }
-
-    /// Returns true if a peer is putting a message to one of them, or if that cannot be known just now. Waits for no
-    /// lock.
-    pub fn is_put_to(&self) -> bool {
-        match self.0.try_lock() {
-            Some(connections) => connections.values().any(|connection| connection.is_put_to()),
-            None => self.0.raw().comes_free(),
-        }
+        self.by_qp.all(|connection| connection.peer().process == peer)
     }
 
     /// Follows a peer that has taken its grants back: nothing more goes there by them.

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use vervain_carrier::datagrams::{Arrival, Fate, Groups, Listener, headers};
+use vervain_carrier::datagrams::{Arrival, Fate, Listeners, headers};
 use vervain_hca::arena::layout::MULTICAST_QPN;
 use vervain_hca::device::port_counters::Word;
 use vervain_hca::device::{grh, lids};
@@ -39,9 +39,7 @@ pub const JOIN: Duration = Duration::from_millis(50);
 /// UD QPs that receive, and multicast groups.
 #[derive(Default)]
 pub struct Datagrams {
-    qps: OwnerLock<HashMap<u32, Arc<UdQp>>>,
-    /// QPs of this process that are in a group.
-    pub groups: Groups<Gid>,
+    pub listeners: Listeners<Gid, UdQp>,
     /// Peers that are in a group.
     peers: OwnerLock<HashMap<Gid, HashSet<PeerId>>>,
     /// Time from which this process knows all members of groups (CLOCK_MONOTONIC, nanoseconds); unset: it has sent to
@@ -49,9 +47,9 @@ pub struct Datagrams {
     known_from: OnceLock<u64>,
 }
 
-/// A UD QP.
-struct UdQp {
-    listener: Listener,
+/// State of a UD QP.
+#[derive(Default)]
+pub struct UdQp {
     no_receive: NoReceive,
     /// Since when a datagram for a peer, or for a group (None), waits: CLOCK_MONOTONIC, ns.
     waits: OwnerLock<HashMap<Option<PeerId>, u64>>,
@@ -92,28 +90,6 @@ impl UdQp {
 }
 
 impl Datagrams {
-    /// `qp` receives from now on.
-    pub fn register_qp(&self, qp: &Arc<Qp>) {
-        let ud = UdQp {
-            listener: Listener::new(qp),
-            no_receive: NoReceive::default(),
-            waits: OwnerLock::default(),
-            has_waits: AtomicBool::new(false),
-            served: OwnerLock::default(),
-        };
-        self.qps.lock().insert(qp.qp_num(), Arc::new(ud));
-    }
-
-    /// UD QP `qpn` receives no longer.
-    pub fn unregister_qp(&self, qpn: u32) {
-        let ud = self.qps.lock().remove(&qpn);
-        ud.iter().for_each(|ud| ud.listener.close());
-    }
-
-    fn get(&self, qpn: u32) -> Option<Arc<UdQp>> {
-        self.qps.lock().get(&qpn).cloned()
-    }
-
     /// A peer has joined a group, or left it.
     pub fn enter_peer(&self, peer: PeerId, group: Gid, joins: bool) {
         let mut peers = self.peers.lock();
@@ -146,9 +122,10 @@ impl Datagrams {
         let route = Route::of(datagram.ah, Lrh::of(datagram.ah, qp.device(), qp.lid(), pairs.facts())).encode();
         let mut pieces = Pieces::of(&route);
         datagram.data.slice_into(0, datagram.data.len(), &mut pieces);
-        let ud = self.get(qp.qp_num())?;
+        let own = self.listeners.get(qp.qp_num())?;
+        let ud = &own.state;
         if datagram.qpn == MULTICAST_QPN {
-            return self.send_to_group(pairs, qp, &ud, &datagram.ah.grh.dgid, &headers, &pieces);
+            return self.send_to_group(pairs, qp, ud, &datagram.ah.grh.dgid, &headers, &pieces);
         }
         let node = address::destination(pairs.facts(), qp.device(), datagram.ah)?;
         let peer = address::peer(node, datagram.qpn);
@@ -231,10 +208,9 @@ impl Datagrams {
         let is_for_group = headers.bth.dest_qpn == MULTICAST_QPN;
         let node_gid = pairs.facts().gid(pair.peer.node);
         let (slid, port_gid) = lids::at(pair.peer.node, &node_gid, route.lrh.place);
-        for qpn in self.groups.addressees(&route.dgid, headers.bth.dest_qpn) {
-            let Some(ud) = self.get(qpn) else { continue };
-            let Some(qp) = ud.listener.qp() else { continue };
-            if !is_for_group && qp.lacks_receive() && ud.no_receive.waits(now_ns()) {
+        for (listener, qp) in self.listeners.addressees(&route.dgid, headers.bth.dest_qpn) {
+            let no_receive = &listener.state.no_receive;
+            if !is_for_group && qp.lacks_receive() && no_receive.waits(now_ns()) {
                 return false;
             }
             if !is_for_group && qp.is_stopped() {
@@ -253,8 +229,8 @@ impl Datagrams {
             };
             let (slid, has_grh) = (if roce { 0 } else { slid }, roce || has_grh);
             let arrival = Arrival { headers, deth, payload, route, slid, service_level, has_grh };
-            if ud.listener.deliver(&qp, &arrival, false) == Fate::Received {
-                ud.no_receive.serve();
+            if listener.deliver(&qp, &arrival, false) == Fate::Received {
+                no_receive.serve();
             }
         }
         true

@@ -77,9 +77,9 @@ impl Engine {
         let peer = address::peer(node, attr.dest_qp_num);
         let shared = (&self.pairs, &self.grants.grantees, &self.next_look);
         let connection = Connection::new(shared, qp, attr, peer);
-        self.connections.insert(qp.qp_num(), Arc::clone(&connection));
+        self.connections.by_qp.insert(qp.qp_num(), Arc::clone(&connection));
         if !self.pairs.request(peer) {
-            self.connections.remove(qp.qp_num());
+            self.connections.by_qp.remove(qp.qp_num());
             return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
         }
         log::info!("QP {:#x} is connected through the window", qp.qp_num());
@@ -121,7 +121,7 @@ impl Engine {
             self.pairs.beat();
         }
         let mut next = self.pairs.announce_again(now).unwrap_or(NEVER);
-        for connection in self.connections.all() {
+        for connection in self.connections.by_qp.all(|_| true) {
             if connection.deadline() <= now
                 && let Some(qp) = connection.qp().upgrade()
             {

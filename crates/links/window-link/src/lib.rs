@@ -20,7 +20,6 @@ mod grants;
 mod landing;
 mod mads;
 mod no_receive;
-mod numbers;
 mod pace;
 mod pair;
 mod pairs;
@@ -141,20 +140,20 @@ impl Carrier for Window {
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        self.0.datagrams.register_qp(qp);
+        self.0.datagrams.listeners.register_qp(qp);
         qp.process().expect_packets();
         Ok(())
     }
 
     fn let_arrive(&self, process: &'static Process, qpn: u32) {
-        if let Some(connection) = self.0.connections.get(qpn) {
+        if let Some(connection) = self.0.connections.by_qp.get(qpn) {
             self.0.let_message_arrive(process, &connection);
         }
     }
 
     fn unregister_qp(&self, qpn: u32) {
-        self.0.datagrams.unregister_qp(qpn);
-        let connection = self.0.connections.remove(qpn);
+        self.0.datagrams.listeners.unregister_qp(qpn);
+        let connection = self.0.connections.by_qp.remove(qpn);
         connection.iter().for_each(|connection| connection.close());
     }
 
@@ -174,7 +173,7 @@ impl Carrier for Window {
     }
 
     fn join(&self, group: &Gid, qp: &Qp) -> Result<()> {
-        if !self.0.datagrams.groups.join(*group, qp.qp_num()) {
+        if !self.0.datagrams.listeners.groups.join(*group, qp.qp_num()) {
             return Ok(());
         }
         self.0.receiving.lock().tell(Kind::Join, *group);
@@ -187,7 +186,7 @@ impl Carrier for Window {
     }
 
     fn leave(&self, group: &Gid, qpn: u32) {
-        if self.0.datagrams.groups.leave(*group, qpn) {
+        if self.0.datagrams.listeners.groups.leave(*group, qpn) {
             self.0.receiving.lock().tell(Kind::Leave, *group);
         }
     }

@@ -202,7 +202,7 @@ impl Engine {
     /// Returns true if all messages put to this process that its program may have seen are acknowledged. If not, the
     /// progress thread acknowledges them. Waits for no lock.
     pub fn is_all_said(&self) -> bool {
-        let is_put_to = self.connections.is_put_to();
+        let is_put_to = self.connections.by_qp.may_have(Connection::is_put_to);
         // In this order: the thread that receives acknowledges the end of a message.
         let owes = match self.receiving.try_lock() {
             Some(rx) => rx.owes_peers(),
@@ -269,7 +269,7 @@ impl Engine {
                         self.pairs.give_up(peer, own);
                         continue;
                     };
-                    rx.begin(&pair, own, self.datagrams.groups.all());
+                    rx.begin(&pair, own, self.datagrams.listeners.groups.all());
                     // It has announced nothing there yet.
                     self.watch.wake(&self.pairs);
                     rx.go_on(self.connections.with(peer).iter().map(|connection| Weak::clone(connection.qp())));

@@ -1,20 +1,16 @@
 //! The requester of a QP (IBA 9.7.2, 9.7.3 for requests, 9.7.5, 9.7.6 for answers): takes posted requests from its
 //! host, sends their packets as far as window, credits and outstanding READs allow, matches answers, and ends requests
 //! in order.
-//!
-//! Requests under way are kept in a queue, oldest first. `unacknowledged` is the first PSN without an answer and always
-//! lies in the oldest; `next` is the PSN to be sent next, at `cursor` in the queue. To go back is to set `next` to
-//! `unacknowledged`.
 
 mod acknowledge;
 mod arrived;
 mod flight;
+mod flights;
 mod holes;
-mod recovery;
+mod receives;
 mod saved;
+mod timers;
 mod transmit;
-
-use std::collections::VecDeque;
 
 use vervain_iba::Status;
 use vervain_wire::Packet;
@@ -22,12 +18,14 @@ use vervain_wire::Packet;
 use crate::config::{LARGEST_MTU, RequesterConfig, Service};
 use crate::counters::RequesterCounters;
 use crate::host::{Nanos, RequesterHost};
-use crate::psn;
-use crate::window::Window;
-use flight::{Flight, WireRead};
-use holes::{Holes, Introduction};
-use recovery::Timers;
+use crate::saved::Unusable;
+use crate::window::{PACKET_OVERHEAD, Window};
+use flight::{Flight, is_answered};
+use flights::{Cursor, Flights};
+use holes::Introduction;
+use receives::Receives;
 pub use saved::SavedRequester;
+use timers::{Due, Timers};
 
 /// The reason why [`Requester::poll_transmit`] has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,44 +39,12 @@ pub enum Sent {
     HostFull,
 }
 
-/// The place of the next packet in the queue.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
-    /// Index of the request.
-    index: usize,
-    /// Packet of it.
-    packet: u32,
-}
-
-/// Messages that take a receive (IBA 9.7.7.2).
-#[derive(Debug, Default)]
-struct Receives {
-    /// Those begun.
-    used: u32,
-    /// How many there may be by the peer's credits; None: no limit.
-    granted: Option<u32>,
-}
-
 /// The sending side of a connected QP.
 #[derive(Debug)]
 pub struct Requester {
     config: RequesterConfig,
     opcode_base: u8,
-    /// Requests begun and not ended, oldest first.
-    flights: VecDeque<Flight>,
-    /// Number of the oldest request that has not ended.
-    first: u32,
-    unacknowledged: u32,
-    next: u32,
-    cursor: Cursor,
-    /// One beyond the highest PSN that was ever sent.
-    highest: u32,
-    /// READ requests and atomics on the wire that are not fully answered, in PSN order; those before `reads_sent` have
-    /// been sent since the requester went back last.
-    reads: VecDeque<WireRead>,
-    reads_sent: usize,
-    /// Bytes of this QP that the window counts as under way.
-    in_flight: u64,
+    flights: Flights,
     /// The window keeps this requester from sending.
     held_back: bool,
     /// Bytes sent since the last packet that asked for an acknowledgement.
@@ -88,8 +54,6 @@ pub struct Requester {
     stopped: Option<(u32, Status)>,
     /// The first packets carry Vervain's marks, so that the peer knows it from the first packet that it takes.
     introduction: Introduction,
-    /// What a peer misses that reports gaps, and which of its answers are missing. None: nothing that is known.
-    holes: Option<Box<Holes>>,
     ended: bool,
     timers: Timers,
     counters: RequesterCounters,
@@ -99,29 +63,62 @@ impl Requester {
     /// A requester that has sent nothing. `config.mtu` must be a power of two up to [`LARGEST_MTU`].
     pub fn new(config: &RequesterConfig) -> Requester {
         debug_assert!(config.mtu.is_power_of_two() && config.mtu <= LARGEST_MTU);
-        let first_psn = config.first_psn & psn::MASK;
         Requester {
             config: *config,
             opcode_base: config.service.opcode_base(),
-            flights: VecDeque::new(),
-            first: config.first_request,
-            unacknowledged: first_psn,
-            next: first_psn,
-            cursor: Cursor::default(),
-            highest: first_psn,
-            reads: VecDeque::new(),
-            reads_sent: 0,
-            in_flight: 0,
+            flights: Flights::new(config),
             held_back: false,
             since_request: 0,
             receives: Receives::default(),
             stopped: None,
             introduction: Introduction::new(config.introduces),
-            holes: None,
             ended: false,
             timers: Timers::new(config),
             counters: RequesterCounters::default(),
         }
+    }
+
+    /// The state that another requester needs to go on; None if this one has ended.
+    pub fn save(&self) -> Option<SavedRequester> {
+        if self.ended {
+            return None;
+        }
+        let taken = |receives: u32, flight: &Flight| receives.wrapping_sub(u32::from(flight.takes_receive()));
+        Some(SavedRequester {
+            first_psn: self.flights.oldest().map_or(self.flights.highest, |oldest| oldest.first_psn),
+            unacknowledged: self.flights.unacknowledged,
+            highest: self.flights.highest,
+            begun: self.flights.len() as u32,
+            reads: self.flights.read_ends(),
+            receives_used: self.flights.iter().fold(self.receives.used, taken),
+            receives_granted: self.receives.granted,
+            introduces: self.introduction.mark != 0,
+        })
+    }
+
+    /// A requester in the place of one that was saved. `config` is as for [`Requester::new`], whose `first_psn` and
+    /// `introduces` are not looked at; its `first_request` is the oldest request that has not ended.
+    ///
+    /// # Errors
+    /// No requester with these requests has been in such a state.
+    pub fn resume(
+        config: &RequesterConfig,
+        saved: &SavedRequester,
+        host: &mut impl RequesterHost,
+    ) -> Result<Requester, Unusable> {
+        saved.check_psns()?;
+        let &SavedRequester { first_psn, introduces, .. } = saved;
+        let mut resumed = Requester::new(&RequesterConfig { first_psn, introduces, ..*config });
+        resumed.receives = Receives { used: saved.receives_used, granted: saved.receives_granted };
+        for _ in 0..saved.begun {
+            if !resumed.begin(host) {
+                return Err(Unusable("a request that was begun is not there, or cannot be sent"));
+            }
+            resumed.flights.assume_sent();
+        }
+        saved.check(&resumed.flights, config.service)?;
+        resumed.flights.resume(saved, config.service);
+        Ok(resumed)
     }
 
     /// Takes over what may change while a QP is drained (IBA 11.2.5.2): the timeout, the retries and `max_rd_atomic`.
@@ -146,13 +143,19 @@ impl Requester {
 
     /// Returns true if packets of requests that were begun are still to be sent, for the first time or again.
     pub fn has_unsent(&self) -> bool {
-        !self.ended && self.stopped.is_none() && self.cursor.index < self.flights.len()
+        !self.ended && self.stopped.is_none() && self.flights.has_unsent()
     }
 
     /// Returns true if the peer has no receive for what is to be sent next, or is silent: an ACK timeout has passed
     /// since its last answer, or more probes than may find one packet lost.
     pub fn waits_for_peer(&self) -> bool {
-        self.timers.is_waiting() || self.timers.is_in_vain(&self.config)
+        self.timers.is_waiting() || self.timers.is_in_vain()
+    }
+
+    /// Returns true if the oldest request waits for a receive of the peer's: an RNR NAK has refused it, and it has not
+    /// been acknowledged since.
+    pub fn waits_for_receive(&self) -> bool {
+        !self.is_idle() && self.timers.was_not_ready(self.flights.unacknowledged)
     }
 
     /// Returns true if a request has failed. The requester does nothing more.
@@ -162,7 +165,7 @@ impl Requester {
 
     /// PSN of the next packet that has not been sent yet (`sq_psn` of a queried QP).
     pub fn next_psn(&self) -> u32 {
-        self.highest
+        self.flights.highest
     }
 
     /// Counts since the start.
@@ -176,12 +179,12 @@ impl Requester {
         if self.ended {
             return None;
         }
-        self.timers.next(self.next != self.unacknowledged)
+        self.timers.next(self.flights.are_under_way())
     }
 
     /// Gives what is under way back to the window; before the requester is dropped.
     pub fn abandon(&mut self, window: &mut Window) {
-        self.release(window);
+        self.flights.release(window);
         window.hold_back(self.held_back, false);
         self.held_back = false;
         self.ended = true;
@@ -207,13 +210,6 @@ impl Requester {
         sent
     }
 
-    /// Takes all bytes of this QP out of the window's count.
-    #[inline]
-    fn release(&mut self, window: &mut Window) {
-        window.released(self.in_flight);
-        self.in_flight = 0;
-    }
-
     /// Takes a response: ACK, NAK, READ response or atomic answer.
     pub fn handle_packet<H: RequesterHost>(
         &mut self,
@@ -234,14 +230,85 @@ impl Requester {
         if self.ended {
             return;
         }
-        self.expire(now, window, host);
+        let due = self.timers.expire(now, self.flights.are_under_way(), window);
+        match due {
+            Due::Nothing => {}
+            Due::ProbeOfLast | Due::ProbeOfOldest | Due::ProbeOfAll => self.probe(now, due, window, host),
+            Due::Retry => {
+                self.counters.timeouts += 1;
+                if host.is_taken() {
+                    window.collapsed(now);
+                    self.go_back(window);
+                }
+            }
+            Due::Failure => {
+                self.counters.timeouts += 1;
+                self.fail(Status::RetryExceeded, window, host);
+            }
+        }
         self.end_stopped(window, host);
+    }
+
+    /// Sends again what `due` says; where that is answered, what is missing of it.
+    fn probe(&mut self, now: Nanos, due: Due, window: &mut Window, host: &mut impl RequesterHost) {
+        self.counters.probes += 1;
+        self.flights.doubt();
+        if due == Due::ProbeOfAll {
+            window.collapsed(now);
+            return self.go_back(window);
+        }
+        let answered = |at: Cursor| self.flights.at(at.index).is_some_and(|(_, of)| is_answered(of.request.opcode));
+        let last = if due == Due::ProbeOfLast { Some(self.flights.last_packet()) } else { None };
+        let at = last.filter(|last| !answered(*last)).unwrap_or(self.flights.oldest_packet());
+        if !answered(at) {
+            return self.resend_one(at, host);
+        }
+        if self.flights.repeat_first(window) {
+            return;
+        }
+        match self.introduction.answers_parts {
+            true => window.lost_in_part(now, PACKET_OVERHEAD),
+            false => window.lost(now),
+        }
+        self.go_back(window);
+    }
+
+    /// Everything without an answer is to be sent again.
+    fn go_back(&mut self, window: &mut Window) {
+        self.flights.go_back(window);
+        self.since_request = 0;
+        self.timers.spoil();
+    }
+
+    /// Handles the first packet without an answer, which is missing by a NAK or a gap in the answers. Returns true if
+    /// that was not known before.
+    fn missing(&mut self, now: Nanos, window: &mut Window) -> bool {
+        // Without packets under way it is about to be sent, or waits for the receiver to be ready.
+        let is_news = self.flights.are_under_way() && self.timers.missing(now, self.flights.unacknowledged, window);
+        if is_news {
+            window.lost(now);
+            self.go_back(window);
+        }
+        is_news
+    }
+
+    /// RNR NAK for the first packet without an answer (IBA 9.7.5.2.8). The NAKs "sequence error" that rxe sends for the
+    /// packets behind it are not heeded while the requester waits.
+    fn not_ready(&mut self, now: Nanos, delay: Nanos, window: &mut Window, host: &mut impl RequesterHost) {
+        if !self.flights.are_under_way() {
+            return;
+        }
+        self.counters.rnr_naks += 1;
+        match self.timers.not_ready(now, delay, self.flights.unacknowledged) {
+            true => self.go_back(window),
+            false => self.fail(Status::RnrRetryExceeded, window, host),
+        }
     }
 
     /// Ends the oldest request with an error, and the requester.
     #[cold]
     fn fail(&mut self, status: Status, window: &mut Window, host: &mut impl RequesterHost) {
-        let n = self.first;
+        let n = self.flights.first;
         self.abandon(window);
         host.complete(n, status);
     }
@@ -250,7 +317,7 @@ impl Requester {
     #[inline]
     fn end_stopped(&mut self, window: &mut Window, host: &mut impl RequesterHost) {
         if let Some((n, status)) = self.stopped
-            && n == self.first
+            && n == self.flights.first
             && !self.ended
         {
             self.fail(status, window, host);

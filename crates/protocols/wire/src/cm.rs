@@ -428,54 +428,28 @@ pub mod answered {
     pub const OTHER: u8 = 2;
 }
 
-/// Reasons of a [`Rej`] (IBA table 109), as `enum ib_cm_rej_reason` has them.
+/// Reasons of a [`Rej`] (IBA table 109) that are sent or heeded, as `enum ib_cm_rej_reason` has them.
 pub mod reason {
     #![allow(missing_docs, reason = "the names are those of the specification")]
     pub const NO_QP: u16 = 1;
-    pub const NO_EEC: u16 = 2;
-    pub const NO_RESOURCES: u16 = 3;
     pub const TIMEOUT: u16 = 4;
     pub const UNSUPPORTED: u16 = 5;
     pub const INVALID_COMM_ID: u16 = 6;
-    pub const INVALID_COMM_INSTANCE: u16 = 7;
     pub const INVALID_SERVICE_ID: u16 = 8;
     pub const INVALID_TRANSPORT_TYPE: u16 = 9;
     pub const STALE_CONN: u16 = 10;
-    pub const RDC_NOT_EXIST: u16 = 11;
-    pub const INVALID_GID: u16 = 12;
-    pub const INVALID_LID: u16 = 13;
-    pub const INVALID_SL: u16 = 14;
-    pub const INVALID_TRAFFIC_CLASS: u16 = 15;
-    pub const INVALID_HOP_LIMIT: u16 = 16;
-    pub const INVALID_PACKET_RATE: u16 = 17;
-    pub const INVALID_ALT_GID: u16 = 18;
-    pub const INVALID_ALT_LID: u16 = 19;
-    pub const INVALID_ALT_SL: u16 = 20;
-    pub const INVALID_ALT_TRAFFIC_CLASS: u16 = 21;
-    pub const INVALID_ALT_HOP_LIMIT: u16 = 22;
-    pub const INVALID_ALT_PACKET_RATE: u16 = 23;
-    pub const PORT_CM_REDIRECT: u16 = 24;
-    pub const PORT_REDIRECT: u16 = 25;
     pub const INVALID_MTU: u16 = 26;
-    pub const INSUFFICIENT_RESP_RESOURCES: u16 = 27;
     pub const CONSUMER_DEFINED: u16 = 28;
-    pub const INVALID_RNR_RETRY: u16 = 29;
-    pub const DUPLICATE_LOCAL_COMM_ID: u16 = 30;
-    pub const INVALID_CLASS_VERSION: u16 = 31;
-    pub const INVALID_FLOW_LABEL: u16 = 32;
-    pub const INVALID_ALT_FLOW_LABEL: u16 = 33;
     pub const VENDOR_OPTION_NOT_SUPPORTED: u16 = 35;
 }
 
-/// Statuses of a [`SidrRep`] (IBA table 120), as `enum ib_cm_sidr_status` has them.
+/// Statuses of a [`SidrRep`] (IBA table 120) that are sent or heeded, as `enum ib_cm_sidr_status` has them.
 pub mod sidr {
     #![allow(missing_docs, reason = "the names are those of the specification")]
     pub const SUCCESS: u8 = 0;
     pub const UNSUPPORTED: u8 = 1;
     pub const REJECT: u8 = 2;
     pub const NO_QP: u8 = 3;
-    pub const REDIRECT: u8 = 4;
-    pub const UNSUPPORTED_VERSION: u8 = 5;
 }
 
 /// Any message of communication management.
@@ -567,10 +541,6 @@ impl Req {
 pub const PORTS_TCP: u16 = 0x0106;
 /// UDP.
 pub const PORTS_UDP: u16 = 0x0111;
-/// IPoIB.
-pub const PORTS_IPOIB: u16 = 0x0002;
-/// InfiniBand.
-pub const PORTS_IB: u16 = 0x013f;
 
 /// The service ID of a port (annex A11.2.1).
 pub fn service_id(space: u16, port: u16) -> u64 {

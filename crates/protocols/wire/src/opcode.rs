@@ -259,28 +259,10 @@ pub fn is_response(opcode: u8) -> bool {
     FLAGS[opcode as usize] & (KNOWN | REQUEST) == KNOWN && opcode != CNP
 }
 
-/// First of several packets.
-#[inline]
-pub fn is_first(opcode: u8) -> bool {
-    FLAGS[opcode as usize] & (START | END) == START
-}
-
-/// Neither first nor last.
-#[inline]
-pub fn is_middle(opcode: u8) -> bool {
-    FLAGS[opcode as usize] & (KNOWN | START | END) == KNOWN
-}
-
 /// Last of several packets.
 #[inline]
 pub fn is_last(opcode: u8) -> bool {
     FLAGS[opcode as usize] & (START | END) == END
-}
-
-/// The only packet.
-#[inline]
-pub fn is_only(opcode: u8) -> bool {
-    has(opcode, START | END)
 }
 
 /// Begins a message: first or only.
@@ -402,16 +384,13 @@ mod tests {
     #[test]
     fn an_opcode_has_one_place_in_its_message_and_one_direction() {
         for opcode in known() {
-            let places = [is_first, is_middle, is_last, is_only];
-            assert_eq!(places.iter().filter(|is| is(opcode)).count(), 1, "{opcode:#x}");
-            assert_eq!(starts(opcode), is_first(opcode) || is_only(opcode));
-            assert_eq!(ends(opcode), is_last(opcode) || is_only(opcode));
+            assert_eq!(is_last(opcode), ends(opcode) && !starts(opcode), "{opcode:#x}");
             let answers = opcode == GAPS || (0x0d..=0x12).contains(&operation(opcode));
             assert_eq!(is_request(opcode), opcode != CNP && !answers);
             assert_eq!(is_response(opcode), opcode != CNP && answers);
         }
         for opcode in (0..=u8::MAX).filter(|&opcode| !is_known(opcode)) {
-            assert!(![is_first, is_middle, is_last, is_only, is_request, is_response].iter().any(|is| is(opcode)));
+            assert!(![starts, ends, is_request, is_response].iter().any(|is| is(opcode)));
         }
     }
 

@@ -9,8 +9,9 @@ use crate::abi::*;
 use crate::address;
 use crate::errno::result;
 use crate::ids::{Id, Joined, complete, id_of, show};
-use crate::manager::{ConnParam, Manager, Setting};
+use crate::manager::{Manager, Setting};
 use crate::qp;
+use crate::reports::ConnParam;
 
 /// Does something with an identifier, and waits for its event where the identifier is one whose calls wait.
 pub(crate) unsafe fn waiting(

@@ -17,7 +17,7 @@ use crate::errno::{fail, result};
 use crate::manager::{Manager, Shown};
 use crate::qp;
 use crate::queue::{Held, Queue, Queued};
-use crate::reports::{Handle, Report, Says, What};
+use crate::reports::{ConnParam, Handle, Report, What};
 
 /// A `struct rdma_event_channel` with what belongs to it.
 #[repr(C)]
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn rdma_write_cm_event(
     }
 }
 
-fn conn_param(says: &Says) -> rdma_conn_param {
+fn conn_param(says: &ConnParam) -> rdma_conn_param {
     rdma_conn_param {
         private_data: ptr::null(),
         private_data_len: says.private_data.len() as u8,
@@ -416,7 +416,7 @@ fn conn_param(says: &Says) -> rdma_conn_param {
     }
 }
 
-fn ud_param(says: &Says) -> rdma_ud_param {
+fn ud_param(says: &ConnParam) -> rdma_ud_param {
     rdma_ud_param {
         private_data: ptr::null(),
         private_data_len: says.private_data.len() as u8,
@@ -432,7 +432,7 @@ fn new_channel_beside(listener: &Id) -> Result<*mut rdma_event_channel, c_int> {
 }
 
 /// The identifier of a request.
-fn request(manager: &'static Manager, listener: &mut Id, new: Handle, says: &Says) -> Option<*mut rdma_cm_id> {
+fn request(manager: &'static Manager, listener: &mut Id, new: Handle, says: &ConnParam) -> Option<*mut rdma_cm_id> {
     let qp_type = manager.qp_type(new)?;
     let channel = match new_channel_beside(listener) {
         Ok(channel) => channel,

@@ -25,11 +25,11 @@ pub(crate) enum What {
     /// A request, with the identifier that was made for it.
     Request {
         new: Handle,
-        says: Says,
+        says: ConnParam,
     },
-    Connection(Says),
+    Connection(ConnParam),
     Datagrams {
-        says: Says,
+        says: ConnParam,
         ah: ibv_ah_attr,
         qkey: u32,
     },
@@ -43,9 +43,9 @@ pub(crate) enum What {
     Argument(u64),
 }
 
-/// The parameters of the peer.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Says {
+/// Parameters of `rdma_connect` and `rdma_accept`, of either side.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnParam {
     pub private_data: Vec<u8>,
     pub responder_resources: u8,
     pub initiator_depth: u8,
@@ -54,6 +54,8 @@ pub(crate) struct Says {
     pub rnr_retry_count: u8,
     pub srq: bool,
     pub qpn: u32,
+    /// Q_Key, for a UD QP that answers; 0 in what a peer has sent.
+    pub qkey: u32,
 }
 
 impl Report {

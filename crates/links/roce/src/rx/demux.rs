@@ -4,13 +4,14 @@ use super::RxState;
 use super::deferred::must_wait;
 use super::no_receive::takes_receive;
 use crate::connection::Connection;
-use crate::connections::Connections;
 use crate::datagrams::Datagrams;
 use crate::net::{Counters, Datagram};
 use crate::pacing::{Paces, PeerKey};
 use crate::packet_sink::Destination;
+use crate::paths::Paths;
 use crate::ports::LocalPort;
 use std::sync::Arc;
+use vervain_carrier::by_qp::ByQp;
 use vervain_carrier::terms::takes;
 use vervain_hca::arena::layout::slot_of;
 use vervain_hca::device::port_counters::{FIRST, Word};
@@ -76,7 +77,8 @@ impl LastConnection {
 
 /// QPs to which packets can be addressed.
 pub(crate) struct Addressees {
-    pub connections: Connections,
+    pub connections: ByQp<Connection>,
+    pub paths: Paths,
     pub datagrams: Datagrams,
     /// Credit with the peers of unreliable messages.
     pub paces: Paces,

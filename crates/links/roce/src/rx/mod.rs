@@ -400,7 +400,7 @@ impl Roce {
     pub(super) fn start_over(&self, rx: &mut Receiver) {
         // Its lists may be torn; they are left where they are.
         std::mem::forget((std::mem::take(&mut rx.state), std::mem::take(&mut rx.due)));
-        for connection in &self.addressees.connections.all() {
+        for connection in &self.addressees.connections.all(|_| true) {
             acks::forget(connection);
             deferred::forget(connection);
             // It may have been about to call them all.

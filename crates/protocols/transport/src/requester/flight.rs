@@ -21,15 +21,17 @@ pub(super) struct Flight {
     pub receives: u32,
 }
 
-/// A READ request or atomic as it went out. A long READ is sent as several (IBA 9.7.5.1 lets a requester ask for any
-/// part anew; parting it from the start keeps a response within the window).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WireRead {
-    /// PSN behind its last answer.
-    pub end: u32,
-}
-
 impl Flight {
+    /// Packets that a request takes, or what answers it; an empty message takes one.
+    #[inline(always)]
+    pub fn packets_of(request: &Request, mtu: u32) -> u32 {
+        match request.opcode {
+            // Its length is that of remote memory.
+            Opcode::Flush => 1,
+            _ => Flight::packets(request.length, mtu),
+        }
+    }
+
     /// Packets that `length` bytes take; an empty message takes one.
     #[inline]
     pub fn packets(length: u64, mtu: u32) -> u32 {
@@ -38,11 +40,13 @@ impl Flight {
     }
 
     /// Returns true if the message takes a receive.
+    #[inline]
     pub fn takes_receive(&self) -> bool {
         takes_receive(self.request.opcode)
     }
 
     /// PSN behind the last packet.
+    #[inline]
     pub fn end_psn(&self) -> u32 {
         psn::add(self.first_psn, self.packets)
     }

@@ -3,15 +3,13 @@
 //! reported that it keeps.
 
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 
-use crate::config::{RequesterConfig, Service};
-use crate::host::RequesterHost;
+use crate::config::Service;
 use crate::psn;
 use crate::saved::Unusable;
 
-use super::flight::{Flight, WireRead, is_answered};
-use super::{Cursor, Requester};
+use super::flight::{Flight, is_answered};
+use super::flights::Flights;
 
 /// The state of a requester beyond its posted requests. PSNs are those of its packets. Timers, counters and
 /// measurements are not part of it: another requester begins them anew.
@@ -36,67 +34,31 @@ pub struct SavedRequester {
     pub introduces: bool,
 }
 
-impl Requester {
-    /// The state that another requester needs to go on; None if this one has ended.
-    pub fn save(&self) -> Option<SavedRequester> {
-        if self.ended {
-            return None;
-        }
-        let taken = |receives: u32, flight: &Flight| receives.wrapping_sub(u32::from(flight.takes_receive()));
-        Some(SavedRequester {
-            first_psn: self.flights.front().map_or(self.highest, |oldest| oldest.first_psn),
-            unacknowledged: self.unacknowledged,
-            highest: self.highest,
-            begun: self.flights.len() as u32,
-            reads: self.reads.iter().map(|read| read.end).collect(),
-            receives_used: self.flights.iter().fold(self.receives.used, taken),
-            receives_granted: self.receives.granted,
-            introduces: self.introduction.mark != 0,
-        })
-    }
-
-    /// A requester in the place of one that was saved. `config` is as for [`Requester::new`], whose `first_psn` and
-    /// `introduces` are not looked at; its `first_request` is the oldest request that has not ended.
-    ///
-    /// # Errors
-    /// No requester with these requests has been in such a state.
-    pub fn resume(
-        config: &RequesterConfig,
-        saved: &SavedRequester,
-        host: &mut impl RequesterHost,
-    ) -> Result<Requester, Unusable> {
-        let &SavedRequester { first_psn, unacknowledged, highest, .. } = saved;
-        if [first_psn, unacknowledged, highest].into_iter().chain(saved.reads.iter().copied()).any(|n| n > psn::MASK) {
-            return Err(Unusable("a PSN has more than 24 bits"));
-        }
-        let introduces = saved.introduces;
-        let mut resumed = Requester::new(&RequesterConfig { first_psn, introduces, ..*config });
-        (resumed.receives.used, resumed.receives.granted) = (saved.receives_used, saved.receives_granted);
-        for _ in 0..saved.begun {
-            if !resumed.begin(host) {
-                return Err(Unusable("a request that was begun is not there, or cannot be sent"));
-            }
-            // The next one begins where this one ends.
-            resumed.highest = resumed.flights.back().map_or(first_psn, Flight::end_psn);
-        }
-        (resumed.unacknowledged, resumed.next, resumed.highest) = (unacknowledged, unacknowledged, highest);
-        resumed.check_progress(first_psn)?;
-        resumed.reads = saved.reads.iter().map(|end| WireRead { end: *end }).collect();
-        resumed.check_reads()?;
-        let sent = if config.service == Service::Uc { highest } else { unacknowledged };
-        let packet = resumed.flights.front().map_or(0, |oldest| psn::distance(oldest.first_psn, sent));
-        resumed.cursor = Cursor { index: 0, packet };
-        if config.service == Service::Uc && packet == resumed.flights.front().map_or(u32::MAX, |oldest| oldest.packets)
-        {
+impl SavedRequester {
+    /// Checks that a requester with these requests begun has been in such a state.
+    pub(super) fn check(&self, flights: &Flights, service: Service) -> Result<(), Unusable> {
+        self.check_progress(flights, service)?;
+        self.check_reads(flights)?;
+        let is_sent = |oldest: &Flight| psn::distance(oldest.first_psn, self.highest) == oldest.packets;
+        if service == Service::Uc && flights.oldest().is_some_and(is_sent) {
             return Err(Unusable("a message over UC has gone and not ended"));
         }
-        Ok(resumed)
+        Ok(())
+    }
+
+    /// Checks that all PSNs are PSNs.
+    pub(super) fn check_psns(&self) -> Result<(), Unusable> {
+        let own = [self.first_psn, self.unacknowledged, self.highest];
+        match own.iter().chain(&self.reads).any(|n| *n > psn::MASK) {
+            true => Err(Unusable("a PSN has more than 24 bits")),
+            false => Ok(()),
+        }
     }
 
     /// Checks that the packets sent and acknowledged lie within the requests.
-    fn check_progress(&self, first_psn: u32) -> Result<(), Unusable> {
-        let (Some(oldest), Some(newest)) = (self.flights.front(), self.flights.back()) else {
-            let is_idle = self.unacknowledged == self.highest && self.highest == first_psn;
+    fn check_progress(&self, flights: &Flights, service: Service) -> Result<(), Unusable> {
+        let (Some(oldest), Some(newest)) = (flights.oldest(), flights.iter().next_back()) else {
+            let is_idle = self.unacknowledged == self.highest && self.highest == self.first_psn;
             return if is_idle { Ok(()) } else { Err(Unusable("packets are under way and no request is")) };
         };
         if psn::distance(oldest.first_psn, newest.first_psn) > psn::MASK / 2 {
@@ -107,8 +69,7 @@ impl Requester {
         }
         let acknowledged = psn::distance(oldest.first_psn, self.unacknowledged);
         // Over UC nothing is acknowledged.
-        let is_uc = self.config.service == Service::Uc;
-        let is_within = if is_uc { acknowledged == 0 } else { acknowledged < oldest.packets };
+        let is_within = if service == Service::Uc { acknowledged == 0 } else { acknowledged < oldest.packets };
         if !is_within || acknowledged > psn::distance(oldest.first_psn, self.highest) {
             return Err(Unusable("what was acknowledged ends outside of the oldest request"));
         }
@@ -116,10 +77,10 @@ impl Requester {
     }
 
     /// Checks that the READs on the wire are whole READs of the requests that are answered.
-    fn check_reads(&self) -> Result<(), Unusable> {
+    fn check_reads(&self, flights: &Flights) -> Result<(), Unusable> {
         let wrong = Err(Unusable("the READs under way are not those of the requests"));
-        let mut reads: VecDeque<u32> = self.reads.iter().map(|read| read.end).collect();
-        for flight in self.flights.iter().filter(|flight| is_answered(flight.request.opcode)) {
+        let mut reads = self.reads.iter();
+        for flight in flights.iter().filter(|flight| is_answered(flight.request.opcode)) {
             let offset = |at: u32| psn::distance(flight.first_psn, at);
             let sent = offset(self.highest).min(flight.packets);
             // All before it was answered.
@@ -128,12 +89,13 @@ impl Requester {
                 _ => 0,
             };
             while answered < sent {
-                let Some(end) = reads.pop_front().map(offset).filter(|end| *end > answered && *end <= sent) else {
+                let Some(end) = reads.next().map(|end| offset(*end)).filter(|end| *end > answered && *end <= sent)
+                else {
                     return wrong;
                 };
                 answered = end;
             }
         }
-        if reads.is_empty() { Ok(()) } else { wrong }
+        if reads.next().is_none() { Ok(()) } else { wrong }
     }
 }

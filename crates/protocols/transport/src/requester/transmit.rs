@@ -1,5 +1,5 @@
 //! Which packets go out, and when (IBA 9.7.3): messages cut to the path MTU, READs cut to the window, and the limits:
-//! window, READs and atomics outstanding, fences, credits.
+//! window, READs and atomics outstanding, fences, credits. First what the peer reports missing.
 
 use std::ops::Range;
 
@@ -11,8 +11,10 @@ use crate::psn;
 use crate::responder::REMEMBERED;
 use crate::window::{PACKET_OVERHEAD, Window};
 
-use super::flight::{Flight, WireRead, is_answered, posted_code, takes_receive, unsendable};
-use super::{Cursor, Requester, Sent};
+use super::flight::{Flight, is_answered, posted_code, unsendable};
+use super::flights::Cursor;
+use super::receives::Credit;
+use super::{Requester, Sent};
 
 /// An acknowledgement is asked for after this part of the window at the latest.
 const REQUESTS_PER_WINDOW: u64 = 4;
@@ -26,21 +28,20 @@ impl Requester {
     /// Sends until a limit is met.
     #[inline]
     pub(super) fn transmit_reliable(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) -> Sent {
-        if self.holes.is_some()
+        if self.flights.have_holes()
             && let Some(stop) = self.send_missing(now, window, host)
         {
             self.end_stopped(window, host);
             return stop;
         }
         let stop = loop {
-            if self.cursor.index == self.flights.len() && !self.begin(host) {
+            if !self.flights.has_unsent() && !self.begin(host) {
                 break Sent::All;
             }
-            let index = self.cursor.index;
-            if self.stopped.is_some_and(|(n, _)| n == self.first.wrapping_add(index as u32)) {
+            if self.stopped.is_some_and(|(n, _)| n == self.flights.current_number()) {
                 break Sent::All;
             }
-            let flight = self.flights[index];
+            let flight = self.flights.current();
             let sent = if is_answered(flight.request.opcode) {
                 self.send_read(now, &flight, window, host)
             } else {
@@ -49,8 +50,8 @@ impl Requester {
             if let Err(stop) = sent {
                 break stop;
             }
-            if self.cursor.packet == flight.packets {
-                self.cursor = Cursor { index: index + 1, packet: 0 };
+            if self.flights.cursor.packet == flight.packets {
+                self.flights.pass_current();
             }
         };
         self.end_stopped(window, host);
@@ -60,7 +61,7 @@ impl Requester {
     /// Takes the next posted request, if there is one.
     #[inline(always)]
     pub(super) fn begin(&mut self, host: &mut impl RequesterHost) -> bool {
-        let n = self.first.wrapping_add(self.flights.len() as u32);
+        let n = self.flights.end();
         if self.stopped.is_some() {
             return false;
         }
@@ -69,13 +70,7 @@ impl Requester {
             self.stopped = Some((n, status));
             return false;
         }
-        self.receives.used = self.receives.used.wrapping_add(u32::from(takes_receive(request.opcode)));
-        let packets = match request.opcode {
-            // Its length is that of remote memory.
-            Opcode::Flush => 1,
-            _ => Flight::packets(request.length, self.config.mtu),
-        };
-        self.flights.push_back(Flight { request, first_psn: self.highest, packets, receives: self.receives.used });
+        self.flights.begin(request, self.receives.begin(request.opcode));
         true
     }
 
@@ -88,27 +83,25 @@ impl Requester {
         window: &mut Window,
         host: &mut impl RequesterHost,
     ) -> Result<(), Sent> {
-        if self.next == self.highest && self.cursor.packet == 0 && flight.request.is_fenced() && !self.reads.is_empty()
-        {
-            // IBA 10.8.3.3.
+        if self.waits_for_reads(flight) {
             return Err(Sent::All);
         }
         let mtu = u64::from(self.config.mtu);
         let length = flight.request.length;
-        let n = self.first.wrapping_add(self.cursor.index as u32);
+        let n = self.flights.current_number();
         let mut headers = self.headers(&flight.request);
-        while self.cursor.packet < flight.packets {
-            let packet = self.cursor.packet;
+        while self.flights.cursor.packet < flight.packets {
+            let packet = self.flights.cursor.packet;
             let packets = at_once(packet, flight, host);
             let is_last = packet + packets == flight.packets;
             let offset = u64::from(packet) * mtu;
             let bytes = (length - offset).min(u64::from(packets) * mtu);
             let cost = bytes + u64::from(packets) * PACKET_OVERHEAD;
-            if !window.admits(self.in_flight, cost) && self.has_asked(window) {
+            if !window.admits(self.flights.in_flight, cost) && self.has_asked(window) {
                 return Err(Sent::WindowClosed);
             }
-            let again = self.next != self.highest;
-            let credit = if again { Credit::Enough } else { self.credit(flight, is_last) };
+            let again = self.flights.goes_again();
+            let credit = if again { Credit::Enough } else { self.receives.credit(flight, packet, is_last) };
             if credit == Credit::Awaited && self.has_asked(window) {
                 return Err(Sent::All);
             }
@@ -117,15 +110,11 @@ impl Requester {
             let asks = is_last
                 || credit != Credit::Enough
                 || self.since_request * REQUESTS_PER_WINDOW >= window.size()
-                || window.room(self.in_flight) < cost + mtu + PACKET_OVERHEAD;
+                || window.room(self.flights.in_flight) < cost + mtu + PACKET_OVERHEAD;
             self.posted_packet(flight, packet..packet + packets, asks, &mut headers);
-            let payload = match bytes {
-                0 => Payload::None,
-                _ => Payload::Request { n, offset, len: bytes as u32 },
-            };
+            let payload = posted_payload(n, offset, bytes);
             self.put(now, n, &Transmit { headers: &headers, payload, again }, packets, window, host)?;
-            self.cursor.packet += packets;
-            self.sent(cost, packets, window);
+            self.flights.sent(cost, packets, window);
             if asks {
                 self.since_request = 0;
                 if !again {
@@ -134,6 +123,13 @@ impl Requester {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if the fence of a request that is to be sent for the first time keeps it back (IBA 10.8.3.3).
+    #[inline(always)]
+    fn waits_for_reads(&self, flight: &Flight) -> bool {
+        let is_new = !self.flights.goes_again() && self.flights.cursor.packet == 0;
+        is_new && flight.request.is_fenced() && self.flights.have_reads()
     }
 
     /// Returns true if an acknowledgement is asked for by what has gone. It may not be if that was sent again, or
@@ -146,7 +142,7 @@ impl Requester {
 
     /// Headers that all packets of a request have in common.
     #[inline]
-    pub(super) fn headers(&self, request: &Request) -> Headers {
+    fn headers(&self, request: &Request) -> Headers {
         let mut headers = Headers::default();
         headers.bth.pkey = self.config.pkey;
         headers.bth.migration = self.config.migrated;
@@ -160,7 +156,7 @@ impl Requester {
 
     /// Fills in what is particular to one packet of a SEND or WRITE, or to several that go as one.
     #[inline(always)]
-    pub(super) fn posted_packet(&self, flight: &Flight, packets: Range<u32>, asks: bool, headers: &mut Headers) {
+    fn posted_packet(&self, flight: &Flight, packets: Range<u32>, asks: bool, headers: &mut Headers) {
         let request = &flight.request;
         let packet = packets.start;
         let (is_first, is_last) = (packet == 0, packets.end == flight.packets);
@@ -175,7 +171,7 @@ impl Requester {
             headers.reth = Some(Reth { addr: request.remote_addr, rkey: request.rkey, length: request.length as u32 });
         }
         if is_last {
-            headers.bth.solicited = request.is_solicited() && takes_receive(request.opcode);
+            headers.bth.solicited = request.is_solicited() && flight.takes_receive();
             if opcode::has_imm(code) {
                 headers.imm = Some(request.imm_or_rkey.to_ne_bytes());
             } else if opcode::has_invalidate(code) {
@@ -194,31 +190,30 @@ impl Requester {
         window: &mut Window,
         host: &mut impl RequesterHost,
     ) -> Result<(), Sent> {
-        let again = self.next != self.highest;
         let request = &flight.request;
-        if !again && self.cursor.packet == 0 && request.is_fenced() && !self.reads.is_empty() {
+        if self.waits_for_reads(flight) {
             return Err(Sent::All);
         }
-        let n = self.first.wrapping_add(self.cursor.index as u32);
-        while self.cursor.packet < flight.packets {
-            if self.reads_sent >= usize::from(self.config.max_rd_atomic) && !self.may_read_ahead() {
+        let n = self.flights.current_number();
+        while self.flights.cursor.packet < flight.packets {
+            if self.flights.reads_sent >= usize::from(self.config.max_rd_atomic) && !self.may_read_ahead() {
                 return Err(Sent::All);
             }
-            let again = self.next != self.highest;
-            let packet = self.cursor.packet;
+            let again = self.flights.goes_again();
+            let (packet, first_psn) = (self.flights.cursor.packet, self.flights.next);
             // A READ that is sent again asks for the rest of a former one, never for less: else more requests than the
             // responder has resources for could be outstanding, and rxe does not answer one that reaches further back
             // than its last.
-            let packets = match self.reads.get(self.reads_sent) {
-                Some(read) if again && window.admits(self.in_flight, PACKET_OVERHEAD) => {
-                    psn::distance(self.next, read.end)
+            let packets = match self.flights.read_end() {
+                Some(end) if again && window.admits(self.flights.in_flight, PACKET_OVERHEAD) => {
+                    psn::distance(first_psn, end)
                 }
                 Some(_) if again => return Err(Sent::WindowClosed),
                 _ => self.read_packets(flight.packets - packet, window).ok_or(Sent::WindowClosed)?,
             };
             let cost = flight.cost(packet, packet + packets, self.config.mtu);
             let mut headers = self.headers(request);
-            headers.bth.psn = self.next;
+            headers.bth.psn = first_psn;
             headers.bth.ack_request = true;
             let payload = self.answered_packet(flight, n, packet, packets, &mut headers);
             if packets > 1 {
@@ -229,12 +224,8 @@ impl Requester {
                 );
             }
             self.put(now, n, &Transmit { headers: &headers, payload, again }, packets, window, host)?;
-            if !again {
-                self.reads.push_back(WireRead { end: psn::add(self.next, packets) });
-            }
-            self.reads_sent += 1;
-            self.cursor.packet += packets;
-            self.sent(cost, packets, window);
+            self.flights.read_sent(packets);
+            self.flights.sent(cost, packets, window);
             self.since_request = 0;
             if !again {
                 self.timers.time(now, headers.bth.psn);
@@ -247,10 +238,10 @@ impl Requester {
     /// them have all their answers, and the peer remembers them.
     #[cold]
     fn may_read_ahead(&self) -> bool {
-        let Some(holes) = self.holes.as_ref().filter(|_| self.introduction.answers_parts) else { return false };
         let most = usize::from(self.config.max_rd_atomic);
-        let sent = self.reads.iter().take(self.reads_sent).map(|read| read.end);
-        self.reads_sent < most * REMEMBERED && holes.count_waiting(self.unacknowledged, sent) < most
+        self.introduction.answers_parts
+            && self.flights.reads_sent < most * REMEMBERED
+            && self.flights.count_waiting().is_some_and(|waiting| waiting < most)
     }
 
     /// The number of response packets, of `left`, to ask for at once. At most half a window, so that the next piece is
@@ -263,20 +254,18 @@ impl Requester {
         let longest = if self.introduction.answers_parts { LONGEST_IN_PARTS } else { LONGEST_PIECE };
         let most = if self.config.max_rd_atomic > 1 { (fits / 2).clamp(1, longest) } else { fits };
         let most = most.max(1).min(u64::from(left)) as u32;
-        let free = (window.room(self.in_flight) / packet) as u32;
+        let free = (window.room(self.flights.in_flight) / packet) as u32;
         if free >= most {
             Some(most)
         } else if free > most / 4 && !window.is_lossless() {
             Some(free)
-        } else if self.in_flight == 0 {
-            Some(1)
         } else {
-            None
+            (self.flights.in_flight == 0).then_some(1)
         }
     }
 
     /// Fills in a request that is answered.
-    pub(super) fn answered_packet(
+    fn answered_packet(
         &self,
         flight: &Flight,
         n: u32,
@@ -332,8 +321,8 @@ impl Requester {
     ) -> Result<(), Sent> {
         match host.transmit(packet) {
             Ok(()) => {
-                if self.next == self.unacknowledged {
-                    self.arm(now, window);
+                if !self.flights.are_under_way() {
+                    self.timers.arm(now, window);
                 }
                 if packet.again {
                     self.counters.resent_packets += u64::from(packets);
@@ -341,7 +330,7 @@ impl Requester {
                 Ok(())
             }
             Err(Refused::Full) => {
-                self.wait_for_room(now, window);
+                self.timers.wait_for_room(now, self.flights.are_under_way(), window);
                 Err(Sent::HostFull)
             }
             Err(Refused::Memory) => {
@@ -351,31 +340,15 @@ impl Requester {
         }
     }
 
-    /// Counts what has gone.
-    #[inline(always)]
-    fn sent(&mut self, cost: u64, packets: u32, window: &mut Window) {
-        window.sent(cost);
-        self.in_flight += cost;
-        let at_end = self.next == self.highest;
-        self.next = psn::add(self.next, packets);
-        if at_end || psn::is_before(self.highest, self.next) {
-            self.highest = self.next;
-        }
-    }
-
     /// Sends the packet at `at` of a SEND or WRITE once more, and nothing else.
     pub(super) fn resend_one(&mut self, at: Cursor, host: &mut impl RequesterHost) {
-        let flight = self.flights[at.index];
-        let n = self.first.wrapping_add(at.index as u32);
+        let Some((n, &flight)) = self.flights.at(at.index) else { return };
         let mtu = u64::from(self.config.mtu);
         let offset = u64::from(at.packet) * mtu;
         let bytes = (flight.request.length - offset).min(mtu);
         let mut headers = self.headers(&flight.request);
         self.posted_packet(&flight, at.packet..at.packet + 1, true, &mut headers);
-        let payload = match bytes {
-            0 => Payload::None,
-            _ => Payload::Request { n, offset, len: bytes as u32 },
-        };
+        let payload = posted_payload(n, offset, bytes);
         match host.transmit(&Transmit { headers: &headers, payload, again: true }) {
             Ok(()) => self.counters.resent_packets += 1,
             Err(Refused::Full) => {}
@@ -383,26 +356,63 @@ impl Requester {
         }
     }
 
-    /// Compares the message with the peer's credits, which count its receives (IBA 9.7.7.2). Beyond them one message
-    /// may begin, with a packet that asks for an acknowledgement: either that brings credits, or an RNR NAK names the
-    /// time to try again.
-    #[inline]
-    fn credit(&self, flight: &Flight, is_last: bool) -> Credit {
-        let Some(granted) = self.receives.granted else { return Credit::Enough };
-        // A SEND takes its receive with the first packet, a WRITE with immediate with the last.
-        let takes_now = match flight.request.opcode {
-            Opcode::WriteImm => is_last,
-            _ => self.cursor.packet == 0,
+    /// Sends what the peer misses, before anything new. Returns why nothing new may be sent now; None: it may.
+    #[cold]
+    fn send_missing(&mut self, now: Nanos, window: &mut Window, host: &mut impl RequesterHost) -> Option<Sent> {
+        while let Some((from, to)) = self.flights.next_missing() {
+            if let Err(stop) = self.send_missing_packet(now, from, to, window, host) {
+                return Some(stop);
+            }
+        }
+        self.flights.fill_what_is_kept().then_some(Sent::WindowClosed)
+    }
+
+    /// Sends the packet at `from` again, of a run up to `to`.
+    fn send_missing_packet(
+        &mut self,
+        now: Nanos,
+        from: u32,
+        to: u32,
+        window: &mut Window,
+        host: &mut impl RequesterHost,
+    ) -> Result<(), Sent> {
+        let Some((n, &flight)) = self.flights.at(self.flights.index_of(from)) else { return Err(Sent::All) };
+        if self.stopped.is_some_and(|(stopped, _)| n.wrapping_sub(stopped) as i32 >= 0) {
+            return Err(Sent::All);
+        }
+        let packet = psn::distance(flight.first_psn, from);
+        let is_answered = is_answered(flight.request.opcode);
+        let packets = self.flights.missing_at_once(&flight, from, to);
+        let behind = psn::add(from, packets);
+        let cost = flight.cost(packet, packet + packets, self.config.mtu);
+        let costs = (cost, if is_answered { PACKET_OVERHEAD } else { cost });
+        if !self.flights.may_resend(now, from, costs, window) {
+            return Err(Sent::WindowClosed);
+        }
+        let mut headers = self.headers(&flight.request);
+        let payload = if is_answered {
+            headers.bth.psn = from;
+            headers.bth.ack_request = true;
+            self.answered_packet(&flight, n, packet, packets, &mut headers)
+        } else {
+            let is_last = behind == to || packet + 1 == flight.packets;
+            self.posted_packet(&flight, packet..packet + 1, is_last, &mut headers);
+            posted_payload(n, u64::from(packet) * u64::from(self.config.mtu), cost - PACKET_OVERHEAD)
         };
-        if !takes_receive(flight.request.opcode) {
-            return Credit::Enough;
+        match host.transmit(&Transmit { headers: &headers, payload, again: true }) {
+            Ok(()) => {}
+            Err(Refused::Full) => return Err(Sent::HostFull),
+            Err(Refused::Memory) => {
+                self.stopped = Some((n, Status::LocalProtection));
+                return Err(Sent::All);
+            }
         }
-        match flight.receives.wrapping_sub(granted) as i32 {
-            ..=0 => Credit::Enough,
-            1 if takes_now => Credit::Probe,
-            _ if flight.request.opcode == Opcode::WriteImm && !is_last => Credit::Enough,
-            _ => Credit::Awaited,
+        self.counters.resent_packets += u64::from(packets);
+        if from == self.flights.unacknowledged {
+            self.timers.arm(now, window);
         }
+        self.flights.resent(now, behind, costs, window);
+        Ok(())
     }
 
     /// Sends everything that is posted: there are no answers over UC, and nothing is sent twice (IBA 9.8.2).
@@ -411,38 +421,30 @@ impl Requester {
             if self.flights.is_empty() && !self.begin(host) {
                 break;
             }
-            let flight = self.flights[0];
+            let (n, flight) = (self.flights.first, self.flights.current());
             let mtu = u64::from(self.config.mtu);
             let mut headers = self.headers(&flight.request);
-            while self.cursor.packet < flight.packets {
-                let packet = self.cursor.packet;
+            while self.flights.cursor.packet < flight.packets {
+                let packet = self.flights.cursor.packet;
                 let packets = at_once(packet, &flight, host);
                 let offset = u64::from(packet) * mtu;
                 let bytes = (flight.request.length - offset).min(u64::from(packets) * mtu);
                 self.posted_packet(&flight, packet..packet + packets, false, &mut headers);
-                let payload = match bytes {
-                    0 => Payload::None,
-                    _ => Payload::Request { n: self.first, offset, len: bytes as u32 },
-                };
+                let payload = posted_payload(n, offset, bytes);
                 match host.transmit(&Transmit { headers: &headers, payload, again: false }) {
                     Ok(()) => {}
                     Err(Refused::Full) => return Sent::HostFull,
                     Err(Refused::Memory) => {
-                        self.stopped = Some((self.first, Status::LocalProtection));
+                        self.stopped = Some((n, Status::LocalProtection));
                         break;
                     }
                 }
-                self.cursor.packet += packets;
-                self.highest = psn::add(self.highest, packets);
+                self.flights.sent_unreliably(packets);
             }
             if self.stopped.is_some() {
                 break;
             }
-            let n = self.first;
-            self.flights.pop_front();
-            self.cursor = Cursor::default();
-            self.first = n.wrapping_add(1);
-            (self.next, self.unacknowledged) = (self.highest, self.highest);
+            self.flights.end_unreliable();
             host.complete(n, Status::Success);
         }
         if let Some((n, status)) = self.stopped {
@@ -459,13 +461,11 @@ fn at_once(packet: u32, flight: &Flight, host: &impl RequesterHost) -> u32 {
     if flight.packets == 1 { 1 } else { host.landing(flight.packets - packet) }
 }
 
-/// A message's state by the peer's credits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Credit {
-    /// There is a receive for it, or it needs none.
-    Enough,
-    /// Its first packet may go, to learn of credits.
-    Probe,
-    /// An acknowledgement has to come first.
-    Awaited,
+/// The payload of a SEND or WRITE packet.
+#[inline(always)]
+fn posted_payload(n: u32, offset: u64, bytes: u64) -> Payload<'static> {
+    match bytes {
+        0 => Payload::None,
+        _ => Payload::Request { n, offset, len: bytes as u32 },
+    }
 }

@@ -9,11 +9,10 @@ use vervain_cm::{CommId, Ece, Machine, RepParams, ReqParams, SidrRepParams, Sidr
 use vervain_gsi::Path;
 
 use super::ident::Phase;
-use super::parameters::ConnParam;
 use super::{Manager, State, now, service};
 use crate::abi::*;
 use crate::address::any_like;
-use crate::reports::Handle;
+use crate::reports::{ConnParam, Handle};
 
 /// Requests that wait for a program that has named no backlog, as the kernel has it.
 const DEFAULT_BACKLOG: usize = 1024;

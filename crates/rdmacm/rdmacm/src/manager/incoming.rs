@@ -14,7 +14,7 @@ use super::{State, now};
 use crate::abi::*;
 use crate::address::gid_of;
 use crate::device::{Route, Source, is_link_local};
-use crate::reports::{Handle, Report, Says, What};
+use crate::reports::{ConnParam, Handle, Report, What};
 
 /// Time for which a request may wait to be accepted, for a peer that asks again: 4.096 us x 2^24 is 68 s, the value of
 /// the kernel's rdma_cm.
@@ -35,7 +35,7 @@ impl State {
                 let qpn = if ident.service() == Service::Xrc { rep.local_eecn } else { rep.local_qpn };
                 ident.parameters.answered(&rep, qpn);
                 ident.peer_ece = ece(rep.ece_vendor, rep.ece_options);
-                let says = Says {
+                let says = ConnParam {
                     private_data: rep.private_data.to_vec(),
                     responder_resources: rep.initiator_depth,
                     initiator_depth: rep.responder_resources,
@@ -43,7 +43,7 @@ impl State {
                     rnr_retry_count: rep.rnr_retry_count,
                     srq: rep.srq,
                     qpn,
-                    ..Says::default()
+                    ..ConnParam::default()
                 };
                 ident.events.push(Report {
                     kind: RDMA_CM_EVENT_CONNECT_RESPONSE,
@@ -62,7 +62,7 @@ impl State {
                 if std::mem::replace(&mut ident.phase, Phase::Disconnected) == Phase::Requested {
                     return;
                 }
-                let what = What::Connection(Says { private_data: private_data.to_vec(), ..Says::default() });
+                let what = What::Connection(ConnParam { private_data: private_data.to_vec(), ..ConnParam::default() });
                 ident.events.push(Report { kind: RDMA_CM_EVENT_REJECTED, status: reason.into(), what });
             }),
             Event::Unreachable { conn } => self.of(conn, |ident| {
@@ -79,7 +79,7 @@ impl State {
                 ident.events.push(Report::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
             }),
             Event::SidrReply { conn, rep } => self.of(conn, |ident| {
-                let says = Says { private_data: rep.private_data.to_vec(), qpn: rep.qpn, ..Says::default() };
+                let says = ConnParam { private_data: rep.private_data.to_vec(), qpn: rep.qpn, ..ConnParam::default() };
                 if rep.status != 0 {
                     ident.phase = Phase::Disconnected;
                     ident.events.push(Report {
@@ -140,7 +140,7 @@ impl State {
             mtu: ident.parameters.mtu(),
             traffic_class: path.traffic_class,
         });
-        let mut says = Says { private_data: private_data[IpHeader::BYTES..].to_vec(), ..Says::default() };
+        let mut says = ConnParam { private_data: private_data[IpHeader::BYTES..].to_vec(), ..ConnParam::default() };
         if let Some(req) = req {
             ident.peer_ece = ece(req.ece_vendor, req.ece_options);
             // A peer that asks again gets an MRA.

@@ -11,7 +11,6 @@ mod parameters;
 
 pub(crate) use addresses::Setting;
 pub(crate) use ident::Shown;
-pub(crate) use parameters::ConnParam;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};

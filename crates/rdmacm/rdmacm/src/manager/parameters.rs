@@ -4,24 +4,11 @@ use vervain_abi::*;
 use vervain_cm::message::{Rep, Req};
 use vervain_cm::{PathParams, RepParams, ReqParams};
 
+use crate::reports::ConnParam;
+
 /// Exponent of the local ACK timeout that the kernel's rdma_cm gives RoCE: the packet lifetime of 2^18 x 4.096 us,
 /// twice.
 const ACK_TIMEOUT: u8 = 19;
-
-/// Parameters of `rdma_connect` and `rdma_accept`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ConnParam {
-    pub private_data: Vec<u8>,
-    pub responder_resources: u8,
-    pub initiator_depth: u8,
-    pub flow_control: u8,
-    pub retry_count: u8,
-    pub rnr_retry_count: u8,
-    pub srq: bool,
-    pub qpn: u32,
-    /// Q_Key, for a UD QP that answers.
-    pub qkey: u32,
-}
 
 pub(super) struct Parameters {
     own_psn: u32,
