@@ -3,8 +3,9 @@
 # have nothing yet, and no network and no cargo: roots that mmdebstrap makes of each SUITE (bookworm, trixie, noble; all three if none is
 # named), with ibverbs-utils, perftest, and pip if there is a wheel. root installs the package, another user runs doctor, a ping-pong and
 # ib_write_bw, root removes it, and no file is left; the user does the same with the tarball, from where it is unpacked and from where it
-# has installed itself, and with the wheel. If DEB is for arm64 and this machine is not, the roots are of arm64 (bookworm and trixie), and
-# all programs in them run by qemu-user, in which processes of one host alone reach each other. Needs root. Prints a line for each suite:
+# has installed itself, and with the wheel by pip. If DEB is for arm64 and this machine is not, the roots are of arm64 (bookworm and
+# trixie), and all programs in them run by qemu-user, in which processes of one host alone reach each other. Needs root. Prints a line
+# for each suite:
 # passed, FAILED or skipped. Exit status: 1 if one failed, 75 if none could be tried. All roots are removed at the end.
 set -euo pipefail
 tree=$(cd "$(dirname "$0")/.." && pwd)
@@ -56,6 +57,15 @@ by_pip='
     python3 -m pip install --quiet --no-index --user --break-system-packages /var/tmp/vervain-*.whl ||
         python3 -m pip install --quiet --no-index --user /var/tmp/vervain-*.whl
     vervain=$HOME/.local/bin/vervain'
+# shellcheck disable=SC2016 # for the shell inside
+off_by_pip='
+    python3 -m pip uninstall --quiet --yes --break-system-packages vervain || python3 -m pip uninstall --quiet --yes vervain'
+
+# A line of the shell for the user: no file is left where tarball and wheel were installed.
+# shellcheck disable=SC2016 # for the shell inside
+left_nothing='
+    find "$HOME/.local" ! -type d > "$HOME/left"
+    if [ -s "$HOME/left" ]; then echo "what is left:" && cat "$HOME/left" && exit 1; fi'
 
 try_in() { # ROOT
     local root=$1
@@ -74,8 +84,8 @@ try_in() { # ROOT
         ./install.sh \"\$HOME/.local\"
         vervain=\$HOME/.local/bin/vervain; $works
         ./uninstall.sh \"\$HOME/.local\"
-        [ -z \"\$(find \"\$HOME/.local\" -type f)\" ]" || return
-    [ -z "$wheel" ] || inside "$root" visitor "set -eu; $by_pip; $works"
+        $left_nothing" || return
+    [ -z "$wheel" ] || inside "$root" visitor "set -eu; $by_pip; $works; $off_by_pip; $left_nothing"
 }
 
 failed=0 tried=0 rows=()
