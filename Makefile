@@ -45,7 +45,7 @@ BENCH_PACKAGES := perftest libibverbs-dev valgrind ucx-utils openmpi-bin libopen
 all: build
 
 # What ships: all but the tests and benches.
-SHIPPED := --release --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests --exclude vervain-model
+SHIPPED := --release --workspace $(addprefix --exclude vervain-,benches tests client-tests model put-only seeds skip)
 
 build:
 	$(CARGO) build $(SHIPPED)

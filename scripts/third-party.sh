@@ -23,7 +23,8 @@ done < <(grep -o '"manifest_path":"[^"]*"' "$work/metadata" | cut -d'"' -f4)
 # What is built for `make`, without what only runs at the build.
 crates() {
     "$cargo" tree --offline --locked --workspace --exclude vervain-benches --exclude vervain-tests --exclude vervain-client-tests \
-        --exclude vervain-model --target "$target" --edges no-dev,no-build,no-proc-macro --prefix none --format '{p}|{l}' |
+        --exclude vervain-model --exclude vervain-put-only --exclude vervain-seeds --exclude vervain-skip \
+        --target "$target" --edges no-dev,no-build,no-proc-macro --prefix none --format '{p}|{l}' |
         sed -n -e '/ (/d' -e 's/ v\([^|]*\)|/-\1|/p' | sort -u
 }
 
