@@ -46,7 +46,7 @@ struct Conversation {
     sender: Sender,
     responder: Responder,
     receiver: Receiver,
-    /// Packets that the responder may have sent: one for each that it was given, and what READs ask for.
+    /// Packets that the responder may have sent: one for each that it was given, the reports of gaps, and what READs ask for.
     answers: u64,
 }
 
@@ -162,14 +162,17 @@ impl Conversation {
         self.responder.handle_packet(&packet, &mut self.receiver);
     }
 
-    /// Packets that may answer this one.
+    /// Packets that may answer this one: of one that is kept behind a gap also the report of that.
     fn worth(&self, packet: &Packet<'_>) -> u64 {
-        match packet.headers.reth {
-            Some(reth) if opcode::operation(packet.headers.bth.opcode) == opcode::READ_REQUEST => {
+        let bth = &packet.headers.bth;
+        let reports = self.room.is_some() && bth.psn != self.responder.expected_psn();
+        let answers = match packet.headers.reth {
+            Some(reth) if opcode::operation(bth.opcode) == opcode::READ_REQUEST => {
                 u64::from(reth.length / self.mtu) + 2
             }
             _ => 1,
-        }
+        };
+        answers + u64::from(reports)
     }
 
     /// Lengths at which something changes.

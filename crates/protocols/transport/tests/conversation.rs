@@ -13,3 +13,11 @@ proptest! {
         conversation::check(&script);
     }
 }
+
+/// A message behind a gap, which is reported, and refused when the gap has closed.
+#[test]
+fn a_kept_packet_is_reported_and_answered_later() {
+    let (config, post) = ([32, 128, 4, 0, 0], [61, 150, 7, 0]);
+    let (ahead, flush) = ([42, 192, 190, 0, 0, 0, 0], [104, 252, 0, 16, 0, 0, 0, 0]);
+    conversation::check(&[&config[..], &post, &ahead, &flush].concat());
+}
