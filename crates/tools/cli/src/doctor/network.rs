@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::ifaddrs::getifaddrs;
+use nix::libc::{BPF_K, BPF_RET, sock_filter, sock_fprog};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
@@ -41,6 +42,9 @@ pub fn port() -> Finding {
     let own = rustix::process::geteuid().as_raw();
     let rxe = rxe_devices();
     if refused.is_none() {
+        if let Err(e) = share_out() {
+            return judge_sharing(&e);
+        }
         let shared = holders.contains(&own);
         return Finding::ok(CHECK, if shared { "in use by programs of this user, which share it" } else { "free" });
     }
@@ -71,6 +75,25 @@ fn shared_bind(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
     options::set_socket_reuseport(&socket, true)?;
     bind(&socket, &address)?;
     Ok(socket)
+}
+
+/// Attaches a program that hands out the packets of a port, as the RoCE link does (docs/port-sharing.md), on a port of its own: one at
+/// 4791 would be the program of all this user's processes.
+fn share_out() -> io::Result<()> {
+    let socket = shared_bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    let mut first = [sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+    let program = sock_fprog { len: 1, filter: first.as_mut_ptr() };
+    Ok(setsockopt(&socket, sockopt::AttachReusePortCbpf, &program)?)
+}
+
+fn judge_sharing(e: &io::Error) -> Finding {
+    Finding::with(
+        Status::Note,
+        "UDP port 4791",
+        format!("the processes of a user cannot share it: SO_ATTACH_REUSEPORT_CBPF fails: {e}"),
+        "no packets to other hosts; peers of this host are reached",
+        "Linux 4.5 or later itself: qemu-user and sandboxes with a network stack of their own may lack it",
+    )
 }
 
 /// User ids of the sockets that are bound to the port in this network namespace.
@@ -323,6 +346,14 @@ mod tests {
         assert!(f.remedy.ends_with("sysctl -w net.core.rmem_max=4194304"), "{}", f.remedy);
         assert_eq!(judge_buffers(Some(BUFFER), Some(BUFFER)).status, Status::Ok);
         assert_eq!(judge_buffers(None, None).status, Status::NotTested);
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_shared_costs_packets_only() {
+        share_out().expect("Linux has had it since 4.5");
+        let f = judge_sharing(&io::Error::from(nix::Error::ENOPROTOOPT));
+        assert!(f.status == Status::Note && f.found.contains("Protocol not available"), "{f:?}");
+        assert!(f.cost.contains("peers of this host"), "{f:?}");
     }
 
     #[test]
