@@ -46,7 +46,8 @@ struct Conversation {
     sender: Sender,
     responder: Responder,
     receiver: Receiver,
-    /// Packets that the responder may have sent: one for each that it was given, the reports of gaps, and what READs ask for.
+    /// Packets that the responder may have sent: one for each that it was given, reports of gaps, and what READs ask
+    /// for.
     answers: u64,
 }
 

@@ -77,8 +77,8 @@ fn shared_bind(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Attaches a program that hands out the packets of a port, as the RoCE link does (docs/port-sharing.md), on a port of its own: one at
-/// 4791 would be the program of all this user's processes.
+/// Attaches a program that hands out the packets of a port, as the RoCE link does (docs/port-sharing.md), on a port of
+/// its own: one at 4791 would be the program of all this user's processes.
 fn share_out() -> io::Result<()> {
     let socket = shared_bind((Ipv4Addr::LOCALHOST, 0).into())?;
     let mut first = [sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
