@@ -105,8 +105,8 @@ impl Holes {
         self.again == 0 || self.again + cost <= window.size()
     }
 
-    /// The number of READs and atomics that miss an answer, of those from PSN `from` on that end before the PSNs `ends`.
-    /// One that the peer keeps has not been executed.
+    /// The number of READs and atomics that miss an answer, of those from PSN `from` on that end before the PSNs
+    /// `ends`. One that the peer keeps has not been executed.
     pub fn count_waiting(&self, from: u32, ends: impl Iterator<Item = u32>) -> usize {
         let (mut from, mut runs) = (from, self.runs.iter().peekable());
         let mut waits = |end: u32| {

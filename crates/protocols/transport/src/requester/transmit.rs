@@ -234,8 +234,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns true if one more READ or atomic may be sent though as many wait for their turn as the peer takes: some of
-    /// them have all their answers, and the peer remembers them.
+    /// Returns true if one more READ or atomic may be sent though as many wait for their turn as the peer takes: some
+    /// of them have all their answers, and the peer remembers them.
     #[cold]
     fn may_read_ahead(&self) -> bool {
         let most = usize::from(self.config.max_rd_atomic);

@@ -91,8 +91,8 @@ impl Answers {
         })
     }
 
-    /// Answers a request that was executed, of which so many may be `outstanding`, and keeps what is needed to answer it
-    /// again; the oldest gives way.
+    /// Answers a request that was executed, of which so many may be `outstanding`, and keeps what is needed to answer
+    /// it again; the oldest gives way.
     pub fn remember(&mut self, resource: Resource, outstanding: u8) {
         let most = usize::from(outstanding.max(1)) * if self.remembers_more { REMEMBERED } else { 1 };
         while self.resources.len() >= most {
