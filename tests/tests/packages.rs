@@ -187,8 +187,9 @@ fn the_deb_depends_on_the_glibc_whose_symbols_it_uses() {
     assert!(packages.iter().all(|one| one.starts_with("libc6 ") || *one == "libgcc-s1"), "{depends}");
 }
 
-/// What the loader maps of a file: for each such segment its flags, its address and its bytes, but for the ELF header,
-/// which says where the parts are that are not mapped (ELF-64, fields by their offsets).
+/// What the loader maps of a file: for each such segment its flags, its address and its bytes, but for the headers in
+/// front, which say where the parts are that are not mapped, and which tools write anew: an empty segment may lie at
+/// any offset (ELF-64, fields by their offsets).
 fn mapped(file: &Path) -> Vec<(u32, u64, Vec<u8>)> {
     let bytes = fs::read(file).expect("an ELF file");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -198,7 +199,7 @@ fn mapped(file: &Path) -> Vec<(u32, u64, Vec<u8>)> {
     let segments = (0..number).map(|i| table + i * size).filter(|at| part(*at) == 1);
     let segments = segments.map(|at| {
         let (from, length) = (word(at + 8) as usize, word(at + 32) as usize);
-        (part(at + 4), word(at + 16), bytes[from.max(64)..from + length].to_vec())
+        (part(at + 4), word(at + 16), bytes[from.max(table + number * size)..from + length].to_vec())
     });
     segments.collect()
 }
