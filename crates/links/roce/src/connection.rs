@@ -10,7 +10,7 @@ use super::ports::LocalPort;
 use super::rx::Visit;
 use super::timers::Timer;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use vervain_carrier::responder::Inbound;
 use vervain_carrier::responder_end::ResponderEnd;
@@ -18,7 +18,7 @@ use vervain_carrier::saved;
 use vervain_carrier::terms::Terms;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::{Qp, QpAttr, QpType, Result};
-use vervain_transport::{KeptRoom, KeptShare, Responder, SavedResponder, Service, Window};
+use vervain_transport::{KeptRoom, KeptShare, Nanos, Responder, SavedResponder, Service, Window};
 use vervain_wire::{Bth, TAKES_GAPS, opcode};
 
 /// Most bytes that may be under way to one process. The default receive buffer of a socket holds some 400 KiB, a larger
@@ -28,6 +28,10 @@ const MOST_UNDER_WAY: u64 = 8 << 20;
 /// Most bytes of packets that wait for a missing one, in all of this process's QPs.
 const MOST_KEPT: u64 = 64 << 20;
 static KEPT: LazyLock<Arc<KeptRoom>> = LazyLock::new(|| Arc::new(KeptRoom::new(MOST_KEPT)));
+
+/// Longest time that an acknowledgement waits for the last packet of a long answer: shorter than any ACK timeout that
+/// programs choose.
+const LONGEST_HOLD: Nanos = 8_000_000;
 
 /// No source port in particular.
 const ANY: u32 = u32::MAX;
@@ -72,6 +76,11 @@ pub(super) struct Owed {
     in_path_acks_due: AtomicBool,
     /// Its last acknowledgement has travelled along with other packets.
     pub piggybacked: AtomicBool,
+    /// Time at which the peer's last message of several packets began, and the nanoseconds that it took to come.
+    began: AtomicU64,
+    took: AtomicU64,
+    /// Time until which its acknowledgement waits for the last packet of an answer; 0: it does not wait.
+    held_until: AtomicU64,
 }
 
 impl Owed {
@@ -79,6 +88,38 @@ impl Owed {
     #[inline]
     pub(super) fn may_owe(&self) -> bool {
         self.any.load(Ordering::Relaxed)
+    }
+
+    /// Notes a packet of a request that has come at `now`.
+    #[inline]
+    pub(super) fn note(&self, now: Nanos, op: u8) {
+        if opcode::starts(op) {
+            self.began.store(now, Ordering::Relaxed);
+        }
+        if opcode::ends(op) {
+            self.took.store(now.saturating_sub(self.began.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the acknowledgement wait for the last packet of an answer that is begun at `now`: at most twice as long as
+    /// the message took to come, and [`LONGEST_HOLD`]. False if that is no time.
+    pub(super) fn hold(&self, now: Nanos) -> bool {
+        let most = (2 * self.took.load(Ordering::Relaxed)).min(LONGEST_HOLD);
+        self.held_until.store(if most > 0 { now + most } else { 0 }, Ordering::Relaxed);
+        most > 0
+    }
+
+    /// Returns true if the acknowledgement waits at `now`.
+    #[inline]
+    pub(super) fn is_held(&self, now: impl FnOnce() -> Nanos) -> bool {
+        let until = self.held_until.load(Ordering::Relaxed);
+        until > 0 && until > now()
+    }
+
+    /// Makes the acknowledgement wait no longer.
+    #[inline]
+    pub(super) fn let_go(&self) {
+        self.held_until.store(0, Ordering::Relaxed);
     }
 }
 
@@ -196,6 +237,10 @@ impl Connection {
             visit.each(|packet| {
                 let bth = &packet.headers.bth;
                 noted(bth);
+                if bth.psn != responder.expected_psn() {
+                    // Its sender may have missed an acknowledgement.
+                    self.owed.let_go();
+                }
                 if !(opcode::is_send(bth.opcode) || opcode::is_write(bth.opcode)) {
                     self.answers(bth.opcode, packet.headers.reth.map_or(0, |reth| reth.length));
                     host.out.to.spread = self.back().spread;
@@ -356,5 +401,31 @@ impl Connection {
 fn acknowledge(responder: &mut Responder, host: &mut Inbound<'_, PacketSink<'_>>) {
     if responder.has_ack_due() {
         responder.poll_transmit(1, host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: u8 = opcode::RC | opcode::WRITE_FIRST;
+    const LAST: u8 = opcode::RC | opcode::WRITE_LAST;
+    const ONLY: u8 = opcode::RC | opcode::WRITE_ONLY;
+
+    #[test]
+    fn an_acknowledgement_waits_for_an_answer_twice_as_long_as_its_message_took() {
+        let owed = Owed::default();
+        assert!(!owed.hold(500) && !owed.is_held(|| 0), "no message has come");
+        owed.note(1_000, FIRST);
+        owed.note(1_300, LAST);
+        assert!(owed.hold(2_000));
+        assert_eq!([2_599, 2_600].map(|now| owed.is_held(|| now)), [true, false]);
+        owed.let_go();
+        assert!(!owed.is_held(|| 2_000));
+        owed.note(3_000, ONLY);
+        assert!(!owed.hold(3_000) && !owed.is_held(|| 0), "the last message took no time");
+        owed.note(4_000, FIRST);
+        owed.note(4_000 + 2 * LONGEST_HOLD, LAST);
+        assert!(owed.hold(0) && !owed.is_held(|| LONGEST_HOLD));
     }
 }

@@ -124,6 +124,9 @@ impl Outbound {
         }
         let qp = sends.qp();
         let posting = matches!(trigger, Trigger::Post | Trigger::Begin);
+        if posting {
+            connection.poll_state.answers.posted(now);
+        }
         let (mut f, was_idle) = (Some(f), end.is_idle());
         if was_idle {
             *spread = connection.lanes.of(sends.get(end.next()).map_or(0, |posted| posted.length));
@@ -133,7 +136,7 @@ impl Outbound {
         let acks_due = PathAcks::of(connection, posting);
         let acknowledge = |sends: &Sends<'_>, batch: &mut SendBatch| {
             connection.piggyback_ack(sends.qp(), batch, to.spread);
-            acks_due.others().for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
+            acks_due.others(now).for_each(|(connection, qp)| connection.piggyback_ack(qp, batch, to.spread));
         };
         let sent = loop {
             let mut window = connection.path.window.lock();
@@ -141,8 +144,13 @@ impl Outbound {
             let mut batch = connection.port.batch();
             let position = ack_position(connection, sends, end.next(), posting, to.spread);
             // Other QPs may owe some too, of which a train takes one.
-            let with_last =
-                position == AckPosition::WithLast && acks_due.is_empty() && connection.port.port.takes_trains();
+            let joins_train = acks_due.is_empty(now) && connection.port.port.takes_trains();
+            let with_last = match position {
+                AckPosition::Last => connection.owed.is_held(|| now),
+                AckPosition::WithLast => joins_train,
+                AckPosition::WithLastOfMany => joins_train && connection.owed.hold(now),
+                AckPosition::First => false,
+            };
             if position != AckPosition::Last && !with_last {
                 acknowledge(sends, &mut batch);
             }
@@ -165,8 +173,13 @@ impl Outbound {
                 held_back_until = paced.held_back_until;
                 paced.wait(sends.qp());
             }
+            if sent == Sent::All {
+                connection.owed.let_go();
+            }
             if !out.batch.is_empty() {
-                acknowledge(sends, out.batch);
+                if !connection.owed.is_held(|| now) {
+                    acknowledge(sends, out.batch);
+                }
                 // While earlier messages are under way, a small one can wait for the next: together they cost as much
                 // as one alone. So can the beginning of a train that the next call goes on with. A poll that finds
                 // nothing sends them.
@@ -218,16 +231,17 @@ impl<'a> PathAcks<'a> {
         PathAcks { poster, taken: taken.into_iter().filter_map(with_qp).collect() }
     }
 
-    /// All but the poster's.
+    /// All but the poster's, and those that wait for an answer of their own at `now`.
     #[inline]
-    fn others(&self) -> impl Iterator<Item = &(Arc<Connection>, Arc<Qp>)> {
-        self.taken.iter().filter(|(other, _)| !std::ptr::eq(&**other, self.poster))
+    fn others(&self, now: Nanos) -> impl Iterator<Item = &(Arc<Connection>, Arc<Qp>)> {
+        let is_other = move |other: &Connection| !std::ptr::eq(other, self.poster) && !other.owed.is_held(|| now);
+        self.taken.iter().filter(move |(other, _)| is_other(other))
     }
 
-    /// Returns true if no other connection may owe one.
+    /// Returns true if no other connection may owe one now.
     #[inline]
-    fn is_empty(&self) -> bool {
-        self.others().next().is_none()
+    fn is_empty(&self, now: Nanos) -> bool {
+        self.others(now).next().is_none()
     }
 }
 
@@ -248,6 +262,8 @@ enum AckPosition {
     /// In the train of the last packet. If it went before, the peer would get it alone, and a program that has seen its
     /// own message complete may look for the answer in its memory, without a poll that takes packets in.
     WithLast,
+    /// The same, and more than one call sends the request.
+    WithLastOfMany,
     /// Before everything.
     First,
 }
@@ -278,9 +294,8 @@ fn ack_position(connection: &Connection, sends: &Sends<'_>, next: u32, posting: 
         // A SEND of nothing is smaller than an acknowledgement, and ends a train.
         0 => AckPosition::First,
         length if length <= mtu => AckPosition::Last,
-        // More packets take so long that the peer's own message would not complete meanwhile.
         length if length <= u64::from(budget(connection.terms.mtu)) * mtu => AckPosition::WithLast,
-        _ => AckPosition::First,
+        _ => AckPosition::WithLastOfMany,
     }
 }
 

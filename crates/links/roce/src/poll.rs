@@ -280,10 +280,10 @@ impl Roce {
     /// Receives for a program that does not, and handles the packets that it has left behind.
     fn receive_in_visit(&self, process: &'static Process, rx: &mut Receiver, visit: &Visit, sleep: &mut Sleep) {
         // A program that polls handles them itself, if it goes on.
-        let patient = match (visit.polled, visit.recent) {
-            (true, _) => LAST_TICK_NS,
-            (_, true) => ACK_DELAY_NS,
-            _ => 0,
+        let patient = match visit.polled || self.poll_state.answers.are_expected() {
+            true => LAST_TICK_NS,
+            false if visit.recent => ACK_DELAY_NS,
+            false => 0,
         };
         if !visit.polled {
             if !visit.waited_for {
@@ -299,7 +299,7 @@ impl Roce {
             Some(since) if since + patient > now_ns() && !rx.has_more_to_send() => {
                 sleep.no_longer_than(since + patient)
             }
-            Some(_) => rx.send_responses(),
+            Some(_) => self.send_responses_alone(rx),
             None => {}
         }
         if rx.has_more_to_send() {
@@ -311,6 +311,12 @@ impl Roce {
         if rx.keeps_packets() {
             sleep.no_longer_than(now_ns() + FIRST_TICK_NS);
         }
+    }
+
+    /// Sends what the responders owe, though the program may be about to answer.
+    fn send_responses_alone(&self, rx: &mut Receiver) {
+        self.poll_state.answers.acknowledged(now_ns());
+        rx.send_responses();
     }
 
     /// Leaves packets to another thread, which receives or has ended while it did.
@@ -353,13 +359,17 @@ impl Roce {
             if !(any || eager) || enough() {
                 break;
             }
+            // The program is about to answer, and this thread may be in its way.
+            if patient > 0 && !eager && rx.acks_due_since().is_some() && !rx.is_in_message() {
+                break;
+            }
             // The rest of a message is on its way; its arrival is no sign that another message follows.
             let mut rest = Patience::for_rest();
             let patience = if rx.is_in_message() { &mut rest } else { &mut patience };
             any = patience.look_out(|| {
                 let any = self.receive_in_poll(rx);
                 if !any && rx.acks_due_since().is_some_and(|since| since + patient <= now_ns()) {
-                    rx.send_responses();
+                    self.send_responses_alone(rx);
                 }
                 any || enough()
             });

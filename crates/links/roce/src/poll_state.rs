@@ -42,6 +42,43 @@ pub(super) struct PollState {
     pub active_at: AtomicU64,
     pub tick: AtomicU64,
     pub idle_probe: OwnerLock<IdleProbe>,
+    /// The program's answers to what that thread takes in.
+    pub answers: Answers,
+}
+
+/// Nanoseconds after an acknowledgement within which a post is taken for the answer to what was acknowledged.
+const ANSWER_NS: u64 = 200_000;
+
+/// Whether a program that does not poll answers soon: one that looks for messages in its memory does. What the progress
+/// thread takes in for it is then acknowledged along with the answer, so that the peer's program, too, polls until that
+/// comes. A program that only lends its memory does not, and its peer waits for acknowledgements.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// Time of the thread's last acknowledgement.
+    acknowledged_at: AtomicU64,
+    are_expected: AtomicBool,
+}
+
+impl Answers {
+    /// Returns true if an acknowledgement may wait for an answer.
+    #[inline]
+    pub(super) fn are_expected(&self) -> bool {
+        self.are_expected.load(Ordering::Relaxed)
+    }
+
+    /// The thread acknowledges something at `now`: no answer has come in time.
+    pub(super) fn acknowledged(&self, now: u64) {
+        self.are_expected.store(false, Ordering::Relaxed);
+        self.acknowledged_at.store(now, Ordering::Relaxed);
+    }
+
+    /// The program posts at `now`.
+    #[inline]
+    pub(super) fn posted(&self, now: u64) {
+        if now.wrapping_sub(self.acknowledged_at.load(Ordering::Relaxed)) < ANSWER_NS {
+            self.are_expected.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl PollState {
@@ -150,5 +187,20 @@ mod tests {
             state.begin_corked();
             assert!(state.corked_qps.lock().is_empty() && !state.take_corked(), "round {round}");
         }
+    }
+
+    #[test]
+    fn an_answer_is_expected_after_one_that_came_soon_until_one_does_not() {
+        let answers = Answers::default();
+        answers.posted(1_000_000);
+        assert!(!answers.are_expected(), "nothing was acknowledged");
+        answers.acknowledged(2_000_000);
+        answers.posted(2_000_000 + ANSWER_NS);
+        assert!(!answers.are_expected(), "too late");
+        answers.acknowledged(3_000_000);
+        answers.posted(3_000_000 + ANSWER_NS - 1);
+        assert!(answers.are_expected());
+        answers.acknowledged(4_000_000);
+        assert!(!answers.are_expected(), "it did not come");
     }
 }

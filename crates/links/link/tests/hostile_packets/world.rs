@@ -163,10 +163,15 @@ pub struct World {
 
 impl World {
     pub fn new(kinds: &[QpType]) -> World {
+        World::with_memory(kinds, MEMORY)
+    }
+
+    /// A world whose pairs have `bytes` bytes of memory each.
+    pub fn with_memory(kinds: &[QpType], bytes: usize) -> World {
         let context = vervain_link::open(&devices().unwrap()[0]).unwrap();
         set_nonblocking(context.async_fd());
         let roce = vervain_link::roce_link().unwrap();
-        let pairs = kinds.iter().map(|kind| Pair::new(&context, *kind)).collect();
+        let pairs = kinds.iter().map(|kind| Pair::new(&context, *kind, bytes)).collect();
         let mut world = World { context, roce, pairs };
         world.works();
         // An XRC target stays in RTR, where the first message raises "established" (IBA 11.6.3.1).
@@ -212,7 +217,7 @@ impl World {
 
     /// Another pair.
     pub fn add(&mut self, kind: QpType) {
-        self.pairs.push(Pair::new(&self.context, kind));
+        self.pairs.push(Pair::new(&self.context, kind, MEMORY));
     }
 
     /// A pair that is no longer to be as it was.
@@ -260,7 +265,7 @@ impl World {
 }
 
 impl Pair {
-    fn new(context: &Arc<Context>, kind: QpType) -> Pair {
+    fn new(context: &Arc<Context>, kind: QpType, bytes: usize) -> Pair {
         let pd = context.alloc_pd().unwrap();
         let cq = || Cq::create(context, 64, None, 0, 0, false, false).unwrap();
         let (send_cq, recv_cq) = (cq(), cq());
@@ -297,7 +302,7 @@ impl Pair {
         let b = create(if is_xrc { QpType::XrcRecv } else { kind }, &recv_cq);
         connect(context, &a, b.qp_num());
         connect(context, &b, a.qp_num());
-        let memory = Memory::new(&pd, MEMORY);
+        let memory = Memory::new(&pd, bytes);
         let receives = Memory::new(&pd, RECEIVE * RECEIVES as usize);
         let ah = (kind == QpType::Ud).then(|| Ah::create(&pd, &address(context)).unwrap());
         let pair = Pair { kind, a, b, srq, send_cq, recv_cq, memory, receives, next: 0, messages: 0, ah, xrcd };

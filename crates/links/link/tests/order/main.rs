@@ -25,6 +25,14 @@ fn send(qp: &Qp, pair: &Pair, length: usize) {
     qp.post_send(|p| p.push(&request)).unwrap();
 }
 
+fn write(qp: &Qp, pair: &Pair, length: usize) {
+    let (sge, memory) = ([pair.memory.sge(0, length)], &pair.memory);
+    let (flags, data, remote_addr, rkey) = (send_flags::SIGNALED, Data::Sges(&sge), memory.addr(), memory.mr.rkey());
+    let opcode = Opcode::WriteImm;
+    let request = SendRequest { opcode, flags, data, remote_addr, rkey, ..SendRequest::default() };
+    qp.post_send(|p| p.push(&request)).unwrap();
+}
+
 fn has_one(cq: &Cq) -> bool {
     cq.poll(1, &mut |_| ()) == 1
 }
@@ -88,21 +96,22 @@ fn captured(test: &str, body: impl FnOnce() -> Vec<Wanted>, check: impl Fn((usiz
     });
 }
 
-/// Messages from `a` to `b`, and for each an answer of `length` bytes. Returns the acknowledgements and the last
-/// packets of the answers.
-fn ask_and_answer(length: usize) -> Vec<Wanted> {
+/// RDMA Writes of `asked` bytes from `a` to `b`, and for each an answer of `length` bytes. Returns the acknowledgements
+/// and the last packets of the answers.
+fn ask_and_answer(asked: usize, length: usize) -> Vec<Wanted> {
     let round = |_| {
         // A world of its own, as its window stays small once the machine has delayed a packet until it was sent again.
-        let mut world = World::new(&[QpType::Rc]);
+        let mut world = World::with_memory(&[QpType::Rc], asked.max(length));
         let pair = world.take(QpType::Rc);
         pair.a.post_recv(0, &[pair.memory.sge(0, length)]).unwrap();
-        send(&pair.a, &pair, 8);
+        write(&pair.a, &pair, asked);
         wait(&pair.recv_cq);
         send(&pair.b, &pair, length);
         // Both sends and the answer's receive.
         (0..3).for_each(|_| wait(&pair.send_cq));
-        let last = FIRST_PSN + length.div_ceil(MTU) as u32 - 1;
-        let wanted = ((pair.a.qp_num(), pair.expected_psn()), (pair.a.qp_num(), last));
+        let last_of = |length: usize| length.div_ceil(MTU) as u32 - 1;
+        let acknowledged = pair.expected_psn() + last_of(asked);
+        let wanted = ((pair.a.qp_num(), acknowledged), (pair.a.qp_num(), FIRST_PSN + last_of(length)));
         pair.destroy();
         wanted
     };
@@ -118,13 +127,27 @@ fn is_in_the_train_of_the_last(acknowledged: (usize, u16), last: (usize, u16)) -
 #[test]
 fn a_message_is_acknowledged_along_with_the_end_of_an_answer_of_several_packets() {
     let test = "a_message_is_acknowledged_along_with_the_end_of_an_answer_of_several_packets";
-    captured(test, || ask_and_answer(2 * MTU), is_in_the_train_of_the_last);
+    captured(test, || ask_and_answer(8, 2 * MTU), is_in_the_train_of_the_last);
 }
 
 #[test]
 fn a_message_is_acknowledged_along_with_a_shorter_last_packet() {
     let test = "a_message_is_acknowledged_along_with_a_shorter_last_packet";
-    captured(test, || ask_and_answer(MTU + 8), is_in_the_train_of_the_last);
+    captured(test, || ask_and_answer(8, MTU + 8), is_in_the_train_of_the_last);
+}
+
+// It waits twice as long as the message took, which is longer than the answer takes.
+#[test]
+fn a_long_message_is_acknowledged_along_with_the_end_of_an_answer_as_long() {
+    let test = "a_long_message_is_acknowledged_along_with_the_end_of_an_answer_as_long";
+    const LONG: usize = 1 << 20;
+    captured(test, || ask_and_answer(LONG, LONG), is_in_the_train_of_the_last);
+}
+
+#[test]
+fn a_short_message_is_acknowledged_before_an_answer_that_takes_several_calls() {
+    let test = "a_short_message_is_acknowledged_before_an_answer_that_takes_several_calls";
+    captured(test, || ask_and_answer(8, 1 << 20), |acknowledged, last| acknowledged.0 + 512 < last.0);
 }
 
 #[test]

@@ -82,6 +82,7 @@ impl AcksDue {
             self.begin(now);
         }
         connection.owed.piggybacked.store(false, Ordering::Relaxed);
+        connection.owed.note(now, bth.opcode);
         self.count(now, bth);
     }
 
@@ -114,10 +115,14 @@ impl AcksDue {
         (self.unacknowledged, self.requests, self.messages, self.since) = (0, 0, 0, now);
     }
 
-    /// Makes each responder put its packets into the batch of its port.
+    /// Makes each responder put its packets into the batch of its port, but for an acknowledgement that waits for the
+    /// last packet of an answer.
     fn respond(&mut self, now: Nanos) {
-        let mut more = false;
+        let (mut more, urgent) = (false, self.urgent);
         self.connections.retain(|connection| {
+            if !urgent && connection.owed.is_held(|| now) {
+                return true;
+            }
             let again = connection.qp.upgrade().is_some_and(|qp| connection.answer(&qp, MAX_RESPONSE_PACKETS));
             connection.owed.in_acks_due.store(again, Ordering::Relaxed);
             more |= again;
