@@ -324,7 +324,10 @@ fn used_of(max_wr: u32, users: u32, messages: u64) -> usize {
     (0..u64::from(max_wr)).for_each(|id| rq.post(id, &[]).unwrap());
     let mut used = BTreeSet::new();
     for n in 0..messages {
-        let id = rq.view.claim(foreign(1)).and_then(|claimed| rq.take(claimed, 1)).unwrap().wr_id;
+        let next = rq.view.fetch_next();
+        let claimed = rq.view.claim(foreign(1));
+        assert!(claimed.is_some() && next == claimed, "message {n}: fetched for {next:?}, and came to {claimed:?}");
+        let id = claimed.and_then(|claimed| rq.take(claimed, 1)).unwrap().wr_id;
         assert!(users > 1 || id == n % u64::from(max_wr), "in the order of posting");
         used.insert(id);
         rq.post(id, &[]).unwrap();

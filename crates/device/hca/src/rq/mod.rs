@@ -113,7 +113,7 @@ impl RqView {
     /// take that receive. In a shared queue it is the one after the next, and the next one is returned: its line was
     /// fetched by the message before. There the line is mostly only read.
     #[inline(always)]
-    pub(crate) fn fetch_next(&self) -> Option<u32> {
+    pub fn fetch_next(&self) -> Option<u32> {
         if self.exclusive {
             let head = self.shared.head.first.load(Ordering::Relaxed);
             self.line((head & self.mask) as u32).into_iter().for_each(prefetch);

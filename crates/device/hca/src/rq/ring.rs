@@ -119,11 +119,15 @@ impl RqView {
         claimed.filter(|wqe| *wqe < self.count)
     }
 
-    fn claim_from_both(&self, me: u32) -> Option<u32> {
+    /// Both rings, in the order in which claimers look for a receive.
+    fn in_turn(&self) -> [Ring<'_>; 2] {
         let again = self.again();
         let has_more = again.posted_at(again.head.load(Ordering::Relaxed).wrapping_add(KEPT)).is_some();
-        let rings = if has_more { [again, self.first()] } else { [self.first(), again] };
-        rings.iter().find_map(|ring| ring.claim(me))
+        if has_more { [again, self.first()] } else { [self.first(), again] }
+    }
+
+    fn claim_from_both(&self, me: u32) -> Option<u32> {
+        self.in_turn().iter().find_map(|ring| ring.claim(me))
     }
 
     /// Claims the WQE at `position` for `me`, whichever is the oldest; false if somebody has.
@@ -143,12 +147,14 @@ impl RqView {
             let head = ring.head.load(Ordering::Relaxed);
             [head, head.wrapping_add(1)].map(|position| ring.posted_at(position))
         };
-        if self.uses_again()
-            && let next @ [Some(_), _] = at(self.again())
-        {
-            return next;
+        if !self.uses_again() {
+            return at(self.first());
         }
-        at(self.first())
+        let [one, other] = self.in_turn();
+        match at(one) {
+            [None, _] => at(other),
+            next => next,
+        }
     }
 }
 
