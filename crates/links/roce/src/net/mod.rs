@@ -36,7 +36,7 @@ pub use port::{Port, SPREAD};
 pub(super) use reach::Reach;
 pub use receive::{Datagram, Datagrams, ReceiveBatch};
 pub use send::{SendBatch, TooLarge};
-pub use train::FlowKey;
+pub use train::{FlowKey, packets_in_train};
 
 /// Checks the variables that ask for faults and for a capture. The error is one sentence.
 pub fn check_environment() -> vervain_hca::Result<()> {

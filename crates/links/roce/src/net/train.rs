@@ -10,6 +10,11 @@ use vervain_wire::icrc::Flow;
 /// UDP_MAX_SEGMENTS of kernels before 6.9.
 const MOST_PACKETS: usize = 64;
 
+/// Packets of `bytes` bytes, headers and ICRC included, in a full train: at least one.
+pub fn packets_in_train(bytes: usize) -> usize {
+    (MAX_DATAGRAM / bytes).clamp(1, MOST_PACKETS)
+}
+
 /// Fields common to all packets of a train, as those who push packets give them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey {

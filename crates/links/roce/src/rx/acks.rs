@@ -3,17 +3,18 @@
 
 use super::{FEW, Receiver};
 use crate::connection::Connection;
+use crate::net::packets_in_train;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vervain_hca::now_ns;
 use vervain_hca::process::Process;
 use vervain_transport::Nanos;
-use vervain_wire::{Bth, opcode};
+use vervain_wire::{BTH_LEN, Bth, ICRC_LEN, opcode};
 
 /// Nanoseconds that an acknowledgement may wait for a program that has polled recently.
 pub(crate) const ACK_DELAY_NS: u64 = 20_000;
-/// Packets of a READ's answer that leave before others get their turn.
-const MAX_RESPONSE_PACKETS: u32 = 64;
+/// Trains of a READ's answer that leave before others get their turn.
+const TRAINS_IN_TURN: u32 = 4;
 /// Most messages whose acknowledgement waits for another packet.
 const MAX_UNACKNOWLEDGED: u32 = 32;
 
@@ -31,6 +32,12 @@ pub(super) struct AcksDue {
     requests: u32,
     messages: u32,
     in_message: bool,
+}
+
+/// Packets of a READ's answer of this path MTU that leave before others get their turn: what is left of a train costs
+/// the kernel as much as a train.
+fn turn(mtu: u32) -> u32 {
+    TRAINS_IN_TURN * packets_in_train(BTH_LEN + mtu as usize + ICRC_LEN) as u32
 }
 
 /// Takes `connection` out of those that owe packets.
@@ -123,7 +130,8 @@ impl AcksDue {
             if !urgent && connection.owed.is_held(|| now) {
                 return true;
             }
-            let again = connection.qp.upgrade().is_some_and(|qp| connection.answer(&qp, MAX_RESPONSE_PACKETS));
+            let packets = turn(connection.terms.mtu);
+            let again = connection.qp.upgrade().is_some_and(|qp| connection.answer(&qp, packets));
             connection.owed.in_acks_due.store(again, Ordering::Relaxed);
             more |= again;
             again
@@ -185,6 +193,12 @@ mod tests {
         acks.count(400, &packet(opcode::WRITE_FIRST, true));
         acks.count(500, &packet(opcode::WRITE_LAST, true));
         assert_eq!(acks.since, 300, "the end of the second");
+    }
+
+    #[test]
+    fn a_turn_is_of_whole_trains() {
+        let turns = [(256, 256), (512, 256), (1024, 248), (2048, 124), (4096, 60)];
+        assert_eq!(turns.map(|(mtu, _)| (mtu, turn(mtu))), turns);
     }
 
     #[test]
