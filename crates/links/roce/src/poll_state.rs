@@ -49,9 +49,9 @@ pub(super) struct PollState {
 /// Nanoseconds after an acknowledgement within which a post is taken for the answer to what was acknowledged.
 const ANSWER_NS: u64 = 200_000;
 
-/// Whether a program that does not poll answers soon: one that looks for messages in its memory does. What the progress
-/// thread takes in for it is then acknowledged along with the answer, so that the peer's program, too, polls until that
-/// comes. A program that only lends its memory does not, and its peer waits for acknowledgements.
+/// The answers of a program that does not poll. One that looks for messages in its memory gives them soon: what the
+/// progress thread takes in for it is acknowledged along with the answer, so that the peer's program polls until that
+/// comes. One that only lends its memory gives none, and its peer waits for acknowledgements.
 #[derive(Default)]
 pub(super) struct Answers {
     /// Time of the thread's last acknowledgement.
