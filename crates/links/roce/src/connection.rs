@@ -29,8 +29,8 @@ const MOST_UNDER_WAY: u64 = 8 << 20;
 const MOST_KEPT: u64 = 64 << 20;
 static KEPT: LazyLock<Arc<KeptRoom>> = LazyLock::new(|| Arc::new(KeptRoom::new(MOST_KEPT)));
 
-/// Longest time that an acknowledgement waits for the last packet of a long answer: shorter than any ACK timeout that
-/// programs choose.
+/// Longest time that an acknowledgement waits for the last packet of a long answer: half of the ACK timeouts that
+/// programs choose, from 12 (17 ms) on. A peer with a shorter one sends again, and is answered then.
 const LONGEST_HOLD: Nanos = 8_000_000;
 
 /// No source port in particular.
