@@ -106,6 +106,11 @@ impl ResponderEnd {
         self.state.lock().responder.has_ack_due()
     }
 
+    /// Returns true if a NAK is to be sent.
+    pub fn has_refusal_due(&self) -> bool {
+        self.state.lock().responder.has_refusal_due()
+    }
+
     /// Goes on in the place of a responder that was saved. If its requester takes reports of gaps, packets are kept in
     /// `share`.
     pub fn resume(&self, qp: &Qp, mut saved: SavedResponder, share: Option<&Arc<KeptShare>>) -> Result<()> {

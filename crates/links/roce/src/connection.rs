@@ -102,9 +102,10 @@ impl Owed {
     }
 
     /// Makes the acknowledgement wait for the last packet of an answer that is begun at `now`: at most twice as long as
-    /// the message took to come, and [`LONGEST_HOLD`]. False if that is no time.
-    pub(super) fn hold(&self, now: Nanos) -> bool {
-        let most = (2 * self.took.load(Ordering::Relaxed)).min(LONGEST_HOLD);
+    /// the message took to come, and [`LONGEST_HOLD`]. False if that is no time, or if a NAK is due (`is_refusal_due`),
+    /// for which the peer waits.
+    pub(super) fn hold(&self, now: Nanos, is_refusal_due: bool) -> bool {
+        let most = if is_refusal_due { 0 } else { (2 * self.took.load(Ordering::Relaxed)).min(LONGEST_HOLD) };
         self.held_until.store(if most > 0 { now + most } else { 0 }, Ordering::Relaxed);
         most > 0
     }
@@ -261,6 +262,9 @@ impl Connection {
                     false => responder.handle_packet(packet, host),
                 }
             });
+            if responder.has_refusal_due() {
+                self.owed.let_go();
+            }
             responder.has_kept_due() || responder.has_answers_due()
         })
         .unwrap_or(false)
@@ -415,17 +419,18 @@ mod tests {
     #[test]
     fn an_acknowledgement_waits_for_an_answer_twice_as_long_as_its_message_took() {
         let owed = Owed::default();
-        assert!(!owed.hold(500) && !owed.is_held(|| 0), "no message has come");
+        assert!(!owed.hold(500, false) && !owed.is_held(|| 0), "no message has come");
         owed.note(1_000, FIRST);
         owed.note(1_300, LAST);
-        assert!(owed.hold(2_000));
+        assert!(owed.hold(2_000, false));
         assert_eq!([2_599, 2_600].map(|now| owed.is_held(|| now)), [true, false]);
         owed.let_go();
         assert!(!owed.is_held(|| 2_000));
+        assert!(!owed.hold(2_000, true) && !owed.is_held(|| 2_000), "the peer waits for the NAK");
         owed.note(3_000, ONLY);
-        assert!(!owed.hold(3_000) && !owed.is_held(|| 0), "the last message took no time");
+        assert!(!owed.hold(3_000, false) && !owed.is_held(|| 0), "the last message took no time");
         owed.note(4_000, FIRST);
         owed.note(4_000 + 2 * LONGEST_HOLD, LAST);
-        assert!(owed.hold(0) && !owed.is_held(|| LONGEST_HOLD));
+        assert!(owed.hold(0, false) && !owed.is_held(|| LONGEST_HOLD));
     }
 }

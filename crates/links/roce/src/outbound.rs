@@ -148,7 +148,9 @@ impl Outbound {
             let with_last = match position {
                 AckPosition::Last => connection.owed.is_held(|| now),
                 AckPosition::WithLast => joins_train,
-                AckPosition::WithLastOfMany => joins_train && connection.owed.hold(now),
+                AckPosition::WithLastOfMany => {
+                    joins_train && connection.owed.hold(now, connection.responder.has_refusal_due())
+                }
                 AckPosition::First => false,
             };
             if position != AckPosition::Last && !with_last {

@@ -174,6 +174,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
+    /// No port yet. If `multicast_loops`, ports get what this host sends to their groups.
     pub(super) fn new(multicast_loops: bool) -> Result<Ports> {
         let epoll = || -> Result<OwnedFd> {
             let fd = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| os_error("epoll", e))?;

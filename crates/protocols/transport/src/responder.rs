@@ -233,6 +233,12 @@ impl Responder {
         !self.answers.is_empty()
     }
 
+    /// Returns true if a NAK is to be sent.
+    #[inline]
+    pub fn has_refusal_due(&self) -> bool {
+        self.refusal.is_some()
+    }
+
     /// Returns true if [`Responder::poll_transmit`] has something to send.
     #[inline]
     pub fn has_ack_due(&self) -> bool {
