@@ -2,8 +2,10 @@
 //! read-only or executable ones, the main stack, and pages that the kernel writes when a thread ends.
 
 use crate::error::{Error, Result};
+use crate::host::tid;
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 /// A mapping of this process.
@@ -152,8 +154,10 @@ fn parse(line: &str) -> Option<Vma> {
 /// is an address in its stack. None: it can.
 pub(super) fn needed_by_caller(start: usize, end: usize, frame: usize) -> Option<&'static str> {
     let meets = |from: usize, to: usize| start < to && from < end;
-    // The calls of the critical section lie below the frame; the caller's own words are just above it.
-    if meets(frame.saturating_sub(64 << 10), frame + (16 << 10)) {
+    // The calls of the critical section lie below the frame; the caller's own words are just above it. What lies beyond
+    // the ends of the stack is somebody else's.
+    let stack = own_stack().filter(|stack| stack.contains(&frame)).unwrap_or(0..usize::MAX);
+    if meets(frame.saturating_sub(64 << 10).max(stack.start), (frame + (16 << 10)).min(stack.end)) {
         return Some("it holds the stack of the calling thread");
     }
     // SAFETY: only the address is used.
@@ -162,6 +166,25 @@ pub(super) fn needed_by_caller(start: usize, end: usize, frame: usize) -> Option
         return Some("it holds variables of the calling thread");
     }
     None
+}
+
+/// The stack that the C library has given the calling thread. None: it does not say, or the thread is the main one,
+/// around whose stack the kernel leaves room.
+fn own_stack() -> Option<Range<usize>> {
+    if tid::tid() == std::process::id() {
+        return None;
+    }
+    // SAFETY: fills the attributes, from which two words are read; they are freed once.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
+            return None;
+        }
+        let (mut start, mut len) = (std::ptr::null_mut(), 0);
+        let rc = libc::pthread_attr_getstack(&raw const attributes, &raw mut start, &raw mut len);
+        libc::pthread_attr_destroy(&raw mut attributes);
+        (rc == 0).then_some(start as usize..start as usize + len)
+    }
 }
 
 /// As [`needed_by_caller`], plus pages that the kernel writes at the exit of a thread, when it cannot wait.
@@ -224,6 +247,19 @@ mod tests {
         let memory = vec![1u8; 1 << 20];
         let page = (memory.as_ptr() as usize + 4096) & !4095;
         assert_eq!(needed_by_threads(page, page + 4096, frame), None);
+    }
+
+    #[test]
+    fn memory_next_to_the_stack_of_the_calling_thread_is_not_refused() {
+        let thread = std::thread::spawn(|| {
+            let local = 0u64;
+            let frame = (&raw const local) as usize;
+            let end = own_stack().unwrap().end;
+            assert!(frame < end && end - frame < 16 << 10, "the last page of the stack is just above");
+            assert_eq!(needed_by_caller(end, end + 4096, frame), None);
+            assert!(needed_by_caller(end - 4096, end, frame).is_some());
+        });
+        thread.join().unwrap();
     }
 
     #[test]
