@@ -93,7 +93,8 @@ impl From<PostError> for Error {
 }
 
 /// The reason why not all of a list of work requests was posted; `ibv_post_send(3)`, `ibv_post_recv(3)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{call} refused work request {} of the list: {}", self.posted + 1, io::Error::from_raw_os_error(self.errno))]
 pub struct PostError {
     /// ENOMEM: the queue is full. EINVAL: the request does not fit the QP's type or state.
     pub errno: i32,
@@ -120,15 +121,6 @@ impl PostError {
         self.errno == libc::ENOMEM
     }
 }
-
-impl fmt::Display for PostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cause = io::Error::from_raw_os_error(self.errno);
-        write!(f, "{} refused work request {} of the list: {cause}", self.call, self.posted + 1)
-    }
-}
-
-impl std::error::Error for PostError {}
 
 /// The calls that answer 0, an errno, or -1 with `errno` set: man pages and providers differ, so both are understood.
 pub(crate) fn code(rc: c_int) -> c_int {

@@ -12,6 +12,7 @@ use crate::object::{self, Handle, errno_of, minus_one_of, pointer_of, state};
 use crate::opening::opening;
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::query::gid_entries;
+use crate::same::same;
 
 /// Behind an `ibv_ah`.
 pub(crate) struct AhState {
@@ -101,13 +102,9 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 }
 
 pub(crate) fn ah_attr_from_c(c: &ibv_ah_attr) -> hca::AhAttr {
-    hca::AhAttr {
-        dlid: c.dlid,
-        sl: c.sl,
-        src_path_bits: c.src_path_bits,
-        static_rate: c.static_rate,
+    same!(c => hca::AhAttr {
+        dlid, sl, src_path_bits, static_rate, port_num;
         is_global: c.is_global != 0,
-        port_num: c.port_num,
         grh: hca::Grh {
             dgid: c.grh.dgid.raw,
             flow_label: c.grh.flow_label,
@@ -115,11 +112,12 @@ pub(crate) fn ah_attr_from_c(c: &ibv_ah_attr) -> hca::AhAttr {
             hop_limit: c.grh.hop_limit,
             traffic_class: c.grh.traffic_class,
         },
-    }
+    })
 }
 
 pub(crate) fn ah_attr_to_c(h: &hca::AhAttr) -> ibv_ah_attr {
-    ibv_ah_attr {
+    same!(h => ibv_ah_attr {
+        dlid, sl, src_path_bits, static_rate, port_num;
         grh: ibv_global_route {
             dgid: ibv_gid { raw: h.grh.dgid },
             flow_label: h.grh.flow_label,
@@ -127,11 +125,6 @@ pub(crate) fn ah_attr_to_c(h: &hca::AhAttr) -> ibv_ah_attr {
             hop_limit: h.grh.hop_limit,
             traffic_class: h.grh.traffic_class,
         },
-        dlid: h.dlid,
-        sl: h.sl,
-        src_path_bits: h.src_path_bits,
-        static_rate: h.static_rate,
         is_global: h.is_global.into(),
-        port_num: h.port_num,
-    }
+    })
 }

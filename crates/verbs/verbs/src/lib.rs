@@ -35,6 +35,7 @@ mod query;
 mod rates;
 mod registry;
 mod restore;
+mod same;
 mod save;
 mod srq;
 mod standing;

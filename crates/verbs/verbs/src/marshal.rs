@@ -6,6 +6,7 @@
 use core::ffi::c_int;
 
 use crate::abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap, ibv_sa_path_rec};
+use crate::same::same;
 
 /// An address vector on the kernel's side.
 #[repr(C)]
@@ -90,7 +91,8 @@ pub struct ib_user_path_rec {
 
 impl From<&ib_uverbs_ah_attr> for ibv_ah_attr {
     fn from(k: &ib_uverbs_ah_attr) -> Self {
-        ibv_ah_attr {
+        same!(k => ibv_ah_attr {
+            dlid, sl, src_path_bits, static_rate, is_global, port_num;
             grh: ibv_global_route {
                 dgid: ibv_gid { raw: k.dgid },
                 flow_label: k.flow_label,
@@ -98,13 +100,7 @@ impl From<&ib_uverbs_ah_attr> for ibv_ah_attr {
                 hop_limit: k.hop_limit,
                 traffic_class: k.traffic_class,
             },
-            dlid: k.dlid,
-            sl: k.sl,
-            src_path_bits: k.src_path_bits,
-            static_rate: k.static_rate,
-            is_global: k.is_global,
-            port_num: k.port_num,
-        }
+        })
     }
 }
 
@@ -119,17 +115,12 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: 
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: *const ib_uverbs_qp_attr) {
     // SAFETY: the caller's promise.
     let (dst, src) = unsafe { (&mut *dst, &*src) };
-    *dst = ibv_qp_attr {
-        qp_state: dst.qp_state,
+    *dst = same!(src => ibv_qp_attr {
+        cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, pkey_index,
+        alt_pkey_index, en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer,
+        port_num, timeout, retry_cnt, rnr_retry, alt_port_num, alt_timeout;
         rate_limit: dst.rate_limit,
-        cur_qp_state: src.cur_qp_state,
-        path_mtu: src.path_mtu,
-        path_mig_state: src.path_mig_state,
-        qkey: src.qkey,
-        rq_psn: src.rq_psn,
-        sq_psn: src.sq_psn,
-        dest_qp_num: src.dest_qp_num,
-        qp_access_flags: src.qp_access_flags,
+        qp_state: dst.qp_state,
         cap: ibv_qp_cap {
             max_send_wr: src.max_send_wr,
             max_recv_wr: src.max_recv_wr,
@@ -139,75 +130,38 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: 
         },
         ah_attr: (&src.ah_attr).into(),
         alt_ah_attr: (&src.alt_ah_attr).into(),
-        pkey_index: src.pkey_index,
-        alt_pkey_index: src.alt_pkey_index,
-        en_sqd_async_notify: src.en_sqd_async_notify,
-        sq_draining: src.sq_draining,
-        max_rd_atomic: src.max_rd_atomic,
-        max_dest_rd_atomic: src.max_dest_rd_atomic,
-        min_rnr_timer: src.min_rnr_timer,
-        port_num: src.port_num,
-        timeout: src.timeout,
-        retry_cnt: src.retry_cnt,
-        rnr_retry: src.rnr_retry,
-        alt_port_num: src.alt_port_num,
-        alt_timeout: src.alt_timeout,
-    };
+    });
 }
 
 /// Converts a path record from the kernel's form.
 pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut ibv_sa_path_rec, src: *const ib_user_path_rec) {
     // SAFETY: the caller's promise.
     let (dst, src) = unsafe { (&mut *dst, &*src) };
-    *dst = ibv_sa_path_rec {
+    *dst = same!(src => ibv_sa_path_rec {
+        dlid, slid, flow_label, hop_limit, traffic_class, numb_path, pkey, sl, mtu_selector, rate_selector,
+        rate, packet_life_time_selector, packet_life_time, preference;
         dgid: ibv_gid { raw: src.dgid },
         sgid: ibv_gid { raw: src.sgid },
-        dlid: src.dlid,
-        slid: src.slid,
         raw_traffic: src.raw_traffic as c_int,
-        flow_label: src.flow_label,
-        hop_limit: src.hop_limit,
-        traffic_class: src.traffic_class,
         reversible: src.reversible as c_int,
-        numb_path: src.numb_path,
-        pkey: src.pkey,
-        sl: src.sl,
-        mtu_selector: src.mtu_selector,
         // An MTU code fits a byte; C cuts it off as well.
         mtu: src.mtu as u8,
-        rate_selector: src.rate_selector,
-        rate: src.rate,
-        packet_life_time_selector: src.packet_life_time_selector,
-        packet_life_time: src.packet_life_time,
-        preference: src.preference,
-    };
+    });
 }
 
 /// Converts a path record to the kernel's form.
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut ib_user_path_rec, src: *const ibv_sa_path_rec) {
     // SAFETY: the caller's promise.
     let (dst, src) = unsafe { (&mut *dst, &*src) };
-    *dst = ib_user_path_rec {
+    *dst = same!(src => ib_user_path_rec {
+        dlid, slid, flow_label, pkey, hop_limit, traffic_class, numb_path, sl, mtu_selector, rate_selector,
+        rate, packet_life_time_selector, packet_life_time, preference;
         dgid: src.dgid.raw,
         sgid: src.sgid.raw,
-        dlid: src.dlid,
-        slid: src.slid,
         raw_traffic: src.raw_traffic as u32,
-        flow_label: src.flow_label,
         reversible: src.reversible as u32,
         mtu: src.mtu.into(),
-        pkey: src.pkey,
-        hop_limit: src.hop_limit,
-        traffic_class: src.traffic_class,
-        numb_path: src.numb_path,
-        sl: src.sl,
-        mtu_selector: src.mtu_selector,
-        rate_selector: src.rate_selector,
-        rate: src.rate,
-        packet_life_time_selector: src.packet_life_time_selector,
-        packet_life_time: src.packet_life_time,
-        preference: src.preference,
-    };
+    });
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::object::{self, Blank, Handle, errno_of, pointer_of, state};
 use crate::opening::opening;
 use crate::pd::{Use, hca_pd, use_pd};
 use crate::registry::Entry;
+use crate::same::same;
 use crate::srq::hca_srq;
 use crate::wr::{self, Builder};
 use crate::xrc_target;
@@ -262,15 +263,11 @@ pub unsafe extern "C" fn ibv_query_qp(
         let state = qp_state(qp);
         let now = attr_to_c(&state.hca.query());
         (*qp).state = now.qp_state;
-        *init = ibv_qp_init_attr {
-            qp_context: (*qp).qp_context,
-            send_cq: (*qp).send_cq,
-            recv_cq: (*qp).recv_cq,
-            srq: (*qp).srq,
-            cap: now.cap,
-            qp_type: (*qp).qp_type,
+        *init = same!((*qp) => ibv_qp_init_attr {
+            qp_context, send_cq, recv_cq, srq, qp_type;
             sq_sig_all: state.sq_sig_all,
-        };
+            cap: now.cap,
+        });
         *attr = now;
     }
     0
@@ -320,23 +317,15 @@ pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_
 }
 
 fn cap_from_c(c: &ibv_qp_cap) -> hca::QpCap {
-    hca::QpCap {
-        max_send_wr: c.max_send_wr,
-        max_recv_wr: c.max_recv_wr,
-        max_send_sge: c.max_send_sge,
-        max_recv_sge: c.max_recv_sge,
-        max_inline_data: c.max_inline_data,
-    }
+    same!(c => hca::QpCap {
+        max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data
+    })
 }
 
 pub(crate) fn cap_to_c(h: &hca::QpCap) -> ibv_qp_cap {
-    ibv_qp_cap {
-        max_send_wr: h.max_send_wr,
-        max_recv_wr: h.max_recv_wr,
-        max_send_sge: h.max_send_sge,
-        max_recv_sge: h.max_recv_sge,
-        max_inline_data: h.max_inline_data,
-    }
+    same!(h => ibv_qp_cap {
+        max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data
+    })
 }
 
 /// Attributes as the device model has them. Fields that the mask does not name may hold anything, so only a state that
@@ -347,53 +336,25 @@ fn attr_from_c(c: &ibv_qp_attr, mask: u32) -> Result<hca::QpAttr, Error> {
         None if mask & bit == 0 => Ok(hca::QpState::Reset),
         None => Err(Error::invalid(format!("QP state {value}"))),
     };
-    Ok(hca::QpAttr {
+    Ok(same!(c => hca::QpAttr {
+        path_mtu, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, pkey_index, en_sqd_async_notify,
+        sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
         qp_state: state(c.qp_state, attr::STATE)?,
         cur_qp_state: state(c.cur_qp_state, attr::CUR_STATE)?,
-        path_mtu: c.path_mtu,
-        qkey: c.qkey,
-        rq_psn: c.rq_psn,
-        sq_psn: c.sq_psn,
-        dest_qp_num: c.dest_qp_num,
-        qp_access_flags: c.qp_access_flags,
         cap: cap_from_c(&c.cap),
         ah: ah_attr_from_c(&c.ah_attr),
-        pkey_index: c.pkey_index,
-        en_sqd_async_notify: c.en_sqd_async_notify,
-        sq_draining: c.sq_draining,
-        max_rd_atomic: c.max_rd_atomic,
-        max_dest_rd_atomic: c.max_dest_rd_atomic,
-        min_rnr_timer: c.min_rnr_timer,
-        port_num: c.port_num,
-        timeout: c.timeout,
-        retry_cnt: c.retry_cnt,
-        rnr_retry: c.rnr_retry,
-    })
+    }))
 }
 
 fn attr_to_c(h: &hca::QpAttr) -> ibv_qp_attr {
-    ibv_qp_attr {
+    same!(h => ibv_qp_attr {
+        path_mtu, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, pkey_index, en_sqd_async_notify,
+        sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
         qp_state: h.qp_state.to_verbs(),
         cur_qp_state: h.cur_qp_state.to_verbs(),
-        path_mtu: h.path_mtu,
-        qkey: h.qkey,
-        rq_psn: h.rq_psn,
-        sq_psn: h.sq_psn,
-        dest_qp_num: h.dest_qp_num,
-        qp_access_flags: h.qp_access_flags,
         cap: cap_to_c(&h.cap),
         ah_attr: ah_attr_to_c(&h.ah),
-        pkey_index: h.pkey_index,
-        en_sqd_async_notify: h.en_sqd_async_notify,
-        sq_draining: h.sq_draining,
-        max_rd_atomic: h.max_rd_atomic,
-        max_dest_rd_atomic: h.max_dest_rd_atomic,
-        min_rnr_timer: h.min_rnr_timer,
-        port_num: h.port_num,
-        timeout: h.timeout,
-        retry_cnt: h.retry_cnt,
-        rnr_retry: h.rnr_retry,
-        path_mig_state: IBV_MIG_MIGRATED,
+        path_mig_state: IBV_MIG_MIGRATED;
         ..ibv_qp_attr::default()
-    }
+    })
 }

@@ -13,6 +13,7 @@ use crate::abi::*;
 use crate::device_list;
 use crate::object::{self, errno_of, minus_one_of};
 use crate::opening::opening;
+use crate::same::same;
 
 /// Vervain's own vendor number: an OUI with the "locally administered" bit, which the IEEE gives to nobody.
 const VENDOR_ID: u32 = 0x02_5652;
@@ -132,28 +133,13 @@ unsafe fn copy_out<T>(from: &T, to: *mut u8, size: usize) {
 unsafe fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr, Error> {
     // SAFETY: the client's context.
     let p = unsafe { device(context) }.port(port_num)?;
-    Ok(ibv_port_attr {
-        state: p.state,
-        max_mtu: p.max_mtu,
-        active_mtu: p.active_mtu,
-        gid_tbl_len: p.gid_tbl_len as c_int,
-        port_cap_flags: p.port_cap_flags,
-        max_msg_sz: p.max_msg_sz,
-        pkey_tbl_len: p.pkey_tbl_len,
-        lid: p.lid,
-        sm_lid: p.sm_lid,
-        lmc: p.lmc,
-        max_vl_num: p.max_vl_num,
-        sm_sl: p.sm_sl,
-        active_width: p.active_width,
-        active_speed: p.active_speed,
-        phys_state: p.phys_state,
-        link_layer: p.link_layer,
-        flags: p.flags,
-        port_cap_flags2: p.port_cap_flags2,
+    Ok(same!(p => ibv_port_attr {
+        state, max_mtu, active_mtu, port_cap_flags, max_msg_sz, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num,
+        sm_sl, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2;
+        gid_tbl_len: p.gid_tbl_len as c_int;
         // The speed has a code of 8 bits; no violation is ever counted; there is no subnet to time out.
         ..Default::default()
-    })
+    }))
 }
 
 /// A port's attributes as far as the client's struct goes; the header's inline function comes here.
