@@ -48,8 +48,9 @@ rule "duplicates are executed" responder.rs \
     'if bth.psn == self.expected {' 'if bth.psn == self.expected || psn::is_before(bth.psn, self.expected) {'
 rule "packets behind a gap are executed" responder.rs \
     'self.early(packet);' 'self.next_request(packet, host);'
-rule "sequence NAK names the packet that came" responder.rs \
-    'Refusal { psn: self.expected, syndrome, then: Then::Nothing }' 'Refusal { psn, syndrome, then: Then::Nothing }'
+rule "sequence NAK names the packet behind" responder.rs \
+    'Refusal { psn: self.expected, syndrome, then: Then::Nothing }' \
+    'Refusal { psn: psn::add(self.expected, 1), syndrome, then: Then::Nothing }'
 rule "no sequence NAK at all" responder.rs \
     'let syndrome = Syndrome::Nak(NakCode::Sequence);' 'let syndrome = Syndrome::Nak(NakCode::Sequence); return;'
 rule "after one sequence NAK never another" responder.rs \
@@ -77,7 +78,7 @@ rule "duplicate READs are answered from their beginning" responder/duplicate.rs 
 rule "duplicate atomics are answered with 0" responder.rs \
     'packets: 1, body: resource.body,' 'packets: 1, body: if let Body::Word(_) = resource.body { Body::Word(0) } else { Body::Nothing },'
 rule "one READ or atomic only is kept" responder/answer.rs \
-    'usize::from(most.max(1))' '1'
+    'usize::from(outstanding.max(1))' '1'
 rule "range of a long WRITE is not checked first" responder/execute.rs \
     'if !is_last || takes_receive || bytes == 0 {' 'if false {'
 rule "answers do not wait for their turn" responder/duplicate.rs \
