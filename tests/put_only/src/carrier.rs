@@ -2,53 +2,34 @@
 //! of the kit's connections, and a loop that hands them the packets that come.
 
 use crate::window::Ring;
-use std::os::fd::RawFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use vervain_carrier::PacketOut;
 use vervain_carrier::by_qp::ByQp;
+use vervain_carrier::connection::{Connection, End, PeerPath};
 use vervain_carrier::datagrams::{Arrival, Listeners, headers};
-use vervain_carrier::requester::{RequesterEnd, SendQueueHost};
-use vervain_carrier::responder::Inbound;
-use vervain_carrier::responder_end::ResponderEnd;
 use vervain_carrier::terms::{Terms, takes};
 use vervain_hca::device::{Device, grh};
-use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
+use vervain_hca::process::Process;
 use vervain_hca::process::poller::{EventHandler, Poller};
-use vervain_hca::process::{Process, Progress};
-use vervain_hca::qp::carrier::{self, Carrier, Datagram, PathAttr, Psns};
-use vervain_hca::qp::remote::{SenderAccess, Sends};
+use vervain_hca::qp::carrier::{self, Carrier, Datagram};
+use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{AhAttr, Gid, Qp, QpAttr, Result, now_ns};
-use vervain_link::More;
-use vervain_transport::{Refused, Requester, Responder, Sent, Window};
-use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS, Packet, opcode, parse};
+use vervain_transport::Refused;
+use vervain_wire::{Headers, ICRC_LEN, MAX_HEADERS, opcode, parse};
 
 /// Interval at which the progress thread looks for packets.
 const LOOK_NS: u64 = 100_000;
-/// Packets that a responder answers with before others get their turn.
-const ANSWERS: u32 = 16;
-/// Bytes of the GIDs of sender and receiver, in front of each packet.
+/// Bytes under way at most, and those of the GIDs of sender and receiver, in front of each packet.
+const UNDER_WAY: u64 = 1 << 20;
 const GIDS: usize = 32;
 
-/// Makes the carrier of a process.
-pub fn make() -> Result<More> {
-    let carrier = Arc::new(PutOnly {
-        devices: vervain_hca::devices()?,
-        ring: Arc::default(),
-        connections: ByQp::default(),
-        listeners: Listeners::default(),
-        receiving: OwnerLock::default(),
-    });
-    Ok(More { carrier: carrier.clone(), poller: carrier })
-}
-
-struct PutOnly {
-    devices: Vec<Arc<Device>>,
+/// The carrier of a process.
+#[derive(Default)]
+pub struct PutOnly {
     ring: Arc<Ring>,
-    connections: ByQp<Connection>,
+    connections: ByQp<Connection<Out>>,
     listeners: Listeners<Gid>,
-    /// A message that was taken while its QP was busy.
-    receiving: OwnerLock<Option<Vec<u8>>>,
 }
 
 /// The ring, for packets between two addresses.
@@ -83,162 +64,58 @@ impl PacketOut for Out {
     }
 }
 
-/// A connected QP.
-struct Connection {
-    qp: Weak<Qp>,
-    out: Out,
-    terms: Terms,
-    /// Taken under the lock of the QP's send queue only.
-    sending: OwnerLock<(RequesterEnd, Window)>,
-    responder: ResponderEnd,
-}
+impl PeerPath for Out {
+    type Data = [u8];
+    type Out<'a> = Out;
 
-impl Connection {
-    /// Makes the requester do `f`, and then everything that it can do now.
-    fn run(
-        &self,
-        sends: &mut Sends<'_>,
-        f: impl FnOnce(&mut Requester, &mut Window, &mut SendQueueHost<'_, '_, Out>),
-    ) -> Progress {
-        let mut sending = self.sending.lock();
-        let (end, window) = &mut *sending;
-        if end.start(sends, |psn, head| self.terms.requester(&sends.path(), psn, head)).is_none() {
-            return Progress::Idle;
-        }
-        if let Some((requester, mut host)) = end.host(sends, self.out.clone()) {
-            f(requester, window, &mut host);
-        }
-        let sent = loop {
-            let Some((requester, mut host)) = end.host(sends, self.out.clone()) else { return Progress::Idle };
-            let sent = requester.poll_transmit(now_ns(), window, &mut host);
-            if !end.do_local(sends) {
-                break sent;
-            }
-        };
-        end.count(&sends.qp().tally);
-        if sent == Sent::HostFull { Progress::More } else { Progress::Idle }
-    }
-
-    /// Makes the responder do `f`, and send what it owes.
-    fn reply(&self, qp: &Qp, f: impl FnOnce(&mut Responder, &mut Inbound<'_, Out>)) {
-        self.responder.with(
-            qp,
-            || self.out.clone(),
-            |responder, host| {
-                f(responder, host);
-                responder.poll_transmit(ANSWERS, host)
-            },
-        );
-    }
-
-    /// Handles a packet of the peer. Returns false if the QP is busy.
-    fn handle(self: &Arc<Self>, packet: &Packet<'_>) -> bool {
-        let code = packet.headers.bth.opcode;
-        let Some(qp) = self.qp.upgrade().filter(|qp| takes(qp, code)) else { return true };
-        if opcode::is_request(code) {
-            let may_enter = !qp.is_stopped();
-            if may_enter {
-                self.reply(&qp, |responder, host| responder.handle_packet(packet, host));
-            }
-            return may_enter;
-        }
-        let answer = |sends: &mut Sends<'_>| {
-            self.run(sends, |requester, window, host| requester.handle_packet(now_ns(), packet, window, host))
-        };
-        qp.with_sends(self, answer) != SenderAccess::Busy
-    }
-
-    /// Sends what is due by now, or could not leave before.
-    fn go_on(self: &Arc<Self>) {
-        let Some(qp) = self.qp.upgrade() else { return };
-        self.reply(&qp, |_, _| ());
-        let timeout = |sends: &mut Sends<'_>| {
-            self.run(sends, |requester, window, host| {
-                let now = now_ns();
-                if requester.next_timeout().is_some_and(|at| at <= now) {
-                    requester.handle_timeout(now, window, host);
-                }
-            })
-        };
-        qp.with_sends(self, timeout);
-    }
-}
-
-impl carrier::Connection for Connection {
-    fn advance(&self, sends: &mut Sends<'_>) -> Progress {
-        self.run(sends, |_, _, _| ())
-    }
-
-    fn modified(&self, path: &PathAttr) {
-        self.sending.lock().0.modify(&self.terms.requester(path, path.sq_psn, 0));
-        self.responder.set_max_dest_rd_atomic(path.max_dest_rd_atomic);
-    }
-
-    fn psns(&self) -> Psns {
-        Psns { next: self.sending.lock().0.next_psn(), expected: self.responder.expected_psn() }
-    }
-
-    fn has_begun(&self) -> bool {
-        self.sending.lock().0.has_begun()
-    }
-
-    fn waits_for_receive(&self) -> bool {
-        self.sending.lock().0.waits_for_receive()
-    }
-
-    fn holds_back(&self, sends: &Sends<'_>) -> bool {
-        let end = &self.sending.lock().0;
-        end.has_unsent(sends) && !end.waits_for_peer()
-    }
-
-    fn disconnected(&self) {
-        let mut sending = self.sending.lock();
-        let (end, window) = &mut *sending;
-        end.abandon(window);
+    fn out<'a>(&'a self, _qp: &'a Qp, _end: End) -> Out {
+        self.clone()
     }
 }
 
 impl PutOnly {
-    /// The ring as it leads from a device along an address vector.
-    fn out(&self, device: u32, ah: &AhAttr) -> Out {
-        let source = self.devices[device as usize].source(ah.grh.sgid_index.into());
+    /// The ring as it leads from a QP along an address vector.
+    fn out(&self, qp: &Qp, ah: &AhAttr) -> Out {
+        let source = qp.device().source(ah.grh.sgid_index.into());
         Out { ring: Arc::clone(&self.ring), gids: [source.map_or([0; 16], |(gid, _)| gid), ah.grh.dgid] }
     }
 
     /// Hands on the packets that have come, until a QP is busy. Returns true if there were any.
-    fn take_in(&self, waiting: &mut Option<Vec<u8>>) -> bool {
+    fn take_in(&self) -> bool {
         let mut any = false;
-        while let Some(message) = waiting.take().or_else(|| self.ring.take()) {
-            if !self.handle(&message) {
-                *waiting = Some(message);
-                break;
-            }
+        while self.ring.take(|message| self.handle(message)) {
             any = true;
         }
-        self.connections.all(|_| true).iter().for_each(Connection::go_on);
+        for (connection, qp) in self.connections.all(|_| true).iter().filter_map(|it| Some((it, it.qp().upgrade()?))) {
+            connection.reply(&qp, |_, _| ());
+            connection.timeout(&qp, now_ns());
+        }
         any
     }
 
     /// Handles one message. Returns false if its QP is busy.
     fn handle(&self, message: &[u8]) -> bool {
         let (gids, bytes) = message.split_at(GIDS);
+        let ([sgid, dgid], _) = gids.as_chunks::<16>() else { return true };
         let Ok(packet) = parse(bytes) else { return true };
-        if packet.headers.deth.is_some() {
-            self.deliver(gids, &packet);
-            return true;
-        }
-        self.connections.get(packet.headers.bth.dest_qpn).is_none_or(|connection| connection.handle(&packet))
-    }
-
-    /// Delivers a datagram to its QP, or to the members of its group.
-    fn deliver(&self, gids: &[u8], packet: &Packet<'_>) {
-        let Packet { headers, payload } = packet;
-        let (Some(deth), ([sgid, dgid], _)) = (headers.deth, gids.as_chunks::<16>()) else { return };
-        for (listener, qp) in self.listeners.addressees(dgid, headers.bth.dest_qpn) {
+        let (headers, payload) = (&packet.headers, packet.payload);
+        let bth = &headers.bth;
+        if let Some(deth) = headers.deth {
             let route = grh::Route { sgid, dgid, traffic_class: 0, flow_label: 0, hop_limit: 1, roce: true };
             let arrival = Arrival { headers, deth, payload, route, slid: 0, service_level: 0, has_grh: true };
-            listener.deliver(&qp, &arrival, false);
+            self.listeners.addressees(dgid, bth.dest_qpn).for_each(|(it, qp)| _ = it.deliver(&qp, &arrival, false));
+            return true;
         }
+        let Some(connection) = self.connections.get(bth.dest_qpn) else { return true };
+        let Some(qp) = connection.qp().upgrade().filter(|qp| takes(qp, bth.opcode)) else { return true };
+        if !opcode::is_request(bth.opcode) {
+            return connection.response(&qp, &packet) != SenderAccess::Busy;
+        }
+        let may_enter = !qp.is_stopped();
+        if may_enter {
+            connection.request(&qp, &packet);
+        }
+        may_enter
     }
 }
 
@@ -248,33 +125,24 @@ impl Carrier for PutOnly {
     }
 
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
-        let terms = Terms::new(qp, attr);
-        let connection = Arc::new(Connection {
-            qp: Arc::downgrade(qp),
-            out: self.out(qp.device_index(), &attr.ah),
-            terms,
-            sending: OwnerLock::new((RequesterEnd::default(), Window::lossless(terms.mtu, 1 << 20))),
-            responder: ResponderEnd::new(terms.responder(attr)),
-        });
+        let connection = Connection::new(qp, attr, Terms::new(qp, attr), UNDER_WAY, self.out(qp, &attr.ah));
         log::info!("QP {:#x} is connected by puts", qp.qp_num());
         self.connections.insert(qp.qp_num(), Arc::clone(&connection));
-        qp.process().expect_packets();
         Ok(connection)
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
         self.listeners.register_qp(qp);
-        qp.process().expect_packets();
         Ok(())
     }
 
     fn unregister_qp(&self, qpn: u32) {
         self.listeners.unregister_qp(qpn);
-        self.connections.remove(qpn).iter().for_each(|connection| connection.responder.close());
+        self.connections.remove(qpn).iter().for_each(|connection| connection.close());
     }
 
     fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
-        let pushed = self.out(qp.device_index(), datagram.ah).push(&headers(qp, datagram, 0), datagram.data);
+        let pushed = self.out(qp, datagram.ah).push(&headers(qp, datagram, 0), datagram.data);
         (pushed == Err(Refused::Full)).then(|| now_ns() + LOOK_NS)
     }
 
@@ -292,22 +160,12 @@ impl EventHandler for PutOnly {}
 
 impl Poller for PutOnly {
     fn poll(&self, process: &'static Process) -> bool {
-        let Some(mut waiting) = self.receiving.try_lock() else { return false };
-        process.handle_packets(|| self.take_in(&mut waiting)).unwrap_or(false)
-    }
-
-    fn wait_for(&self, _process: &'static Process, _fd: RawFd) -> Result<()> {
-        // The progress thread takes in what comes meanwhile.
-        Ok(())
+        process.handle_packets(|| self.take_in()).unwrap_or(false)
     }
 
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         self.poll(process);
         let is_used = self.connections.has_any() || !self.listeners.is_empty();
         (false, is_used.then(|| now_ns() + LOOK_NS))
-    }
-
-    fn packet_fd(&self) -> Option<RawFd> {
-        None
     }
 }

@@ -4,12 +4,17 @@
 pub mod carrier;
 pub mod window;
 
+use std::sync::Arc;
+
 /// The exports of the library, as it is.
 #[path = "../../../crates/verbs/libibverbs/src/lib.rs"]
 mod exports;
 
 extern "C" fn loaded() {
-    vervain_link::prefer(carrier::make);
+    vervain_link::prefer(|| {
+        let carrier = Arc::<carrier::PutOnly>::default();
+        Ok(vervain_link::More { carrier: carrier.clone(), poller: carrier })
+    });
 }
 
 /// Called by the dynamic linker when the library is loaded.

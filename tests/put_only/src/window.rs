@@ -56,18 +56,20 @@ impl Ring {
         true
     }
 
-    /// Takes the oldest message.
-    pub fn take(&self) -> Option<Vec<u8>> {
-        let mut next = self.next.lock();
+    /// Hands the oldest message to `handle`, and takes it if that returns true. Returns true if it was taken: not while
+    /// another thread is about it.
+    pub fn take(&self, handle: impl FnOnce(&[u8]) -> bool) -> bool {
+        let Some(mut next) = self.next.try_lock() else { return false };
         let slot = &self.slots[*next as usize % SLOTS * SLOT_WORDS..][..SLOT_WORDS];
         let head = slot[0].load(Ordering::Acquire);
         if head >> 16 != *next + 1 {
-            return None;
+            return false;
         }
         let words = slot[1..].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-        let message = words.take(head as usize & 0xffff).collect();
-        *next += 1;
+        let message: Vec<u8> = words.take(head as usize & 0xffff).collect();
+        let is_taken = handle(&message);
+        *next += u64::from(is_taken);
         self.taken.store(*next, Ordering::Release);
-        Some(message)
+        is_taken
     }
 }

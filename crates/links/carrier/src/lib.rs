@@ -4,6 +4,7 @@
 
 pub mod by_qp;
 pub mod closed;
+pub mod connection;
 pub mod counters;
 pub mod datagrams;
 pub mod requester;
@@ -90,6 +91,14 @@ pub trait PacketOut {
 
     /// True if it carries out requests by other means than packets, and so is consulted when they begin.
     const HAS_SHORTCUTS: bool = false;
+
+    /// The requester is about to send what it can, and has nothing under way if it `is_idle`.
+    fn goes_on(&mut self, _is_idle: bool) {}
+
+    /// Returns true if as many packets have left as a call may send.
+    fn is_spent(&self) -> bool {
+        false
+    }
 
     /// Returns true if `request` must not begin while another is under way, because it is better carried out alone.
     fn holds(&self, _request: &Request) -> bool {

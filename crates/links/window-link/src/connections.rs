@@ -16,12 +16,12 @@ pub struct Connections {
 impl Connections {
     /// The connection of a QP, if its peer is that of `pair`.
     pub fn by_pair(&self, qpn: u32, pair: &Arc<Pair>) -> Option<Arc<Connection>> {
-        self.by_qp.get(qpn).filter(|connection| connection.peer().is_with(pair))
+        self.by_qp.get(qpn).filter(|connection| connection.path.peer.is_with(pair))
     }
 
     /// Those with a process.
     pub fn with(&self, peer: PeerId) -> Vec<Arc<Connection>> {
-        self.by_qp.all(|connection| connection.peer().process == peer)
+        self.by_qp.all(|connection| connection.path.peer.process == peer)
     }
 
     /// Follows a peer that has taken its grants back: nothing more goes there by them.
@@ -35,7 +35,7 @@ impl Connections {
     #[cold]
     fn give_back(&self, pair: &Arc<Pair>, count: u32) {
         // With the lock nothing is under way, and its next holder finds the new count.
-        self.with(pair.peer).iter().filter(|c| c.peer().is_with(pair)).for_each(|c| c.direct().forget());
+        self.with(pair.peer).iter().filter(|c| c.path.peer.is_with(pair)).for_each(|c| c.path.direct.forget());
         pair.follow(count);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use vervain_carrier::Foreign;
 use vervain_hca::qp::remote::SenderAccess;
 use vervain_hca::{Qp, now_ns};
-use vervain_transport::Data;
+use vervain_transport::{Data, Service};
 use vervain_window::pairs::ring::HEADERS;
 use vervain_wire::{Packet, parse_headers};
 
@@ -49,7 +49,9 @@ impl DeferredAnswers {
         landed: bool,
         count: impl FnOnce(),
     ) -> bool {
-        if connection.deferred().load(Ordering::Relaxed) == 0 && connection.response(qp, packet) != SenderAccess::Busy {
+        if connection.path.deferred.load(Ordering::Relaxed) == 0
+            && connection.response(qp, packet) != SenderAccess::Busy
+        {
             count();
             return true;
         }
@@ -60,7 +62,7 @@ impl DeferredAnswers {
         count();
         let mut bytes = Vec::new();
         if landed || copy_out(packet.payload, &mut bytes) {
-            connection.deferred().fetch_add(1, Ordering::Relaxed);
+            connection.path.deferred.fetch_add(1, Ordering::Relaxed);
             let landed = landed.then_some(packet.payload.length());
             let (connection, headers) = (Arc::clone(connection), encode(&packet.headers));
             self.0.push_back(DeferredAnswer { connection, headers, payload: bytes, landed });
@@ -79,9 +81,10 @@ impl DeferredAnswers {
         }
         // With XRC, the QPs that send and those that receive differ.
         let precedes = |other: &Connection| {
-            let (other_peer, peer) = (other.peer(), connection.peer());
+            let (other_peer, peer) = (&other.path.peer, &connection.path.peer);
             other_peer.own_qpn == peer.own_qpn
-                || connection.is_xrc() && other.is_xrc() && other_peer.process == peer.process
+                || [connection, other].iter().all(|it| it.terms().service == Service::Xrc)
+                    && other_peer.process == peer.process
         };
         let end = now_ns() + CATCH_UP_NS;
         loop {
@@ -116,7 +119,7 @@ impl DeferredAnswers {
                 _ => false,
             };
             if !again {
-                connection.deferred().fetch_sub(1, Ordering::Relaxed);
+                connection.path.deferred.fetch_sub(1, Ordering::Relaxed);
             }
             again
         });

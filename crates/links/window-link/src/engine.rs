@@ -2,7 +2,7 @@
 //! Whichever thread looks handles the messages that have come ([`super::receive`]).
 
 use super::address;
-use super::connection::Connection;
+use super::connection::{self, Connection};
 use super::connections::Connections;
 use super::datagrams::Datagrams;
 use super::grants::Grants;
@@ -76,7 +76,7 @@ impl Engine {
     pub fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr, node: u32) -> Result<Arc<Connection>> {
         let peer = address::peer(node, attr.dest_qp_num);
         let shared = (&self.pairs, &self.grants.grantees, &self.next_look);
-        let connection = Connection::new(shared, qp, attr, peer);
+        let connection = connection::connect(shared, qp, attr, peer);
         self.connections.by_qp.insert(qp.qp_num(), Arc::clone(&connection));
         if !self.pairs.request(peer) {
             self.connections.by_qp.remove(qp.qp_num());
@@ -90,7 +90,7 @@ impl Engine {
     /// A pair with a process is over. Connections that have not used it, and so may mean the next process of that
     /// number, need another.
     pub fn request_again(&self, peer: PeerId) {
-        if self.connections.with(peer).iter().any(|connection| connection.peer().used_pair().is_none()) {
+        if self.connections.with(peer).iter().any(|connection| connection.path.peer.used_pair().is_none()) {
             self.pairs.request(peer);
         }
     }
@@ -122,12 +122,12 @@ impl Engine {
         }
         let mut next = self.pairs.announce_again(now).unwrap_or(NEVER);
         for connection in self.connections.by_qp.all(|_| true) {
-            if connection.deadline() <= now
+            if connection.path.deadline() <= now
                 && let Some(qp) = connection.qp().upgrade()
             {
                 connection.timeout(&qp, now);
             }
-            next = next.min(connection.deadline());
+            next = next.min(connection.path.deadline());
         }
         let mads = self.mads.push_waiting(&self.pairs, now).unwrap_or(NEVER);
         next.min(mads).min(self.next_beat.load(Ordering::Relaxed))

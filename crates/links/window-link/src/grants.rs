@@ -64,7 +64,7 @@ impl Grants {
         let qp = connection.as_ref().and_then(|c| c.qp().upgrade());
         let grantor = self.grantees.grantor().filter(|_| self.grantees.may_grant(pair, count));
         self.grantees.note(pair);
-        connection.iter().for_each(|c| c.put_psns().note_grant());
+        connection.iter().for_each(|c| c.path.put_psns.note_grant());
         let grantable = match (qp, grantor) {
             (Some(qp), Some(grantor)) => qp.grant(want.rkey, pair.id, &grantor),
             _ => None,
@@ -86,7 +86,7 @@ impl Grants {
         let grant = Grant::decode(headers);
         let Some(connection) = self.connections.by_pair(grant.qpn, pair) else { return };
         let way = (kind == Kind::Grant).then(|| self.grantees.take_in(pair, &grant)).flatten();
-        connection.direct().writes.take_answer(grant, way);
+        connection.path.direct.writes.take_answer(grant, way);
     }
 
     /// The sender of a long message asks where it belongs.
@@ -112,10 +112,11 @@ impl Grants {
         (psn, number): (u32, u64),
         memory: Option<(u32, Range<u64>)>,
     ) {
-        let landing = &connection.direct().landing;
+        let landing = &connection.path.direct.landing;
         landing.end(qp, pair);
         let count = pair.taken_back();
-        let mut reply = Grant { qpn: connection.peer().qpn, rkey: psn, count, at: 0, len: 0, iova: number, owner: 0 };
+        let mut reply =
+            Grant { qpn: connection.path.peer.qpn, rkey: psn, count, at: 0, len: 0, iova: number, owner: 0 };
         let grantor = self.grantees.grantor().filter(|_| self.grantees.may_grant(pair, count));
         self.grantees.note(pair);
         let told = grantor.zip(memory).and_then(|(grantor, (key, memory))| {
@@ -141,7 +142,7 @@ impl Grants {
         let grant = Grant::decode(headers);
         let connection = self.connections.by_pair(grant.qpn, pair)?;
         let way = (kind == Kind::Landing).then(|| self.grantees.take_in(pair, &grant)).flatten();
-        connection.direct().landing.take_answer(grant, way);
+        connection.path.direct.landing.take_answer(grant, way);
         Some(connection)
     }
 
@@ -153,7 +154,7 @@ impl Grants {
         if self.grantees.direct
             && let Some(way) = self.grantees.take_in(pair, &grant)
         {
-            connection.direct().reads.answers_to(grant, way);
+            connection.path.direct.reads.answers_to(grant, way);
         }
     }
 }

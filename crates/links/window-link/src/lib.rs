@@ -38,7 +38,6 @@ mod writes;
 
 use engine::Engine;
 use program::OwnProgram;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use vervain_config::{Config, WINDOW, WindowSpec};
 use vervain_hca::device::Device;
@@ -133,15 +132,11 @@ impl Carrier for Window {
         let engine = &self.0;
         let node = address::destination(engine.pairs.facts(), qp.device(), &attr.ah)
             .ok_or_else(|| Error::new(libc::ENETUNREACH, "the address is none of the window's nodes"))?;
-        let connection = engine.connect(qp, attr, node)?;
-        qp.process().expect_packets();
-        qp.process().wake_for_packets();
-        Ok(connection)
+        Ok(engine.connect(qp, attr, node)?)
     }
 
     fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
         self.0.datagrams.listeners.register_qp(qp);
-        qp.process().expect_packets();
         Ok(())
     }
 
@@ -153,8 +148,10 @@ impl Carrier for Window {
 
     fn unregister_qp(&self, qpn: u32) {
         self.0.datagrams.listeners.unregister_qp(qpn);
-        let connection = self.0.connections.by_qp.remove(qpn);
-        connection.iter().for_each(|connection| connection.close());
+        let Some(connection) = self.0.connections.by_qp.remove(qpn) else { return };
+        connection.close();
+        // What it has acknowledged its peer learns: nothing more may be sent there that would take it along.
+        connection.path.peer.pair().iter().for_each(|pair| pair.flush());
     }
 
     fn send_datagram(&self, qp: &Qp, datagram: &Datagram<'_>) -> Option<u64> {
@@ -168,7 +165,6 @@ impl Carrier for Window {
     fn serve(&self, process: &'static Process, _slot: u32, _services: &[ServiceClaim]) -> Result<()> {
         // The process that gets a MAD hands it on to the one that it is for.
         process.expect_packets();
-        process.wake_for_packets();
         Ok(())
     }
 
@@ -179,7 +175,6 @@ impl Carrier for Window {
         self.0.receiving.lock().tell(Kind::Join, *group);
         self.0.pairs.request_all();
         qp.process().expect_packets();
-        qp.process().wake_for_packets();
         // A sender that learns afterwards of this member finds it there.
         nap(datagrams::JOIN);
         Ok(())
@@ -204,17 +199,8 @@ impl Poller for Window {
         self.0.look(process)
     }
 
-    fn wait_for(&self, _process: &'static Process, _fd: RawFd) -> Result<()> {
-        // The progress thread handles packets meanwhile.
-        Ok(())
-    }
-
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>) {
         (false, Some(self.0.attend(process)))
-    }
-
-    fn packet_fd(&self) -> Option<RawFd> {
-        None
     }
 
     fn shutdown(&self) -> bool {

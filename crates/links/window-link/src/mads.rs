@@ -82,7 +82,6 @@ impl Mads {
             waiting.push(Waiting { to, payload, since: now_ns() });
         }
         process.expect_packets();
-        process.wake_for_packets();
         Ok(())
     }
 

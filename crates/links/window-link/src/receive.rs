@@ -20,7 +20,7 @@ use vervain_hca::host::barrier;
 use vervain_hca::host::cancel::nap;
 use vervain_hca::process::Process;
 use vervain_hca::{Qp, now_ns};
-use vervain_transport::Data;
+use vervain_transport::{Data, Service};
 use vervain_window::pairs::block;
 use vervain_window::pairs::grant::{Grant, Want};
 use vervain_window::pairs::rendezvous::{Event, PeerId};
@@ -202,7 +202,7 @@ impl Engine {
     /// Returns true if all messages put to this process that its program may have seen are acknowledged. If not, the
     /// progress thread acknowledges them. Waits for no lock.
     pub fn is_all_said(&self) -> bool {
-        let is_put_to = self.connections.by_qp.may_have(Connection::is_put_to);
+        let is_put_to = self.connections.by_qp.may_have(|connection| connection.path.is_put_to());
         // In this order: the thread that receives acknowledges the end of a message.
         let owes = match self.receiving.try_lock() {
             Some(rx) => rx.owes_peers(),
@@ -215,7 +215,7 @@ impl Engine {
     /// program sees them.
     pub fn let_message_arrive(&self, process: &'static Process, connection: &Connection) {
         let until = now_ns() + LANDING_ENDS_NS;
-        while connection.is_put_to() && now_ns() < until {
+        while connection.path.is_put_to() && now_ns() < until {
             if !self.look(process) {
                 nap(LOOK);
             }
@@ -402,12 +402,12 @@ impl Engine {
             Kind::WantPsns => {
                 let want = Want::decode(&message.headers);
                 let connection = self.connections.by_pair(want.qpn, pair);
-                connection.iter().for_each(|connection| connection.put_psns().answer(pair, want));
+                connection.iter().for_each(|connection| connection.path.put_psns.answer(pair, want));
             }
             Kind::Psns => {
                 let reply = Grant::decode(&message.headers);
                 let connection = self.connections.by_pair(reply.qpn, pair);
-                connection.iter().for_each(|connection| connection.put_psns().take_answer(&reply));
+                connection.iter().for_each(|connection| connection.path.put_psns.take_answer(&reply));
             }
             Kind::Grant | Kind::NoGrant => self.grants.take_grant(pair, message.kind, &message.headers),
             Kind::Join => self.datagrams.enter_peer(pair.peer, group(), true),
@@ -459,7 +459,7 @@ impl Engine {
             qp.tally.add_both((Word::ReceivedPackets, 1), (Word::ReceivedBytes, bytes));
         };
         let is_told = || {
-            let direct = connection.direct();
+            let direct = &connection.path.direct;
             direct.landing.has_landed(&packet.headers, message) || direct.reads.has_landed(&packet.headers, message)
         };
         if landed && !is_told() {
@@ -474,20 +474,20 @@ impl Engine {
         }
         if opcode::is_request(bth.opcode) {
             rx.deferred.catch_up(&connection);
-            if connection.is_unreliable() && !self.is_ready(&connection, &qp, bth.opcode) {
+            if connection.terms().service == Service::Uc && !self.is_ready(&connection, &qp, bth.opcode) {
                 return Taken::Later;
             }
             count();
             let more = connection.request(&qp, &packet);
             if opcode::ends(bth.opcode) {
-                connection.direct().landing.end(&qp, pair);
+                connection.path.direct.landing.end(&qp, pair);
             }
             if more {
                 rx.unanswered.push(connection);
             }
             return Taken::Yes;
         }
-        connection.direct().reads.end(&qp, pair, &packet.headers, payload.length() as u64);
+        connection.path.direct.reads.end(&qp, pair, &packet.headers, payload.length() as u64);
         Taken::of(rx.deferred.handle(&connection, &qp, &packet, landed, count))
     }
 
@@ -520,9 +520,9 @@ impl Engine {
             return true;
         }
         if qp.lacks_receive() {
-            return !connection.no_receive().waits(now_ns());
+            return !connection.path.no_receive.waits(now_ns());
         }
-        connection.no_receive().serve();
+        connection.path.no_receive.serve();
         true
     }
 
@@ -530,9 +530,9 @@ impl Engine {
     fn answer(&self, rx: &mut Receiving) -> bool {
         let mut any = false;
         rx.unanswered.retain(|connection| {
-            let before = connection.last_sent();
+            let before = connection.path.last_sent();
             let more = connection.qp().upgrade().is_some_and(|qp| connection.reply(&qp, |_, _| ()));
-            any |= connection.last_sent() != before;
+            any |= connection.path.last_sent() != before;
             more
         });
         any

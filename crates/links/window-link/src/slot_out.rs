@@ -1,18 +1,15 @@
 //! The way out for packets of a connection: the ring of its pair, or the memory of their destination.
 
-use super::direct::Direct;
+use super::connection::SendPath;
 use super::landing::LONG;
 use super::pair::{Pair, encode};
-use super::path_psns::PathPsns;
-use super::peer_qp::PeerQp;
-use super::uc_patience::UcPatience;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vervain_carrier::{Foreign, PacketOut};
+use vervain_hca::Request;
 use vervain_hca::device::port_counters::{Tally, Word};
 use vervain_hca::mr::transfer::Pieces;
-use vervain_hca::{Qp, Request};
 use vervain_transport::Refused;
 use vervain_window::pairs::block;
 use vervain_window::pairs::ring::Class;
@@ -21,47 +18,15 @@ use vervain_wire::Headers;
 /// Packets that one call sends at most.
 const BUDGET: u32 = 64;
 
-/// The way of a connection's packets to its peer.
-pub struct SendPath {
-    /// The own QP.
-    pub qp: Weak<Qp>,
-    /// The peer.
-    pub peer: PeerQp,
-    /// The wait for it, over UC.
-    pub uc: UcPatience,
-    /// The connection's direct puts.
-    pub direct: Direct,
-    /// The PSNs of sent packets in those of the path MTU.
-    pub sent: PathPsns,
-    /// Messages of the pair when the connection has sent its last one.
-    last_sent: AtomicU64,
-    /// True if the message under way is a long one; and the answer to a READ.
-    sends_long: AtomicBool,
-    answers_long: AtomicBool,
-}
-
-impl SendPath {
-    /// From `qp` to `peer`, by which no packet has gone yet.
-    pub fn new(qp: Weak<Qp>, peer: PeerQp, uc: UcPatience, direct: Direct, sent: PathPsns) -> Self {
-        let (sends_long, answers_long) = (AtomicBool::new(false), AtomicBool::new(false));
-        SendPath { qp, peer, uc, direct, sent, last_sent: AtomicU64::new(0), sends_long, answers_long }
-    }
-
-    /// Messages of the pair when the connection has sent its last one.
-    pub fn last_sent(&self) -> u64 {
-        self.last_sent.load(Ordering::Relaxed)
-    }
-}
-
 /// Packets of one class on that way, as long as a call sends them.
 pub struct SlotOut<'a> {
     path: &'a SendPath,
     tally: &'a Tally,
     class: Class,
     /// Number of packets that may still leave, so that posting stays asynchronous.
-    pub left: u32,
+    left: u32,
     /// Requests are under way.
-    pub is_busy: bool,
+    is_busy: bool,
     /// Destination of the answer to the next packet.
     destination: Option<(u32, Range<u64>)>,
 }
@@ -83,6 +48,16 @@ impl PacketOut for SlotOut<'_> {
     type Data = Foreign;
 
     const HAS_SHORTCUTS: bool = true;
+
+    #[inline]
+    fn goes_on(&mut self, is_idle: bool) {
+        self.is_busy = !is_idle;
+    }
+
+    #[inline]
+    fn is_spent(&self) -> bool {
+        self.left == 0
+    }
 
     fn holds(&self, request: &Request) -> bool {
         self.is_busy && self.path.direct.writes.waits_for_turn(&self.path.peer, request)

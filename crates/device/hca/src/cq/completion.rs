@@ -18,6 +18,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    /// Number of completions that wait to be polled.
     pub(crate) fn pending(&self) -> u32 {
         match self {
             Source::Receives(ring) => ring.pending(),

@@ -395,7 +395,8 @@ impl Process {
         self.wake_progress();
     }
 
-    /// From now on threads that poll look for packets too, and so does the progress thread. Called by the carrier.
+    /// From now on threads that poll look for packets too, and so does the progress thread, which is woken. Called when
+    /// a QP is connected or registered, and by a carrier that expects others.
     pub fn expect_packets(&self) {
         self.packets.expect();
         self.wake_for_packets();

@@ -48,15 +48,20 @@ pub trait Poller: EventHandler {
     /// [`Process::expect_packets`].
     fn poll(&self, process: &'static Process) -> bool;
 
-    /// Takes in what comes, in a thread that sleeps until `fd` is readable. EINTR as `man 2 poll` says.
-    fn wait_for(&self, process: &'static Process, fd: RawFd) -> Result<()>;
+    /// Takes in what comes, in a thread that sleeps until `fd` is readable; or returns at once, and the progress thread
+    /// takes it in meanwhile. EINTR as `man 2 poll` says.
+    fn wait_for(&self, _process: &'static Process, _fd: RawFd) -> Result<()> {
+        Ok(())
+    }
 
     /// The progress thread's look: takes in packets that no other thread does, and keeps the time. Says whether
     /// [`Poller::packet_fd`] is to be watched, and when it wants to be called again (CLOCK_MONOTONIC, ns).
     fn attend(&self, process: &'static Process) -> (bool, Option<u64>);
 
     /// A descriptor that is readable when something has come; none before there is a port.
-    fn packet_fd(&self) -> Option<RawFd>;
+    fn packet_fd(&self) -> Option<RawFd> {
+        None
+    }
 
     /// Takes in all packets that have come until now, in the progress thread; false if another thread does it at this
     /// time. Of an endless stream it takes a part.

@@ -55,16 +55,17 @@ impl Router {
 
     /// Connects `qp`, which goes to RTR with these attributes, if a carrier reaches its peer. None if memory does.
     pub(crate) fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Option<Arc<dyn Connection>>> {
-        match self.route(qp.device_index(), &attr.ah) {
-            route @ Route::Carrier(_) => self.carrier(route).map(|carrier| carrier.connect(qp, attr)).transpose(),
-            _ => Ok(None),
-        }
+        let Some(carrier) = self.carrier(self.route(qp.device_index(), &attr.ah)) else { return Ok(None) };
+        let connection = carrier.connect(qp, attr)?;
+        qp.process().expect_packets();
+        Ok(Some(connection))
     }
 
     /// Registers `qp`, which goes to RTR, with the carriers for datagrams. Their errors count only if `VERVAIN_LINK`
     /// forces a carrier.
     pub(crate) fn register_qp(&self, qp: &Arc<Qp>) -> Result<()> {
-        let mut registered = self.carriers.iter().map(|carrier| carrier.register_qp(qp));
+        let register = |carrier: &Arc<dyn Carrier>| carrier.register_qp(qp).map(|()| qp.process().expect_packets());
+        let mut registered = self.carriers.iter().map(register);
         match self.choice {
             LinkChoice::Local => Ok(()),
             LinkChoice::Auto => {

@@ -85,8 +85,8 @@ impl Locator {
         if self.directory.is_some() { teller(job_rank, leader, size, block) } else { leader_of(rank, block) }
     }
 
-    /// Asks, if it is known where. The own leader is, since this rank was introduced; another one of a leader's group
-    /// is fetched first.
+    /// Asks for the address of `leader`, if that of its teller is known. The own leader's is, since this rank was
+    /// introduced; that of another leader of the group is fetched first.
     fn say_seek<F: Fabric>(&mut self, node: &mut Node<F>, leader: u32) {
         let teller = self.teller(&node.config, leader);
         if let Some(doors) = self.known.leader(teller) {

@@ -69,6 +69,7 @@ struct State {
 }
 
 impl Writer {
+    /// Starts the thread that writes to `stream`.
     pub fn start(stream: impl Write + Send + 'static) -> io::Result<Writer> {
         let (queue, pieces) = channel();
         let state = Arc::new(State::default());
@@ -77,6 +78,7 @@ impl Writer {
         Ok(Writer { queue: Some(queue), state, thread: Some(thread) })
     }
 
+    /// Hands bytes to the thread, which writes them behind those of earlier calls.
     pub fn write(&self, bytes: Vec<u8>) {
         if let Some(queue) = self.queue.as_ref().filter(|_| !bytes.is_empty()) {
             self.state.waiting.fetch_add(bytes.len(), Ordering::Relaxed);
