@@ -1,9 +1,8 @@
 //! Errors of the library.
 
-use std::fmt;
-
 /// The reason why an operation was refused, or why the job cannot go on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{sentence}")]
 pub struct Error {
     sentence: String,
     refused: bool,
@@ -46,14 +45,6 @@ impl Error {
         self.refused
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<vervain_bootstrap::Error> for Error {
     fn from(error: vervain_bootstrap::Error) -> Self {

@@ -5,7 +5,6 @@ use crate::board::Peach2;
 use crate::choices::Switch;
 use crate::size::bytes;
 use std::ffi::OsStr;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -86,19 +85,12 @@ impl WindowSpec {
 }
 
 /// A word that cannot stand in the value of `VERVAIN_WINDOW`. As text the word and a sentence on what could.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{item}': {wanted}")]
 pub struct WrongWord {
     item: String,
     wanted: String,
 }
-
-impl fmt::Display for WrongWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}': {}", self.item, self.wanted)
-    }
-}
-
-impl std::error::Error for WrongWord {}
 
 /// Kinds of windows, which have different options.
 #[derive(Clone, Copy, PartialEq, Eq)]

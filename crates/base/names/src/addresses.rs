@@ -11,16 +11,9 @@ use std::str::FromStr;
 pub struct AddressMap(BTreeMap<IpAddr, IpAddr>);
 
 /// The reason why a map of addresses is wrong: a sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct BadMap(String);
-
-impl fmt::Display for BadMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadMap {}
 
 impl AddressMap {
     /// The map of these pairs, old and new.

@@ -268,38 +268,27 @@ pub struct Faulted {
 }
 
 /// Reasons why a chain was not put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Part of a destination lies before the doors or behind the end of the region.
+    #[error("a put outside of what others may write of a region")]
     Outside,
     /// Words go to a place that is no multiple of 8, or a place or length is no multiple of the device's grain.
+    #[error("a put to a place, or of a length, that is no multiple of the device's grain")]
     Misaligned,
     /// Source and destination differ modulo the device's boundary.
+    #[error("a put whose source and destination are not equal modulo 16")]
     Incongruent,
     /// The device cannot read the source.
+    #[error("a put out of memory that the device cannot read")]
     NotMine,
     /// A source could not be read; that put and those behind it were not done.
+    #[error("the source of a put cannot be read at {:#x}", .0.address)]
     Faulted(Faulted),
     /// The device failed, with this errno.
+    #[error("a put failed: {}", std::io::Error::from_raw_os_error(*.0))]
     Device(i32),
 }
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refused::Outside => f.write_str("a put outside of what others may write of a region"),
-            Refused::Misaligned => {
-                f.write_str("a put to a place, or of a length, that is no multiple of the device's grain")
-            }
-            Refused::Incongruent => f.write_str("a put whose source and destination are not equal modulo 16"),
-            Refused::NotMine => f.write_str("a put out of memory that the device cannot read"),
-            Refused::Faulted(fault) => write!(f, "the source of a put cannot be read at {:#x}", fault.address),
-            Refused::Device(errno) => write!(f, "a put failed: {}", std::io::Error::from_raw_os_error(*errno)),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
 
 /// The part of a region that others may write.
 #[derive(Debug, Clone, Copy)]

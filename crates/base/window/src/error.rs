@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 
 /// A window, or a part of it, could not be provided.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
 pub struct Error {
     errno: i32,
     what: String,
@@ -34,11 +35,3 @@ impl Error {
         self.errno
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Error {}

@@ -1,10 +1,9 @@
 //! Errors of the device model: what was wanted and what was found, and the errno that the verbs man pages promise for
 //! it.
 
-use std::fmt;
-
 /// The reason why a call on the device failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
 pub struct Error {
     errno: i32,
     what: String,
@@ -50,14 +49,6 @@ impl Error {
         self.errno
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// A variable of the environment has a value that it cannot have.
 impl From<&vervain_config::Wrong<'_>> for Error {

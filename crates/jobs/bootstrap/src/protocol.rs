@@ -7,8 +7,6 @@
 //! for a fence comes when the last rank has asked, and a rank waits for it before it sends another request; it may
 //! abort at any time.
 
-use std::fmt;
-
 /// Number of this protocol. The program may have another version of this crate in it than the command.
 pub const VERSION: u32 = 1;
 /// The longest key, in bytes (PMIx: PMIX_MAX_KEYLEN).
@@ -51,14 +49,9 @@ pub enum Reply {
 }
 
 /// The bytes of the other end are no frame of this protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("what it sent is no message of this protocol")]
 pub struct Malformed;
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("what it sent is no message of this protocol")
-    }
-}
 
 /// A frame under construction.
 struct Frame(Vec<u8>);

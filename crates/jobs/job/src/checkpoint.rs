@@ -181,19 +181,12 @@ fn quiet(command: &mut Command) {
 }
 
 /// A signal has come while the job stood still, so that no image has it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("signals {signals:#x} have come to process {pid} of the job while it was saved")]
 pub struct LateSignal {
     pid: u32,
     signals: image::SignalSet,
 }
-
-impl std::fmt::Display for LateSignal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "signals {:#x} have come to process {} of the job while it was saved", self.signals, self.pid)
-    }
-}
-
-impl std::error::Error for LateSignal {}
 
 /// CRIU has dumped the first process with all below it. One that is a child of the init instead would be missing.
 fn check_orphans(space: &Space) -> Result<()> {

@@ -2,7 +2,6 @@
 //! none; the others are held (`hold.rs`). Each job's supervisor has its job go on when the connection ends, so whatever
 //! ends the gang, all go on.
 
-use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -143,16 +142,9 @@ struct Held {
 }
 
 /// A signal has asked the gang to end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("a signal has come")]
 struct Told;
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a signal has come")
-    }
-}
-
-impl std::error::Error for Told {}
 
 struct Signals(SignalFd);
 

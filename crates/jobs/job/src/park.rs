@@ -6,7 +6,6 @@
 //! of its network namespace.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -31,16 +30,9 @@ const RESTLESS: &str = "programs of the job open and close devices all the time"
 pub type Processes = BTreeMap<i32, Vec<u32>>;
 
 /// A process has opened a device while the job was parked, so that its image would not be whole.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("process {0} of the job has just opened a device")]
 pub struct Newcomer(i32);
-
-impl fmt::Display for Newcomer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} of the job has just opened a device", self.0)
-    }
-}
-
-impl std::error::Error for Newcomer {}
 
 /// Checks that the processes that were parked are all that have slots now.
 ///

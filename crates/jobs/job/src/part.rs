@@ -2,7 +2,6 @@
 //! supervisor's own part gets orders by calls, those on other hosts by lines ([`crate::remote`]): both carry out the
 //! same orders.
 
-use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,19 +81,12 @@ pub(crate) enum Report {
 }
 
 /// The reason why an order cannot be carried out: a sentence, and true if another attempt may succeed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{sentence}")]
 pub(crate) struct Trouble {
     pub(crate) sentence: String,
     pub(crate) may_pass: bool,
 }
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
-    }
-}
-
-impl std::error::Error for Trouble {}
 
 impl From<anyhow::Error> for Trouble {
     fn from(error: anyhow::Error) -> Trouble {

@@ -1,9 +1,8 @@
 //! Errors: one sentence each, for people.
 
-use std::fmt;
-
 /// The reason why a call failed, or why the job cannot go on. As text one sentence, without a full stop.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Error(String);
 
 /// The result of the calls of this crate.
@@ -15,14 +14,6 @@ impl Error {
         Error(sentence.into())
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<vervain_rdma::Error> for Error {
     fn from(error: vervain_rdma::Error) -> Error {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// The reason why a call did nothing.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{sentence}")]
 pub struct Error {
     errno: i32,
     sentence: Cow<'static, str>,
@@ -55,14 +56,6 @@ impl Error {
         matches!(self.errno, libc::ENOBUFS | libc::EBUSY)
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
-    }
-}
-
-impl std::error::Error for Error {}
 
 macro_rules! broken_by {
     ($($source:ty),+) => {

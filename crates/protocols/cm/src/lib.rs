@@ -197,27 +197,18 @@ impl Ari {
 }
 
 /// The reason why a call has changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no such identifier.
+    #[error("no such communication identifier")]
     Unknown,
     /// It is in no state to do this.
+    #[error("not possible in this state of the connection")]
     State,
     /// It is established already.
+    #[error("the connection is established already")]
     Established,
     /// There is no room for so much private data or additional information.
+    #[error("too much private data")]
     TooLong,
 }
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Error::Unknown => "no such communication identifier",
-            Error::State => "not possible in this state of the connection",
-            Error::Established => "the connection is established already",
-            Error::TooLong => "too much private data",
-        })
-    }
-}
-
-impl std::error::Error for Error {}

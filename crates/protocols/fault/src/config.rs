@@ -1,6 +1,5 @@
 //! The text of `VERVAIN_FAULTS`, and the errors that name what is wrong with it.
 
-use std::fmt;
 use std::str::FromStr;
 
 use crate::Nanos;
@@ -74,21 +73,14 @@ impl Default for Port {
 }
 
 /// An item that is not understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{item}': {wanted}")]
 pub struct Unclear {
     /// The item as it was written.
     pub item: String,
     /// A sentence on what could stand there.
     pub wanted: String,
 }
-
-impl fmt::Display for Unclear {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}': {}", self.item, self.wanted)
-    }
-}
-
-impl std::error::Error for Unclear {}
 
 /// The values that a key takes; None for an unknown key.
 fn takes(key: &str) -> Option<&'static str> {

@@ -1,7 +1,5 @@
 //! The common header of management datagrams (IBA 13.4.3), as those of the communication management class have it.
 
-use std::fmt;
-
 /// Bytes of a MAD.
 pub const BYTES: usize = 256;
 /// Bytes of the common header.
@@ -30,36 +28,27 @@ pub struct Header {
 }
 
 /// The reason why bytes are no MAD of communication management that can be understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Another base version.
+    #[error("base version {0}")]
     BaseVersion(u8),
     /// Another management class.
+    #[error("management class {0:#x}")]
     Class(u8),
     /// Another version of the class.
+    #[error("class version {0}")]
     ClassVersion(u8),
     /// Another method than Send.
+    #[error("method {0:#x}")]
     Method(u8),
     /// No message of communication management.
+    #[error("attribute {0:#x}")]
     Attribute(u16),
     /// More additional information than there is room for: the length that was found.
+    #[error("{0} bytes of additional information")]
     Information(u8),
 }
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Malformed::BaseVersion(version) => write!(f, "base version {version}"),
-            Malformed::Class(class) => write!(f, "management class {class:#x}"),
-            Malformed::ClassVersion(version) => write!(f, "class version {version}"),
-            Malformed::Method(method) => write!(f, "method {method:#x}"),
-            Malformed::Attribute(attribute) => write!(f, "attribute {attribute:#x}"),
-            Malformed::Information(length) => write!(f, "{length} bytes of additional information"),
-        }
-    }
-}
-
-impl std::error::Error for Malformed {}
 
 impl Header {
     /// Takes the header from a MAD.

@@ -1,8 +1,6 @@
 //! A UDP payload to headers and payload. All checks that need no QP are here: lengths, padding, version, opcode (IBA
 //! 9.6.1 and the packet formats of 9.2 to 9.4). Reserved bits are ignored, as IBA 9.2 requires.
 
-use std::fmt;
-
 use crate::gaps;
 use crate::headers::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Reth};
 use crate::opcode::{self, Format};
@@ -41,9 +39,10 @@ impl Default for Packet<'_> {
 }
 
 /// The reason why bytes are not a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Too short for the headers that its opcode calls for and the ICRC.
+    #[error("{found} bytes where at least {wanted} were wanted")]
     Short {
         /// Bytes that were wanted.
         wanted: usize,
@@ -51,12 +50,16 @@ pub enum Malformed {
         found: usize,
     },
     /// The length is not a multiple of 4.
+    #[error("{0} bytes, which is not a multiple of 4")]
     Unaligned(usize),
     /// The transport header version is not 0 (IBA 9.2.6).
+    #[error("transport header version {0} where 0 was wanted")]
     Version(u8),
     /// The opcode is reserved, of RD, or another manufacturer's.
+    #[error("opcode {0:#04x} is not known")]
     Opcode(u8),
     /// More padding than payload.
+    #[error("{pad} bytes of padding in a payload of {found}")]
     Padding {
         /// Bytes of padding that the BTH names.
         pad: u8,
@@ -64,6 +67,7 @@ pub enum Malformed {
         found: usize,
     },
     /// The payload has a length that the opcode does not allow.
+    #[error("{found} bytes of payload, which opcode {opcode:#04x} does not allow")]
     Payload {
         /// The opcode.
         opcode: u8,
@@ -71,23 +75,6 @@ pub enum Malformed {
         found: usize,
     },
 }
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Malformed::Short { wanted, found } => write!(f, "{found} bytes where at least {wanted} were wanted"),
-            Malformed::Unaligned(found) => write!(f, "{found} bytes, which is not a multiple of 4"),
-            Malformed::Version(found) => write!(f, "transport header version {found} where 0 was wanted"),
-            Malformed::Opcode(opcode) => write!(f, "opcode {opcode:#04x} is not known"),
-            Malformed::Padding { pad, found } => write!(f, "{pad} bytes of padding in a payload of {found}"),
-            Malformed::Payload { opcode, found } => {
-                write!(f, "{found} bytes of payload, which opcode {opcode:#04x} does not allow")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Malformed {}
 
 /// Reads fields one behind the other. The length has been checked against the opcode, so that no read fails.
 struct Reader<'a> {

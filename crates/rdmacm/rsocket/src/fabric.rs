@@ -4,26 +4,20 @@
 //! Nothing here waits, but for [`Id::resolve_datagram`]: a call that takes time ends in an [`Event`], whose descriptor
 //! can be polled.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The error of a call: an errno value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", std::io::Error::from_raw_os_error(self.0))]
 pub struct Errno(pub i32);
 
 impl Errno {
     /// The errno of this thread's last call into C.
     pub fn last() -> Errno {
         Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        std::io::Error::from_raw_os_error(self.0).fmt(f)
     }
 }
 

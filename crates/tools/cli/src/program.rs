@@ -2,7 +2,6 @@
 //! followed to their interpreter), and whether the environment reaches it at all.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,20 +13,14 @@ use vervain_elf as elf;
 use crate::libs;
 
 /// The reason why there is nothing to execute.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotRunnable {
     /// Exit status 127.
+    #[error("{0}")]
     NotFound(String),
     /// Exit status 126.
+    #[error("{0}")]
     NotExecutable(String),
-}
-
-impl fmt::Display for NotRunnable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NotRunnable::NotFound(s) | NotRunnable::NotExecutable(s) => f.write_str(s),
-        }
-    }
 }
 
 /// Finds `name` the way execvp(3) does: as a path if it has a slash, else in PATH.

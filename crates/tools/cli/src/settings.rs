@@ -2,7 +2,6 @@
 //! values.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -146,16 +145,9 @@ impl Settings {
 
 /// A variable or an option has a value that it cannot have: the command's own sentence, or the library's. The command
 /// ends with status 2.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct WrongSetting(pub String);
-
-impl fmt::Display for WrongSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for WrongSetting {}
 
 /// The sentence about a wrong value that stands at the end of what the library has said, if there is one.
 pub fn told_by_the_library(said: &str) -> Option<WrongSetting> {

@@ -5,7 +5,6 @@
 //! here: that of Open MPI, whose handles are addresses, and that of MPICH, whose handles are numbers.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,16 +44,9 @@ impl Flavour {
 }
 
 /// The reason of a failure: a sentence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Error(String);
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// The result of calls that may fail.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -18,7 +18,6 @@ mod targets;
 
 pub use ending::Phase;
 
-use std::fmt;
 use std::ops::Range;
 
 use ending::Ending;
@@ -103,27 +102,20 @@ pub trait Arrays {
 }
 
 /// A breach of the protocol by the peer. The stream is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// It says that more bytes have come than it had room for.
+    #[error("the peer says that it has written more than it had room for")]
     Bytes,
     /// It has sent more messages than it had credit for.
+    #[error("the peer has sent more messages than it had credit for")]
     Messages,
     /// It names an entry of the target iomap that is not there.
+    #[error("the peer has mapped entry {0}, which it was not offered")]
     IoMap(u32),
     /// An entry that it has written describes no memory.
+    #[error("the peer offers memory that has no end")]
     Memory,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Violation::Bytes => write!(f, "the peer says that it has written more than it had room for"),
-            Violation::Messages => write!(f, "the peer has sent more messages than it had credit for"),
-            Violation::IoMap(index) => write!(f, "the peer has mapped entry {index}, which it was not offered"),
-            Violation::Memory => write!(f, "the peer offers memory that has no end"),
-        }
-    }
 }
 
 /// The resource that a request's completion gives back; travels in its identifier.

@@ -1,7 +1,5 @@
 //! The formats of private data, of the arrays that peers write to, and of immediate data.
 
-use std::fmt;
-
 /// The order of bytes of a host, in which its arrays are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -159,24 +157,17 @@ pub struct Hello {
 }
 
 /// The reason why a peer's [`Hello`] is malformed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// It is too short.
+    #[error("the peer's private data is shorter than {HELLO_BYTES} bytes")]
     Short,
     /// Another version, or another protocol.
+    #[error("the peer speaks version {0} of rsockets, not {VERSION}")]
     Version(u8),
     /// A target SGL without entries, or memory that goes beyond the last address.
+    #[error("the peer's memory has no end or no beginning")]
     Memory,
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Malformed::Short => write!(f, "the peer's private data is shorter than {HELLO_BYTES} bytes"),
-            Malformed::Version(version) => write!(f, "the peer speaks version {version} of rsockets, not {VERSION}"),
-            Malformed::Memory => write!(f, "the peer's memory has no end or no beginning"),
-        }
-    }
 }
 
 impl Hello {
