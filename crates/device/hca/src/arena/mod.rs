@@ -2,7 +2,7 @@
 //! allocated by offset, and never larger or smaller than at birth, so that no peer can be made to fault on it.
 //!
 //! The owner reserves a large sparse file and pays only for what it allocates: `fallocate` commits pages before anyone
-//! writes to them, so a full memory limit shows as ENOMEM here and never as SIGBUS in a peer (DESIGN decision 6).
+//! writes to them, so a full memory limit shows as ENOMEM here and never as SIGBUS in a peer (DESIGN decision 9).
 
 pub(crate) mod free_ranges;
 pub mod layout;
