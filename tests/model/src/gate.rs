@@ -108,9 +108,15 @@ impl Target {
     }
 }
 
+/// Those that may be inside where the caller has closed the way in.
+fn inside(gates: &Gates, matter: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
+    barrier::heavy();
+    gates.which(|lane| gate::in_flight(lane) && matter(lane))
+}
+
 /// Waits for those who are inside where the caller has closed the way in.
 fn wait_until_left(gates: &Gates, matter: impl Fn(&Lane) -> bool) {
-    let mut moving = gate::standing(gates.inside(matter));
+    let mut moving = gate::standing(inside(gates, matter));
     loop {
         moving.retain(|(gate, mark)| gate.stands(*mark));
         if moving.is_empty() {
@@ -246,7 +252,7 @@ pub fn what_counts_for_the_initiator_is_found_by_who_cuts_it_off(seeds: Range<u6
         });
         target.qp.state.store(QpState::Err as u32, Ordering::SeqCst);
         // Its time may be over at any step that it is at.
-        let stuck = gate::standing(gates.inside(|_| true));
+        let stuck = gate::standing(inside(&gates, |_| true));
         stuck.iter().for_each(|(gate, _)| gate.cut_off());
         barrier::heavy();
         let mut ended = Vec::new();

@@ -8,18 +8,20 @@ use crate::real::{real, reals};
 
 reals! { pthread_create thrd_create }
 
-/// Registers with the kernel for two services that the device needs if this process opens it; most processes that start
-/// no thread never do. With one thread both take microseconds; with more the kernel waits for all CPUs, 10 to 20 ms
-/// each time, and a rank of MPI has threads when it comes to its devices.
+/// Registers with the kernel for services that the device needs if this process opens it; most processes that start no
+/// thread never do. With one thread they take microseconds; with more the kernel waits for all CPUs, 10 to 20 ms each
+/// time, and a rank of MPI has threads when it comes to its devices.
 fn before_the_second_thread() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
-        /// MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED of linux/membarrier.h; the device asks for it again, and looks what
-        /// comes of it.
-        const REGISTER: c_int = 1 << 2;
+        /// MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED and _PRIVATE_EXPEDITED of linux/membarrier.h; the device asks for
+        /// them again, and looks what comes of it.
+        const REGISTER: [c_int; 2] = [1 << 2, 1 << 4];
         let before = vervain_share::sys::errno();
-        // SAFETY: takes no pointers.
-        unsafe { libc::syscall(libc::SYS_membarrier, REGISTER, 0, 0) };
+        for command in REGISTER {
+            // SAFETY: takes no pointers.
+            unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+        }
         vervain_share::make_room_for_descriptors();
         vervain_share::sys::set_errno(before);
     });

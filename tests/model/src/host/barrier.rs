@@ -32,3 +32,8 @@ pub(crate) fn heavy() {
     }
     fence(Ordering::SeqCst);
 }
+
+/// All threads of a model are of one process.
+pub(crate) fn heavy_here() {
+    heavy();
+}

@@ -85,7 +85,10 @@ impl Source {
     pub(crate) fn stop_watching(&self) -> bool {
         self.mode().store(found::QUIET, Ordering::SeqCst);
         // After this, a producer that did not see the change has published before.
-        barrier::heavy();
+        match self {
+            Source::Receives(_) => barrier::heavy(),
+            Source::Sends(_) => barrier::heavy_here(),
+        }
         let idle = !self.is_ready();
         if !idle {
             self.begin_watching();

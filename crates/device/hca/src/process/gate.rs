@@ -211,11 +211,9 @@ impl Gates {
         looked_at.filter(|(lane, _)| which(lane)).filter_map(|(_, gate)| gate.upgrade()).collect()
     }
 
-    /// Those on which somebody may still be inside whom the caller has just closed the way to, of those that `matter`.
-    /// On all others the initiator finds it closed.
-    pub(crate) fn inside(&self, matter: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
-        barrier::heavy();
-        self.which(|lane| in_flight(lane) && matter(lane))
+    /// Returns true if `is` holds of any lane.
+    pub(crate) fn any(&self, is: impl Fn(&Lane) -> bool) -> bool {
+        self.0.lock().look_at(|(lane, _)| std::ptr::from_ref(&lane.initiator)).any(|(lane, _)| is(lane))
     }
 }
 
@@ -225,7 +223,7 @@ pub(crate) fn in_flight(lane: &Lane) -> bool {
 }
 
 /// [`Lane::initiator`] of the memory of a lane that is gone: no QPN, so nobody can take it.
-const NOBODY: u64 = u64::MAX;
+pub(crate) const NOBODY: u64 = u64::MAX;
 
 /// Returns true if the memory of a lane that is gone may become another lane: its holder has given it back, or does not
 /// `live`.

@@ -304,7 +304,7 @@ impl Process {
     /// Returns true if every QP of this process has been seen outside of its send work, so that no thread uses an
     /// address of a peer's memory that it had before. Looks for a moment only.
     pub(crate) fn has_rested(&self) -> bool {
-        barrier::heavy();
+        barrier::heavy_here();
         self.send_work.executing().iter().all(|work| (0..1000).any(|look| look_again(look, &**work)))
     }
 

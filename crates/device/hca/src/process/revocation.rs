@@ -19,7 +19,7 @@ use crate::process::grants::{Grant, Silent};
 use crate::process::key_table::Named;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 use vervain_share::sys::page;
 
@@ -99,7 +99,7 @@ impl Process {
     /// Waits until nobody is in flight in the memory of `key`, which was made invalid, here or in a peer.
     pub(crate) fn drain(&self, key: u32) {
         let there = |lane: &Lane| self.keys.may_reach(lane.key.load(Ordering::SeqCst), key);
-        self.wait_until_left(self.lanes.gates.inside(there));
+        self.wait_until_left(self.initiators_inside(there));
         self.take_back_grants(|granted, _| granted == key, PATIENCE_NS);
         self.wait_for_own();
     }
@@ -113,7 +113,7 @@ impl Process {
     /// [`Process::pause`] that waits only for peers on lanes that `matter`.
     pub(crate) fn pause_where(&self, matter: impl Fn(&Lane) -> bool) {
         self.switches.close();
-        self.wait_until_left(self.lanes.gates.inside(matter));
+        self.wait_until_left(self.initiators_inside(matter));
         self.take_back_grants(|_, _| true, PATIENCE_NS);
         self.wait_for_own();
         self.packets.wait_for();
@@ -122,7 +122,7 @@ impl Process {
     /// [`Process::pause`] before a fork, which cuts no initiator off.
     pub(crate) fn pause_for_fork(&self) {
         self.switches.close();
-        drop(self.those_stuck(self.lanes.gates.inside(|_| true), FORK_PATIENCE_NS));
+        drop(self.those_stuck(self.initiators_inside(|_| true), FORK_PATIENCE_NS));
         self.grants.ask_back(|_| true, FORK_PATIENCE_NS);
         self.wait_for_own();
         self.packets.wait_for();
@@ -151,9 +151,33 @@ impl Process {
         self.lanes.wait_serving();
     }
 
+    /// Gates by which initiators may still be inside to whom the caller has just closed the way, of those that
+    /// `matter`. On all others the initiator finds it closed.
+    pub(crate) fn initiators_inside(&self, matter: impl Fn(&Lane) -> bool) -> Vec<Arc<LaneGate>> {
+        self.heavy_barrier();
+        self.lanes.gates.which(|lane| in_flight(lane) && matter(lane))
+    }
+
+    /// Between what this thread has closed and its look at the marks of initiators and of send work.
+    fn heavy_barrier(&self) {
+        // What was closed is seen by an initiator that takes its lane after this look.
+        fence(Ordering::SeqCst);
+        if self.lanes.gates.any(|lane| self.is_foreign(lane.initiator.load(Ordering::SeqCst))) {
+            barrier::heavy();
+        } else {
+            barrier::heavy_here();
+        }
+    }
+
+    /// Returns true if another process may act as this [`Lane::initiator`], by memory.
+    fn is_foreign(&self, initiator: u64) -> bool {
+        let qpn = initiator as u32;
+        initiator != gate::NOBODY && qpn & BY_PACKETS == 0 && !self.owns_slot(layout::slot_of(qpn))
+    }
+
     /// Waits until nobody is in flight on `lanes`, whose way in was closed before.
     pub(crate) fn wait_for(&self, lanes: &[Arc<LaneGate>]) {
-        barrier::heavy();
+        self.heavy_barrier();
         self.wait_until_left(lanes.iter().filter(|gate| in_flight(gate.lane)).map(Arc::clone).collect());
     }
 
@@ -255,7 +279,7 @@ impl Process {
                 let touched = self.keys.touched(lane);
                 touched.is_some_and(|memory| pages.iter().any(|p| overlap(p, &memory)))
             };
-            let lanes = self.lanes.gates.inside(|lane| lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
+            let lanes = self.initiators_inside(|lane| lane.cut_off.load(Ordering::SeqCst) == 0 && there(lane));
             parted.extend(pages.iter().cloned());
             stuck = self.those_stuck(lanes, PATIENCE_NS);
         }

@@ -132,7 +132,7 @@ impl Process {
         // enters that has not seen it.
         self.packets.wait_for();
         let there = |lane: &Lane| self.is_stopped_by(number, lane.leads_to.qp.load(Ordering::Relaxed));
-        let mut inside = gate::standing(self.lanes.gates.inside(there));
+        let mut inside = gate::standing(self.initiators_inside(there));
         let mut looks = 0u32;
         let have_left = wait.for_it(|| {
             inside.retain(|(gate, mark)| gate.stands(*mark));
