@@ -400,8 +400,8 @@ fn whatever_one_field_says() {
             tried[usize::from(attempt(&lent, &image) == 0)] += 1;
         }
     }
-    // Both happen.
-    assert!(tried.iter().all(|n| *n > 2000 / each), "{tried:?}");
+    // Both happen, whichever of the changes these are.
+    assert!(tried.iter().all(|n| *n > 1000 / each), "{tried:?}");
     assert_eq!(attempt(&lent, &good), 0, "something of the numbers is left");
 }
 
