@@ -1,9 +1,9 @@
 //! Barriers of unequal sides. Each operation marks itself as in flight and then looks if it may be; rights are taken
 //! away seldom. So the frequent side pays a compiler barrier, and the rare side makes every CPU that runs one of the
-//! processes pass a full barrier (`man 2 membarrier`, about a microsecond). Measured here: a full barrier on the frequent
-//! side costs 6 to 8 ns.
+//! processes pass a full barrier (`man 2 membarrier`, about a microsecond). Measured here: a full barrier on the
+//! frequent side costs 6 to 8 ns.
 //!
-//! Within a process MEMBARRIER_CMD_PRIVATE_EXPEDITED is that barrier ([`heavy_here`]). Between processes
+//! Within a process MEMBARRIER_CMD_PRIVATE_EXPEDITED is that barrier (`heavy_here`). Between processes
 //! MEMBARRIER_CMD_GLOBAL_EXPEDITED is not, for Linux (6.18, and since 5.4) leaves CPUs out. It asks a note of each CPU,
 //! which is made when a process comes to it from another, and deleted when a thread ends there. If a thread of the same
 //! process is the next on that CPU, or if the process registered while it rested there, the note stays deleted. So
