@@ -4,7 +4,7 @@
 //! frequent side costs 6 to 8 ns.
 //!
 //! Within a process MEMBARRIER_CMD_PRIVATE_EXPEDITED is that barrier (`heavy_here`). Between processes
-//! MEMBARRIER_CMD_GLOBAL_EXPEDITED is not, for Linux (6.18, and since 5.4) leaves CPUs out. It asks a note of each CPU,
+//! MEMBARRIER_CMD_GLOBAL_EXPEDITED is not, for Linux (seen with 6.18) leaves CPUs out. It asks a note of each CPU,
 //! which is made when a process comes to it from another, and deleted when a thread ends there. If a thread of the same
 //! process is the next on that CPU, or if the process registered while it rested there, the note stays deleted. So
 //! [`heavy`] also waits until a store must have left its CPU.
@@ -27,6 +27,9 @@ const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 /// store buffers (112 entries), filled with stores to lines in no cache: 5 of 1,000,000 take longer than 3 us, none 6.
 const STORES_HAVE_LEFT_NS: u64 = 20_000;
 
+/// What [`register`] asks the kernel for.
+const REGISTRATIONS: [libc::c_int; 2] = [CMD_REGISTER_GLOBAL_EXPEDITED, CMD_REGISTER_PRIVATE_EXPEDITED];
+
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 fn membarrier(command: libc::c_int) -> bool {
@@ -36,8 +39,7 @@ fn membarrier(command: libc::c_int) -> bool {
 
 /// Registers this process, and says whether it takes part from now on.
 pub(crate) fn register() -> bool {
-    let commands = [CMD_REGISTER_GLOBAL_EXPEDITED, CMD_REGISTER_PRIVATE_EXPEDITED];
-    let works = commands.into_iter().chain([CMD_GLOBAL_EXPEDITED, CMD_PRIVATE_EXPEDITED]).all(membarrier);
+    let works = REGISTRATIONS.into_iter().chain([CMD_GLOBAL_EXPEDITED, CMD_PRIVATE_EXPEDITED]).all(membarrier);
     REGISTERED.store(works, Ordering::Release);
     works
 }
@@ -91,11 +93,17 @@ pub(crate) fn heavy_here() {
 
 /// Has CPUs pass a full barrier, or waits for as long as any store may take.
 fn interrupt(command: libc::c_int) {
-    if !membarrier(command) {
+    if !is_done(command, membarrier) {
         // It worked at the start, so a seccomp filter came later. Peers rely on the barrier; a store leaves its CPU's
         // store buffer within microseconds, and a millisecond outlasts that by far.
         nap(Duration::from_millis(1));
     }
+}
+
+/// Returns false if the kernel refuses `command`, also to a process that has registered again: what it registered may be
+/// lost if it was restored from a checkpoint.
+fn is_done(command: libc::c_int, mut membarrier: impl FnMut(libc::c_int) -> bool) -> bool {
+    membarrier(command) || REGISTRATIONS.into_iter().all(&mut membarrier) && membarrier(command)
 }
 
 #[cfg(test)]
@@ -140,5 +148,20 @@ mod tests {
         }
         one_sees_the_other(10_000, heavy_here);
         one_sees_the_other(1_000, heavy);
+    }
+
+    #[test]
+    fn a_process_whose_registration_is_lost_registers_again() {
+        for may_register in [true, false] {
+            let (mut is_registered, mut calls) = (false, Vec::new());
+            let kernel = |command| {
+                calls.push(command);
+                let done = if REGISTRATIONS.contains(&command) { may_register } else { is_registered };
+                is_registered |= command == CMD_REGISTER_PRIVATE_EXPEDITED && may_register;
+                done
+            };
+            assert_eq!(is_done(CMD_PRIVATE_EXPEDITED, kernel), may_register);
+            assert_eq!(calls.len(), if may_register { 4 } else { 2 }, "{calls:?}");
+        }
     }
 }
