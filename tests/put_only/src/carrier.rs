@@ -3,13 +3,13 @@
 
 use crate::window::Ring;
 use std::sync::Arc;
-use vervain_carrier::PacketOut;
 use vervain_carrier::by_qp::ByQp;
-use vervain_carrier::connection::{Connection, End, PeerPath};
+use vervain_carrier::connection::Connection;
 use vervain_carrier::datagrams::{Arrival, Listeners, headers};
 use vervain_carrier::terms::{Terms, takes};
+use vervain_carrier::{PacketOut, append};
 use vervain_hca::device::{Device, grh};
-use vervain_hca::mr::transfer::{self, Direction, Pieces};
+use vervain_hca::mr::transfer::Pieces;
 use vervain_hca::process::Process;
 use vervain_hca::process::poller::{EventHandler, Poller};
 use vervain_hca::qp::carrier::{self, Carrier, Datagram};
@@ -54,22 +54,9 @@ impl PacketOut for Out {
         let mut emitted = [0; MAX_HEADERS];
         let n = headers.emit(&mut emitted);
         let mut message = [self.gids.as_flattened(), &emitted[..n]].concat();
-        let start = message.len();
-        message.resize(start + from.len() as usize, 0);
-        // SAFETY: the vector has as many bytes; the pieces are memory that was checked against its key, inside a mark.
-        unsafe { transfer::copy_direct(Direction::Write, message[start..].as_mut_ptr(), from, false) }
-            .map_err(|_| Refused::Memory)?;
+        append(from, &mut message).map_err(|_| Refused::Memory)?;
         message.resize(message.len().next_multiple_of(4) + ICRC_LEN, 0);
         if self.ring.put(&message) { Ok(()) } else { Err(Refused::Full) }
-    }
-}
-
-impl PeerPath for Out {
-    type Data = [u8];
-    type Out<'a> = Out;
-
-    fn out<'a>(&'a self, _qp: &'a Qp, _end: End) -> Out {
-        self.clone()
     }
 }
 
@@ -82,10 +69,7 @@ impl PutOnly {
 
     /// Hands on the packets that have come, until a QP is busy. Returns true if there were any.
     fn take_in(&self) -> bool {
-        let mut any = false;
-        while self.ring.take(|message| self.handle(message)) {
-            any = true;
-        }
+        let any = self.ring.take(|message| self.handle(message));
         for (connection, qp) in self.connections.all(|_| true).iter().filter_map(|it| Some((it, it.qp().upgrade()?))) {
             connection.reply(&qp, |_, _| ());
             connection.timeout(&qp, now_ns());
@@ -93,13 +77,12 @@ impl PutOnly {
         any
     }
 
-    /// Handles one message. Returns false if its QP is busy.
+    /// Handles one message. Returns false if its QP is busy or stopped.
     fn handle(&self, message: &[u8]) -> bool {
         let (gids, bytes) = message.split_at(GIDS);
         let ([sgid, dgid], _) = gids.as_chunks::<16>() else { return true };
         let Ok(packet) = parse(bytes) else { return true };
-        let (headers, payload) = (&packet.headers, packet.payload);
-        let bth = &headers.bth;
+        let (headers, bth, payload) = (&packet.headers, &packet.headers.bth, packet.payload);
         if let Some(deth) = headers.deth {
             let route = grh::Route { sgid, dgid, traffic_class: 0, flow_label: 0, hop_limit: 1, roce: true };
             let arrival = Arrival { headers, deth, payload, route, slid: 0, service_level: 0, has_grh: true };
@@ -111,11 +94,7 @@ impl PutOnly {
         if !opcode::is_request(bth.opcode) {
             return connection.response(&qp, &packet) != SenderAccess::Busy;
         }
-        let may_enter = !qp.is_stopped();
-        if may_enter {
-            connection.request(&qp, &packet);
-        }
-        may_enter
+        (!qp.is_stopped()).then(|| connection.request(&qp, &packet)).is_some()
     }
 }
 
@@ -126,8 +105,8 @@ impl Carrier for PutOnly {
 
     fn connect(&self, qp: &Arc<Qp>, attr: &QpAttr) -> Result<Arc<dyn carrier::Connection>> {
         let connection = Connection::new(qp, attr, Terms::new(qp, attr), UNDER_WAY, self.out(qp, &attr.ah));
-        log::info!("QP {:#x} is connected by puts", qp.qp_num());
         self.connections.insert(qp.qp_num(), Arc::clone(&connection));
+        log::info!("QP {:#x} is connected by puts", qp.qp_num());
         Ok(connection)
     }
 

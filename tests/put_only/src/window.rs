@@ -56,20 +56,20 @@ impl Ring {
         true
     }
 
-    /// Hands the oldest message to `handle`, and takes it if that returns true. Returns true if it was taken: not while
-    /// another thread is about it.
-    pub fn take(&self, handle: impl FnOnce(&[u8]) -> bool) -> bool {
+    /// Hands messages to `handle`, oldest first, and takes them as long as that returns true. Returns true if any was taken:
+    /// none while another thread is about it.
+    pub fn take(&self, mut handle: impl FnMut(&[u8]) -> bool) -> bool {
         let Some(mut next) = self.next.try_lock() else { return false };
-        let slot = &self.slots[*next as usize % SLOTS * SLOT_WORDS..][..SLOT_WORDS];
-        let head = slot[0].load(Ordering::Acquire);
-        if head >> 16 != *next + 1 {
-            return false;
+        let begin = *next;
+        loop {
+            let slot = &self.slots[*next as usize % SLOTS * SLOT_WORDS..][..SLOT_WORDS];
+            let head = slot[0].load(Ordering::Acquire);
+            let words = slot[1..].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+            if head >> 16 != *next + 1 || !handle(&words.take(head as usize & 0xffff).collect::<Vec<u8>>()) {
+                return *next != begin;
+            }
+            *next += 1;
+            self.taken.store(*next, Ordering::Release);
         }
-        let words = slot[1..].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-        let message: Vec<u8> = words.take(head as usize & 0xffff).collect();
-        let is_taken = handle(&message);
-        *next += u64::from(is_taken);
-        self.taken.store(*next, Ordering::Release);
-        is_taken
     }
 }

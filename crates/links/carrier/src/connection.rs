@@ -77,6 +77,16 @@ pub trait PeerPath: Send + Sync + 'static {
     fn disconnected(&self) {}
 }
 
+/// A way out that is the same for both ends is a path.
+impl<O: PacketOut + Clone + Send + Sync + 'static> PeerPath for O {
+    type Data = O::Data;
+    type Out<'a> = O;
+
+    fn out<'a>(&'a self, _qp: &'a Qp, _end: End) -> O {
+        self.clone()
+    }
+}
+
 /// A connected QP.
 pub struct Connection<P> {
     qp: Weak<Qp>,

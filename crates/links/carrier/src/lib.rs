@@ -15,7 +15,7 @@ pub mod terms;
 
 use std::ops::Range;
 use vervain_hca::Request;
-use vervain_hca::mr::transfer::Pieces;
+use vervain_hca::mr::transfer::{Direction, Fault, Pieces, copy_direct};
 use vervain_transport::{Data, Refused};
 use vervain_wire::Headers;
 
@@ -30,6 +30,18 @@ impl AsPieces for [u8] {
     fn add_to(&self, pieces: &mut Pieces) {
         pieces.push(self.as_ptr().cast_mut(), self.len() as u64);
     }
+}
+
+/// Adds a copy of `pieces`, which are read once, to `bytes`. Nothing is added if memory is missing.
+///
+/// # Errors
+/// The side that lacks the memory.
+pub fn append(pieces: &Pieces, bytes: &mut Vec<u8>) -> Result<(), Fault> {
+    let begin = bytes.len();
+    bytes.resize(begin + pieces.len() as usize, 0);
+    // SAFETY: the vector has as many bytes; the pieces were checked against their keys, in a mark that has not ended.
+    let copied = unsafe { copy_direct(Direction::Write, bytes[begin..].as_mut_ptr(), pieces, false) };
+    copied.inspect_err(|_| bytes.truncate(begin))
 }
 
 /// Payload in memory that its sender can still write, such as a ring's. No slice of it may exist, and two reads of it

@@ -1,6 +1,6 @@
 //! Memory of a QP as the source of a put, and of a peer as that of a copy.
 
-use vervain_carrier::{AsPieces, Foreign};
+use vervain_carrier::{AsPieces, Foreign, append};
 use vervain_hca::mr::transfer::{self, Direction, Pieces};
 use vervain_window::{Faulted, Source};
 
@@ -49,7 +49,6 @@ unsafe impl Source for PiecesSource<'_> {
 pub fn copy_out(payload: &Foreign, to: &mut Vec<u8>) -> bool {
     let mut pieces = Pieces::new();
     payload.add_to(&mut pieces);
-    to.resize(pieces.len() as usize, 0);
-    // SAFETY: the vector has as many bytes.
-    unsafe { transfer::copy_direct(Direction::Write, to.as_mut_ptr(), &pieces, false) }.is_ok()
+    to.clear();
+    append(&pieces, to).is_ok()
 }
