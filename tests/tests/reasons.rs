@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
 
-use vervain_tests::{Finished, Job, c_program, have, have_c, is_whole, must_hold, under_vervain, vervain};
+use vervain_tests::{Finished, Job, c_program, have, have_c, is_whole, must_hold, under_vervain, vervain, way};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Packets between processes of one host.
@@ -354,7 +354,7 @@ fn the_way_to_a_peer_and_what_was_moved_are_told_once() {
 }
 
 #[test]
-fn settings_for_packets_are_warned_of_where_memory_is_used() {
+fn settings_for_packets_are_warned_of_where_they_have_no_effect() {
     if !have_c() {
         return;
     }
@@ -374,6 +374,10 @@ fn settings_for_packets_are_warned_of_where_memory_is_used() {
     assert_eq!(warnings(&[("VERVAIN_PCAP", capture)]), [&*has; 2]);
     let have_both = format!("VERVAIN_FAULTS and VERVAIN_PCAP have no effect: process # {remedy}");
     assert_eq!(warnings(&[("VERVAIN_PCAP", capture), ("VERVAIN_FAULTS", "drop=1%")]), [&*have_both; 2]);
+    let through = "VERVAIN_PCAP has no effect: node 0 is reached through the window, without packets. \
+                   For packets set VERVAIN_LINK=roce VERVAIN_INTERFACE=lo";
+    let window = [&way("window")[..], &[("VERVAIN_PCAP", capture)]].concat();
+    assert_eq!(warnings(&window), [through; 2]);
     assert!(std::fs::read_dir(directory.path()).expect("the directory").next().is_none(), "captures without a packet");
     // With the remedy there is nothing to warn of, and one capture for each process.
     assert_eq!(warnings(&[("VERVAIN_PCAP", capture), IN_PACKETS[0], IN_PACKETS[1]]), Vec::<String>::new());

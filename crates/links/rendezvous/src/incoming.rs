@@ -13,7 +13,7 @@ use vervain_hca::context::network_changed;
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::process::Process;
 use vervain_hca::process::lanes::LaneRequest;
-use vervain_hca::process::peer::{name_of, warn_of_settings_for_packets};
+use vervain_hca::process::peer::{name_of, warn_of_memory};
 use vervain_hca::{Error, Result};
 use vervain_names::AddressMap;
 use vervain_names::parking::{ADDRESS, ANSWER, Step, pair_in};
@@ -243,7 +243,7 @@ impl Incoming {
         let peer = self.state.lock().peers.get(&id).and_then(|c| c.socket.peer());
         if let Some((pid, _)) = peer {
             log::info!("{} has connected by memory", name_of(pid));
-            warn_of_settings_for_packets(pid);
+            warn_of_memory(pid);
         }
     }
 

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vervain_hca::host::lock::OwnerLock;
 use vervain_hca::host::spin_budget::Patience;
 use vervain_hca::process::Process;
+use vervain_hca::process::peer::warn_of_settings_for_packets;
 use vervain_hca::{Error, Qp, QpAttr, Result, now_ns};
 use vervain_qp1::Gsi;
 use vervain_window::pairs::heartbeat::BEAT_NS;
@@ -83,6 +84,8 @@ impl Engine {
             return Err(Error::no_memory("the window has no room for another peer: a larger one has"));
         }
         log::info!("QP {:#x} is connected through the window", qp.qp_num());
+        let is_own = node == self.pairs.facts().node;
+        warn_of_settings_for_packets(&format!("node {node} is reached through the window"), is_own);
         self.pace.lock().hurry();
         Ok(connection)
     }

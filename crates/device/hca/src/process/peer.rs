@@ -20,24 +20,26 @@ pub fn name_of(pid: i32) -> String {
     if pid == 0 { "a process of another PID namespace".to_owned() } else { format!("process {pid}") }
 }
 
-/// Says once that what was asked for packets has no effect on process `pid`, which is reached by memory.
+/// Says once that what was asked for packets of sockets has no effect on a peer, which is `reached` otherwise.
 #[cold]
-pub fn warn_of_settings_for_packets(pid: i32) {
+pub fn warn_of_settings_for_packets(reached: &str, is_within_host: bool) {
     static ONCE: Once = Once::new();
     let Ok(config) = Config::of_process() else { return };
     let set = [(&FAULTS, config.faults.is_some()), (&PCAP, config.pcap.is_some())];
     let names: Vec<_> = set.iter().filter(|(_, is_set)| *is_set).map(|(variable, _)| variable.name()).collect();
     if !names.is_empty() {
         let (names, have) = (names.join(" and "), if names.len() == 1 { "has" } else { "have" });
+        let interface = if is_within_host { format!(" {}=lo", INTERFACE.name()) } else { String::new() };
         ONCE.call_once(|| {
-            log::warn!(
-                "{names} {have} no effect: {} is reached by memory, without packets. For packets set {}=roce {}=lo",
-                name_of(pid),
-                LINK.name(),
-                INTERFACE.name()
-            );
+            let link = LINK.name();
+            log::warn!("{names} {have} no effect: {reached}, without packets. For packets set {link}=roce{interface}");
         });
     }
+}
+
+/// [`warn_of_settings_for_packets`] for process `pid`, which is reached by memory.
+pub fn warn_of_memory(pid: i32) {
+    warn_of_settings_for_packets(&format!("{} is reached by memory", name_of(pid)), true);
 }
 
 /// A process and its arena.
@@ -123,7 +125,7 @@ impl PeerProcess {
         }
         let name = if self.own { "its own process".to_owned() } else { name_of(self.pid) };
         log::info!("QP {qpn:#x} is connected to {name} by memory");
-        warn_of_settings_for_packets(self.pid);
+        warn_of_memory(self.pid);
     }
 
     /// Returns true if this is the calling process.
