@@ -4,7 +4,8 @@
 #
 #   scripts/mutate-model.sh [NAME]...     all rules, or those named
 #
-# Each rule is a line of crates/device/hca/src that is replaced by another. The work is done in a copy below target/.
+# Each rule is a line of crates/device/hca/src that is replaced by another. The barrier of a gate's owner is a line of the model, which does
+# not include process/revocation.rs. The work is done in a copy below target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 copy=target/mutate-model/copy
@@ -52,9 +53,9 @@ rule "the mark may be seen late" process/gate.rs \
     'barrier::light(*full);
         InFlight { lane }' 'let _ = full;
         InFlight { lane }'
-rule "the owner looks without its barrier" process/gate.rs \
+rule "the owner looks without its barrier" ../../../../tests/model/src/gate.rs \
     'barrier::heavy();
-        self.which' 'self.which'
+    gates.which' 'gates.which'
 rule "leaving releases nothing" process/gate.rs \
     'self.lane.gate.store(gate.wrapping_add(1), Ordering::Release);' \
     'self.lane.gate.store(gate.wrapping_add(1), Ordering::Relaxed);'
@@ -82,7 +83,7 @@ rule "everything counts" process/gate.rs \
     !is_cut_off(lane)' 'compiler_fence(Ordering::SeqCst);
     true'
 rule "only lanes on which nobody is are waited for" process/gate.rs \
-    'in_flight(lane) && matter(lane)' '!in_flight(lane) && matter(lane)'
+    'lane.gate.load(Ordering::SeqCst) & 1 == 1' 'lane.gate.load(Ordering::SeqCst) & 1 == 0'
 
 # Rings.
 rule "the count releases nothing" cq/completion.rs \
@@ -123,7 +124,10 @@ rule "a ring that rests stays signalled" cq/completion.rs \
     'pub(crate) fn rest(&self) -> bool {
         self.mode().store(found::QUIET, Ordering::SeqCst);' 'pub(crate) fn rest(&self) -> bool {'
 rule "no barrier after watching" cq/completion.rs \
-    'barrier::heavy();
+    'match self {
+            Source::Receives(_) => barrier::heavy(),
+            Source::Sends(_) => barrier::heavy_here(),
+        }
         let idle' 'let idle'
 rule "no look after watching" cq/completion.rs \
     'let idle = !self.is_ready();' 'let idle = true;'
@@ -186,33 +190,32 @@ rule "solicited completions are not told from others" cq/notify.rs \
     '(wanted == arm::SOLICITED && !solicited_or_error)' '(wanted == arm::SOLICITED)'
 
 # Receives.
-rule "old entries are taken for new ones" rq/mod.rs \
-    'if entry_position(e) != head & POSITION_MASK {
-                // Not posted' 'if entry_position(e) > head & POSITION_MASK {
-                // Not posted'
-rule "a claimer waits for another" rq/mod.rs \
+rule "old entries are taken for new ones" rq/ring.rs \
+    'if !self.is_posted(e, head) {' 'if entry_position(e) > in_entry(head & !AGAIN | self.bit) {'
+rule "a claimer waits for another" rq/ring.rs \
     'if entry_claimer(e) != 0 {
-                help(&self.shared.head, head);
+                help(self.head, head);
                 continue;' 'if entry_claimer(e) != 0 {
                 return None;'
-rule "claimed receives are claimed again" rq/mod.rs \
+rule "claimed receives are claimed again" rq/ring.rs \
     'if entry_claimer(e) != 0 {
-                help(&self.shared.head, head);
+                help(self.head, head);
                 continue;
             }' ''
-rule "a claim is no exchange" rq/mod.rs \
+rule "a claim is no exchange" rq/ring.rs \
     'if slot.compare_exchange(e, e | u64::from(me) & 0xff_ffff, Ordering::AcqRel, Ordering::Relaxed).is_ok() {' \
     'slot.store(e | u64::from(me) & 0xff_ffff, Ordering::Release);
             {'
-rule "nobody moves the head" rq/mod.rs \
+rule "nobody moves the head" rq/ring.rs \
     'let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);' \
     'let _ = (counter, from);'
-rule "a late claimer moves the head again" rq/mod.rs \
+rule "a late claimer moves the head again" rq/ring.rs \
     'let _ = counter.compare_exchange(from, from.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);' \
     'let _ = from;
     counter.fetch_add(1, Ordering::AcqRel);'
 rule "a posted entry releases nothing" rq/mod.rs \
-    'slot.store(entry(tail, index, 0), Ordering::Release);' 'slot.store(entry(tail, index, 0), Ordering::Relaxed);'
+    'slot.store(entry(position | ring.bit, index, 0), Ordering::Release);' \
+    'slot.store(entry(position | ring.bit, index, 0), Ordering::Relaxed);'
 rule "a claim that is written over is forgotten" rq/mod.rs \
     'self.note_claim(state, old);' 'let _ = old;'
 rule "what the dead had is looked for in the WQEs only" rq/mod.rs \

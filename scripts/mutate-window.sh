@@ -23,7 +23,7 @@ mkdir -p "$copy/crates" "$copy/tests"
 # What the simulation needs, as a workspace of its own.
 cp Cargo.lock "$copy"
 sed 's|^members = .*|members = ["crates/*/*"]|' Cargo.toml > "$copy/Cargo.toml"
-cp -r --parents crates/base/window "$copy"
+cp -r --parents crates/base/config crates/base/window "$copy"
 cp -r tests/seeds tests/skip "$copy/tests"
 
 # build: makes the test binaries of the copy; their paths.
@@ -109,7 +109,7 @@ rule "a block for any pair with this process is used" rendezvous.rs \
     'is_some_and(|pair| state.to == mine(pair))' 'is_some_and(|pair| state.to.incarnation == mine(pair).incarnation)'
 rule "another end gets the same block" rendezvous.rs \
     'memory.give_back(pair.own, peer, incarnation);
-        // A request that was not met stands.
+        // A request that was not met stays.
         if pair.is_requested
             && let Some(own) = memory.take(peer)
         {
