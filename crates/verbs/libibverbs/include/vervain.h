@@ -60,8 +60,8 @@ struct vervain_save_attr {
  *
  * `fd` is a regular file of this user with mode 0600, or a memfd. `attr` may be NULL. EBUSY if the context is not stopped,
  * or a batch (ibv_wr_start) is begun and not ended; EACCES for a
- * file that others may read or write; ENOTSUP, with a sentence, for a QP whose peer is not reached by memory and for objects of other
- * contexts; EFAULT if registered memory is not there; ETIMEDOUT if a peer does not listen. */
+ * file that others may read or write; ENOTSUP, with a sentence, for a QP whose peer is reached through a window and for objects of other
+ * contexts; EOPNOTSUPP in a process that uses librdmacm; EFAULT if registered memory is not there; ETIMEDOUT if a peer does not listen. */
 int vervain_save(struct ibv_context *context, int fd, const struct vervain_save_attr *attr);
 
 enum vervain_object_kind {
@@ -98,10 +98,11 @@ struct vervain_restore_attr {
 	void (*restored)(void *user, const struct vervain_object *object);
 };
 
-/* Makes the objects of an image, which `fd` stands before, in `context`: that which was saved, which has stood still since and has none of
- * them any more, or another one, in another process of this user on this host say. QP numbers, SRQ numbers, keys and PSNs are what they were, and each queue holds what it held; the
- * addresses of regions are those of users of their keys, so memory may have moved. The context is stopped from then on: vervain_go has it,
- * and the peers that wait, go on. What a message by memory had moved when the context was stopped is moved again.
+/* Makes the objects of an image, which `fd` stands before, in `context`: that which was saved, which has stood still since and has none
+ * of them any more, or another one, in another process of this user on this host say. QP numbers, SRQ numbers, keys and PSNs are what
+ * they were, and each queue holds what it held; the addresses of regions are those of users of their keys, so memory may have moved.
+ * The context is stopped from then on: vervain_go has it, and the peers that wait, go on. What a message by memory had moved when the
+ * context was stopped is moved again.
  *
  * `attr` may be NULL. EACCES as for vervain_save; EBADMSG for what is no image or a damaged one; EPROTO for an image of another version;
  * EADDRINUSE if another process has the numbers of the QPs, with its name, and EEXIST if this one has; ESTALE if a peer says that the

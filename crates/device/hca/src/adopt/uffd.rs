@@ -1,6 +1,7 @@
 //! A userfaultfd for the time of one adoption: while it is open, threads that touch pages that are away wait in the
 //! kernel, in their own code as well as inside system calls. Its fault messages are not read: threads that wait are
-//! woken when the pages are back, and look again. It never outlives the call that opened it (DESIGN decision 10: CRIU).
+//! woken when the pages are back, and look again. It never outlives the call that opened it: CRIU saves no process that
+//! has one open (its issue 2021), and jobs are saved by CRIU (docs/checkpoint.md).
 
 use super::sys::{Stop, checked, stop};
 use libc::c_ulong;
