@@ -100,8 +100,8 @@ fn interrupt(command: libc::c_int) {
     }
 }
 
-/// Returns false if the kernel refuses `command`, also to a process that has registered again: what it registered may be
-/// lost if it was restored from a checkpoint.
+/// Returns false if the kernel refuses `command`, also after this process has registered again: one that was restored
+/// from a checkpoint may have lost its registration.
 fn is_done(command: libc::c_int, mut membarrier: impl FnMut(libc::c_int) -> bool) -> bool {
     membarrier(command) || REGISTRATIONS.into_iter().all(&mut membarrier) && membarrier(command)
 }

@@ -171,7 +171,7 @@ pub struct OfRings {
 /// Head of a receive WQE; its SGEs (address, then length and key) follow, the first one in the same cache line.
 #[repr(C)]
 pub struct RecvWqe {
-    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (see `rq::exclusive`).
+    /// In the queue of a connected QP: the position it was posted at, and whether it is completed (`rq::exclusive`).
     /// The owner posts, the claimer completes.
     pub turn: AtomicU32,
     /// SGEs in use. Owner.
