@@ -106,6 +106,8 @@ rule "data of a READ is put at its start" requester/acknowledge.rs \
 rule "sequence NAK is not heeded" requester/acknowledge.rs \
     'self.counters.sequence_naks += u64::from(self.missing(now, window));' ''
 rule "a passed READ is not asked for again" requester/acknowledge.rs \
+    'self.overtaken(now, behind, window);' ''
+rule "a READ that a NAK passes is not asked for again" requester/acknowledge.rs \
     'self.counters.implied_naks += u64::from(self.missing(now, window));' ''
 rule "requests end twice as fast" requester/flights.rs \
     'let ends = done + packets == oldest.packets;' 'let ends = done + packets >= oldest.packets / 2;'

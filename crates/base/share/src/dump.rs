@@ -99,7 +99,7 @@ fn default(signal: c_int) {
     unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), std::ptr::null_mut::<c_void>(), 8) };
 }
 
-/// System calls only; no allocation.
+/// Leaves out of a core dump what of the heap's memory nobody has written, by system calls only: no allocation.
 fn leave_holes_out(heap: &Heap) {
     for (start, block) in heap.blocks.iter() {
         if !matches!(block.state, State::Live(_)) {
@@ -119,6 +119,7 @@ fn leave_holes_out(heap: &Heap) {
     }
 }
 
+/// Leaves a range of at least 16 pages out of a core dump.
 fn omit(start: usize, len: usize) {
     if len >= 16 * sys::page() {
         // SAFETY: changes no contents. Gaps inside of the range are no error that matters here.

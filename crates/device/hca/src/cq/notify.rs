@@ -46,7 +46,7 @@ pub(crate) fn fire(cq: &CqShared, solicited_or_error: bool, raise: impl FnOnce()
     let _ = cq.armed.compare_exchange(armed, arm::NONE, Ordering::SeqCst, Ordering::Relaxed);
 }
 
-/// The program wants an event at the next completion, or the next solicited one. A wish for any completion is not
+/// Arms the CQ: an event is raised at the next completion, or the next solicited one. An arm for any completion is not
 /// weakened. Returns what the arm was.
 pub(crate) fn set(cq: &CqShared, solicited_only: bool) -> u32 {
     if !solicited_only {

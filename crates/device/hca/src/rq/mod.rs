@@ -574,6 +574,8 @@ impl RecvQueue {
         all
     }
 
+    /// Takes receive `index` back from the queue, without a completion: its work request's number. Its WQE is used no
+    /// more if a claimer that was cut off may still write there.
     fn give_up(&self, state: &mut State, index: u32) -> Option<u64> {
         let wr_id = self.wr_id(index)?;
         state.in_use[index as usize] = false;

@@ -144,6 +144,19 @@ fn an_acknowledgement_that_overtakes_an_answer_shows_that_it_is_lost() {
 }
 
 #[test]
+fn a_nak_that_overtakes_an_answer_shows_that_it_is_lost() {
+    let mut pair = Pair::new(Service::Rc);
+    pair.client.post(Opcode::FetchAdd, &[0; 8], |r| r.compare_add = 3);
+    pair.client.post(Opcode::Send, b"finds no receive", |_| ());
+    pair.run(lose_once(|_, code, _| code == opcode::ATOMIC_ACKNOWLEDGE));
+    assert_eq!(pair.statuses(), [Status::Success], "without waiting");
+    assert_eq!((pair.server.atomics, pair.requester.counters().implied_naks), (1, 1));
+    pair.server.posted.push_back(100);
+    pair.finish(all);
+    assert_eq!(pair.statuses(), [Status::Success; 2]);
+}
+
+#[test]
 fn nothing_comes_back_for_as_often_as_the_retry_count_says() {
     let config = RequesterConfig { timeout: 12, retry_cnt: 2, ..requester_config(Service::Rc) };
     let mut pair = Pair::with(&config, &responder_config(Service::Rc));
