@@ -49,7 +49,7 @@ pub const CALL_INSTRUCTIONS_AT_MOST: [Call; 8] = [
     },
     Call {
         function: "receive_packet",
-        operation: "packet",
+        operation: "packet-to-poll",
         link: "roce",
         what: "packet received: ibv_poll_cq that takes it in",
         at_least: MOVES_A_PACKET,
