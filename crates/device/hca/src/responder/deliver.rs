@@ -253,8 +253,12 @@ impl Responder {
             return;
         }
         self.qp.refused.note_spoilt(spoilt, self.receive_room(wqe), || self.bad_piece(wqe, spoilt.length));
+        // A program that polls the completion finds the QP in ERR; the owner flushes nothing before this mark ends.
+        let has_failed = self.qp.fail(None);
         self.complete_receive(wqe, &Receipt { status: spoilt.status.to_verbs(), ..*receipt }, true);
-        self.fail(None);
+        if has_failed {
+            self.raise_qp();
+        }
     }
 
     /// The first piece of a message of `left` bytes whose place in receive `wqe` the keys do not allow: lkey, address,
