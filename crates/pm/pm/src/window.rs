@@ -1,15 +1,16 @@
 //! The choice of receives that are posted. A shared receive queue hands them out in the order of posting, so if all
 //! were posted, messages would be written to all receive buffers in turn, megabytes that no cache keeps. So few are
 //! posted while the program keeps up, those that were given back last. If it does not, the device reports that few are
-//! left (the limit of the queue), and all others are posted.
+//! left (the limit of the queue), and twice as many are posted as before, up to all.
 
 use vervain_mesh::Mesh;
 
 use crate::error::Result;
 use crate::nodes::PORT;
 
-/// Receives that are posted while the program keeps up: with 8 KiB each, a quarter of a second-level cache of 1 MiB.
-const FEW: u32 = 32;
+/// Receives that are posted while the program keeps up: with 8 KiB each, half of a second-level cache of 1 MiB. They
+/// last for some 15 µs of such messages, longer than an interrupt takes.
+const FEW: u32 = 64;
 /// Receives that one call posts.
 const BATCH: u32 = 8;
 
@@ -61,9 +62,9 @@ impl Window {
         if self.shared { self.posted == 0 && self.free.len() < self.batch as usize } else { filled >= self.all() }
     }
 
-    /// The device is to tell when fewer are left.
+    /// The device is to tell when fewer are left: so few that an interrupt's time does not take the others.
     fn limit(&self) -> u32 {
-        self.few / 2
+        self.few / 4
     }
 
     /// A receive is the device's again.
@@ -107,8 +108,14 @@ impl Window {
     /// were polled: receives of others do not count as posted.
     #[cold]
     pub fn few_left(&mut self, mesh: &mut Mesh) -> Result<()> {
-        (self.armed, self.wanted) = (false, self.all);
+        self.extend();
         self.post(mesh)
+    }
+
+    /// More are wanted. Twice as many, not all: messages that go on coming are written to what is posted before they
+    /// come to the receives that are in the cache, and most absences are short, a moment without a processor.
+    fn extend(&mut self) {
+        (self.armed, self.wanted) = (false, self.wanted.saturating_mul(2).min(self.all));
     }
 
     /// The program has taken all that has come.
@@ -121,6 +128,18 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn twice_as_many_are_wanted_with_each_absence_until_the_program_keeps_up() {
+        let mut window = Window::new(1024, true);
+        let wanted = [(); 5].map(|()| {
+            window.extend();
+            window.wanted
+        });
+        assert_eq!(wanted, [128, 256, 512, 1024, 1024]);
+        window.keeps_up();
+        assert_eq!(window.wanted, FEW);
+    }
 
     #[test]
     fn each_receive_is_posted_or_free() {
