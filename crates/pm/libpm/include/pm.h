@@ -76,8 +76,8 @@ int pmGetSelf(pmContext *pmc, int *selfp); /* extension */
 int pmGetMtu(pmContext *pmc, int node, size_t *mtup);
 
 /* Has a composite context reach `node` by `member`, where it has the same number. A node that was another member's is that no more.
- * Each process says so for itself; two nodes reach each other by the same member, or pmReceive drops what comes with EIO. EINVAL: `pmc` is not composite, or `member` is, or has no such
- * node. */
+ * Each process says so for itself; two nodes reach each other by the same member, or pmReceive drops what comes with EIO. EINVAL: `pmc`
+ * is not composite, or `member` is, or has no such node. */
 int pmAddNode(pmContext *pmc, int node, pmContext *member);
 
 /* As pmAddNode for `n` nodes at once, under other numbers: nodes[i] of the composite context is node i of `member`. */
@@ -186,11 +186,11 @@ int pmSaveContext(pmContext *pmc, int fd);
  * different saves. EBUSY, EPIPE, ECANCELED as above. In all these cases the context is as it was. */
 int pmRestoreContext(pmContext *pmc, int fd);
 
-/* Makes a checkpoint of the context in the directory that PM_CHECKPOINT names, which nodes may share or not. All nodes call it. It stops all
- * sending and saves the context. Then it calls `callback`, if that is not NULL, with `arg` and the
- * checkpoint's number, from 1: the program saves its own data under that number, and calls no function of this context. Once all nodes
- * have returned from it, the checkpoint is whole and takes the place of the one before, at once, and sending goes on.
- * EINVAL: PM_CHECKPOINT names no directory. Otherwise as pmSaveContext, and what open(2) says. The checkpoint before is then still there. */
+/* Makes a checkpoint of the context in the directory that PM_CHECKPOINT names, which nodes may share or not. All nodes call it. It
+ * stops all sending and saves the context. Then it calls `callback`, if that is not NULL, with `arg` and the checkpoint's number, from
+ * 1: the program saves its own data under that number, and calls no function of this context. Once all nodes have returned from it,
+ * the checkpoint is whole and takes the place of the one before, at once, and sending goes on. EINVAL: PM_CHECKPOINT names no
+ * directory. Otherwise as pmSaveContext, and what open(2) says; the checkpoint before is then still there. */
 int pmCheckpoint(pmContext *pmc, void (*callback)(void *, int), void *arg);
 
 /* Makes a checkpoint as pmCheckpoint, if somebody has asked for one from outside: `vervain checkpoint`, of a job that `vervain job run
