@@ -7,7 +7,7 @@ use crate::pairs::byte_ring::ByteRing;
 use crate::pairs::ring::{ACKNOWLEDGEMENT, Class, HEADERS, NO_BYTES, Outgoing, Unsent};
 use crate::pairs::slot::{Kind, Meaning, Place};
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub fn headers(n: u64) -> [u8; HEADERS] {
     let mut headers = [0; HEADERS];
@@ -300,6 +300,7 @@ fn what_a_slot_means_is_what_was_meant() {
 
 #[test]
 fn a_slot_that_changes_meanwhile_is_read_once() {
+    const OFTEN: usize = 3_000_000;
     let two = Two::new();
     let (_, incoming) = two.ring();
     let region = two.devices[1].own();
@@ -312,12 +313,13 @@ fn a_slot_that_changes_meanwhile_is_read_once() {
     // A message in the slot, one in the block, and what fits neither.
     let meanings = [what(Place::Slot, 8), what(Place::Block, 16_000), what(Place::Slot, 60_000)];
     let places = [two.block(0) + block::BYTES_AT, two.block(0) + block::LEN - 1, 0, u64::MAX];
-    let is_over = AtomicBool::new(false);
+    let (is_over, changes) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for (meaning, place) in (0..).map(|i| (meanings[i % 3], places[i / 3 % 4])) {
-                region.word(at + 48).store(meaning, Ordering::Relaxed);
-                region.word(at + block::INLINE_AT).store(place, Ordering::Relaxed);
+            for i in 0.. {
+                region.word(at + 48).store(meanings[i % 3], Ordering::Relaxed);
+                region.word(at + block::INLINE_AT).store(places[i / 3 % 4], Ordering::Relaxed);
+                changes.store(i, Ordering::Relaxed);
                 if is_over.load(Ordering::Relaxed) {
                     break;
                 }
@@ -325,7 +327,10 @@ fn a_slot_that_changes_meanwhile_is_read_once() {
         });
         let _stop = Stop(&is_over);
         let own = two.block(0)..two.block(0) + block::LEN;
-        for _ in 0..3_000_000 {
+        // The other thread may begin late.
+        let mut looks = 0;
+        while looks < OFTEN || changes.load(Ordering::Relaxed) < OFTEN {
+            looks += 1;
             if let Ok(message) = incoming.next(region) {
                 let message = message.expect("its tag is there");
                 assert!(own.contains(&message.payload) && message.payload + message.len <= own.end, "{message:?}");
