@@ -66,7 +66,7 @@ rule "requests take all slots" ring.rs \
 rule "one message more than there are slots" ring.rs \
     'if self.sent - self.taken >= block::SLOTS {' 'if self.sent - self.taken > block::SLOTS {'
 rule "a slot is read twice" ring.rs \
-    'if fits { Ok(' 'let payload = if place == Place::Slot { payload } else { named() };
+    'if fits { Ok(' 'let payload = if place == Place::Slot { payload } else { named(0) };
         if fits { Ok('
 rule "the place of a payload is not checked" ring.rs \
     'payload >= begin && payload <= end && len <= end - payload' 'len <= end.wrapping_sub(payload)'
