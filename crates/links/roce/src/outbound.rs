@@ -73,6 +73,7 @@ impl Outbound {
             && self.waiting_posts + 1 < (under_way + MORE_THAN_UNDER_WAY).clamp(FEW_TOGETHER, MAX_CORKED)
             && connection.pace.is_none()
             && sends.get(last).is_some_and(|last| last.length <= connection.terms.mtu.into() && !last.opcode.is_local())
+            && connection.poll_state.posts_may_wait()
     }
 
     /// Packets that answer requests of this QP.
@@ -185,7 +186,8 @@ impl Outbound {
                 // While earlier messages are under way, a small one can wait for the next: together they cost as much
                 // as one alone. So can the beginning of a train that the next call goes on with. A poll that finds
                 // nothing sends them.
-                let may_wait = sent == Sent::HostFull || posting && !was_idle && made == 1 && sent == Sent::All;
+                let may_wait = sent == Sent::HostFull
+                    || posting && !was_idle && made == 1 && sent == Sent::All && connection.poll_state.posts_may_wait();
                 flush_or_cork(connection, now, trigger, may_wait, out.batch);
             }
             drop(out);
@@ -311,6 +313,9 @@ impl carrier::Connection for Connection {
         let mut outbound = self.outbound.lock();
         let tail = sends.tail();
         let posted = tail.wrapping_sub(std::mem::replace(&mut outbound.seen, tail));
+        if posted > 0 {
+            sends.qp().process().packets.sleeper().posts();
+        }
         if outbound.may_wait(posted, self, sends) {
             // A thread may have taken it off the list and been kept from going on.
             if outbound.waiting_posts == 0 || !self.poll_state.is_corked() {

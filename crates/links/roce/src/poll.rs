@@ -9,7 +9,7 @@
 use super::Roce;
 use super::idle_probe::{MOMENT_NS, ProbeStep};
 use super::net::sys::is_readable;
-use super::poll_state::{FIRST_TICK_NS, LAST_TICK_NS, PollState};
+use super::poll_state::{FIRST_TICK_NS, LAST_TICK_NS, PollState, RECENT_NS};
 use super::ports::LocalPort;
 use super::rx::{ACK_DELAY_NS, Receiver};
 use super::timers::NEVER;
@@ -29,8 +29,6 @@ use vervain_hca::{Error, Result, now_ns};
 /// Longest interval of visits if nobody has wanted the thread meanwhile: so long that an acknowledgement which the
 /// program leaves behind need not wake it.
 const UNWANTED_TICK_NS: u64 = RECENT_NS + LAST_TICK_NS;
-/// Nanoseconds within which the program's last poll is recent.
-const RECENT_NS: u64 = 1_000_000;
 /// Nanoseconds between two visits to a process that is paused.
 const PAUSED_NS: u64 = 1_000_000;
 /// Nanoseconds between two looks at a stopped process by a thread that sleeps for a completion.
@@ -234,15 +232,9 @@ impl Roce {
 
     /// Finds out if the program polls or waits.
     fn visit(&self, process: &'static Process, now: u64) -> Visit {
-        let state = &self.poll_state;
-        let polls = process.packets.looks().wrapping_add(state.waits.load(Ordering::Relaxed));
-        let too_soon = state.idle_probe.lock().is_too_soon(now);
-        let polled = polls != state.polls.swap(polls, Ordering::Relaxed) || too_soon;
-        if polled {
-            state.active_at.store(now, Ordering::Relaxed);
-        }
-        let recent = now.saturating_sub(state.active_at.load(Ordering::Relaxed)) < RECENT_NS;
-        Visit { now, polled, recent, waited_for: state.waiters.any() }
+        let looks = process.packets.looks();
+        let (polled, recent) = self.poll_state.activity(now, looks, process.packets.sleeper().sleeps());
+        Visit { now, polled, recent, waited_for: self.poll_state.waiters.any() }
     }
 
     /// The next sleep if there is nothing to do; `early` if the thread was woken before its time.
@@ -398,6 +390,7 @@ impl Roce {
                 break Ok(());
             }
             self.poll_state.waits.fetch_add(1, Ordering::Relaxed);
+            process.packets.sleeper().waits_for_event();
             self.uncork();
             let mut not_before = 0;
             let deadline = match self.receiving.try_lock() {

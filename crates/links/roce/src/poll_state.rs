@@ -16,6 +16,8 @@ use vervain_hca::process::Process;
 /// The progress thread comes by so often at first, and at last, while the program polls.
 pub(super) const FIRST_TICK_NS: u64 = 100_000;
 pub(super) const LAST_TICK_NS: u64 = 400_000;
+/// Nanoseconds within which the program's last poll is recent.
+pub(super) const RECENT_NS: u64 = 1_000_000;
 
 /// State shared by the threads.
 #[derive(Default)]
@@ -91,6 +93,26 @@ impl PollState {
         if self.sleeps_until.load(Ordering::SeqCst) > at.saturating_add(LAST_TICK_NS) {
             process.wake_for_packets();
         }
+    }
+
+    /// At a visit of the progress thread, after `looks` polls of the program: whether the program has polled since the
+    /// last visit, and so receives packets itself, as one that now `sleeps` does not; and whether its last poll is
+    /// recent.
+    pub(super) fn activity(&self, now: u64, looks: u32, sleeps: bool) -> (bool, bool) {
+        let polls = looks.wrapping_add(self.waits.load(Ordering::Relaxed));
+        let too_soon = self.idle_probe.lock().is_too_soon(now);
+        let is_active = polls != self.polls.swap(polls, Ordering::Relaxed) || too_soon;
+        if is_active {
+            self.active_at.store(now, Ordering::Relaxed);
+        }
+        let recent = now.saturating_sub(self.active_at.load(Ordering::Relaxed)) < RECENT_NS;
+        (is_active && !sleeps, recent)
+    }
+
+    /// Returns true if posts may wait for others ([`vervain_hca::process::packets::Sleeper`]).
+    #[inline]
+    pub(super) fn posts_may_wait(&self) -> bool {
+        Process::current().is_none_or(|process| process.packets.sleeper().posts_may_wait())
     }
 
     /// Packets of a post wait in a batch for others: the next poll of the program sends them, or the progress thread.
@@ -174,6 +196,15 @@ impl PollState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_sleeps_for_an_event_receives_nothing_though_it_has_just_polled() {
+        let (state, now) = (PollState::default(), 1 << 40);
+        assert_eq!(state.activity(now, 1, false), (true, true));
+        assert_eq!(state.activity(now + 1, 2, true), (false, true), "its acknowledgements may wait for its answer");
+        assert_eq!(state.activity(now + 2, 3, false), (true, true));
+        assert_eq!(state.activity(now + 2 + RECENT_NS, 3, false), (false, false));
+    }
 
     #[test]
     fn requests_that_wait_are_marked_until_the_next_thread_that_sends_begins_them() {

@@ -402,7 +402,13 @@ impl Cq {
             return self.polled_in_vain(guard, max, sink);
         }
         drop(guard);
-        if self.process.packets.are_expected() && self.process.packets.count_look() {
+        if !self.process.packets.are_expected() {
+            return n;
+        }
+        if n < max {
+            self.process.packets.sleeper().left_empty();
+        }
+        if self.process.packets.count_look() {
             // Unacknowledged sends of the program complete at once, so that it may never poll an empty CQ.
             self.process.poll_packets();
         }
@@ -566,6 +572,7 @@ impl Cq {
         if is_untold {
             crate::cq::notify::fire(self.shared, false, || self.raise_event());
         }
+        self.process.packets.sleeper().asked();
         if self.pending_count.load(Ordering::Relaxed) != 0 {
             // The program is about to sleep; from now on the progress thread does the work.
             self.process.hand_over();

@@ -23,6 +23,7 @@ pub mod rendezvous;
 pub(crate) mod revocation;
 pub(crate) mod send_work;
 pub mod share_api;
+mod sleeper;
 pub(crate) mod standing;
 pub(crate) mod switches;
 

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::host::lock::{OwnerGuard, OwnerLock};
 use crate::process::Process;
 use crate::process::poller::{EventHandler, Poller};
+use crate::process::sleeper::Sleeper;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,6 +26,7 @@ pub struct Packets {
     looks: AtomicU32,
     /// Of empty polls, those look for packets whose number has none of these bits.
     apart: AtomicU32,
+    sleeper: Sleeper,
     /// Held while packets are handled.
     in_hand: OwnerLock<()>,
 }
@@ -39,8 +41,15 @@ impl Packets {
             wanted: AtomicBool::new(false),
             looks: AtomicU32::new(0),
             apart: AtomicU32::new(0),
+            sleeper: Sleeper::default(),
             in_hand: OwnerLock::default(),
         }
+    }
+
+    /// The signs that the program sleeps.
+    #[inline(always)]
+    pub fn sleeper(&self) -> &Sleeper {
+        &self.sleeper
     }
 
     /// From now on threads that poll look for packets too, and so does the progress thread.
@@ -120,6 +129,7 @@ impl Packets {
     /// Counts an empty poll of a thread of the program. Returns true if it is to look for packets.
     #[inline(always)]
     pub(crate) fn should_poll(&self) -> bool {
+        self.sleeper.left_empty();
         self.count() & self.apart.load(Ordering::Relaxed) == 0
     }
 

@@ -92,6 +92,12 @@ impl Receiver {
         &mut self.ports
     }
 
+    /// A thread, be it the progress thread, has received packets: the program, which is about to see what they bring, may
+    /// answer.
+    fn took_in(&mut self) {
+        self.empty_polls = 0;
+    }
+
     /// Counts a poll. Returns true if it is time for acknowledgements to leave on their own.
     pub(super) fn polled(&mut self, found: bool) -> bool {
         self.empty_polls = if found { 0 } else { self.empty_polls.saturating_add(1) };
@@ -161,6 +167,9 @@ impl Roce {
                 rx.ports[i].poll_rate.polled(found);
                 any |= found;
             }
+        }
+        if any {
+            rx.took_in();
         }
         if rx.state.acks.is_stream() {
             rx.send_responses();
@@ -416,5 +425,23 @@ impl Roce {
             // It has not acknowledged the packets that it had received.
             None => !self.receiving.raw().comes_free(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgements_leave_on_their_own_after_two_polls_that_found_nothing_since_packets_came() {
+        let mut rx = Receiver::default();
+        for _ in 0..3 {
+            assert!(!rx.polled(false));
+            // By the progress thread.
+            rx.took_in();
+            assert!(!rx.polled(false), "the program has not had time to answer");
+            assert!(!rx.polled(true));
+        }
+        assert_eq!([false; 3].map(|found| rx.polled(found)), [false, true, true]);
     }
 }
