@@ -3,6 +3,7 @@
  *
  *   paired send N CPU CPU         ns of half a round trip of Sends of 8 bytes, inline, both sides polling
  *   paired write-imm N CPU CPU    the same of RDMA Writes with immediate
+ *   paired poll N CPU CPU         the same of Sends, both asleep in poll(2) on the descriptor of a completion channel
  *   paired idle SECONDS CPU CPU   ms of processor time that a process takes meanwhile: both sleep
  *
  * The processes part before either opens the device.
@@ -11,6 +12,7 @@
 #include "clock.h"
 #include "verbs.h"
 
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -23,6 +25,7 @@ static struct meeting {
 	volatile int arrived[3];
 } *meeting;
 
+static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
 static struct ibv_mr *mr;
@@ -54,19 +57,35 @@ static void post(struct address to, int imm, uint64_t n)
 	need("ibv_post_send", ibv_post_send(qp, &wr, &bad));
 }
 
-/* Spins until a message is there; completions of what was sent pass by. */
-static void receive(void)
+/* Takes what is there; true if a message is. Completions of what was sent pass by. */
+static int take(void)
 {
 	struct ibv_wc wc;
-	do {
-		int got = ibv_poll_cq(cq, 1, &wc);
-		if (got < 0 || (got && wc.status != IBV_WC_SUCCESS)) {
-			fprintf(stderr, "completion: %s\n", got < 0 ? "none" : ibv_wc_status_str(wc.status));
-			exit(1);
-		}
-		wc.opcode = got ? wc.opcode : IBV_WC_SEND;
-	} while (!(wc.opcode & IBV_WC_RECV));
+	int got = ibv_poll_cq(cq, 1, &wc);
+	if (got < 0 || (got && wc.status != IBV_WC_SUCCESS)) {
+		fprintf(stderr, "completion: %s\n", got < 0 ? "none" : ibv_wc_status_str(wc.status));
+		exit(1);
+	}
+	if (!got || !(wc.opcode & IBV_WC_RECV))
+		return got ? take() : 0;
 	post_receive();
+	return 1;
+}
+
+/* Until a message is there. */
+static void receive(void)
+{
+	while (!take()) {
+		if (!channel)
+			continue;
+		struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+		struct ibv_cq *ready;
+		void *context;
+		if (poll(&fd, 1, -1) != 1 || ibv_get_cq_event(channel, &ready, &context))
+			die("no event");
+		ibv_ack_cq_events(ready, 1);
+		need("ibv_req_notify_cq", ibv_req_notify_cq(cq, 0));
+	}
 }
 
 static void pingpong(int role, struct address to, int imm, size_t count)
@@ -116,7 +135,10 @@ int main(int argc, char **argv)
 
 	struct ibv_context *context = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
-	cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0);
+	channel = !strcmp(argv[1], "poll") ? ibv_create_comp_channel(context) : NULL;
+	cq = ibv_create_cq(context, 4 * DEPTH, NULL, channel, 0);
+	if (channel && cq)
+		need("ibv_req_notify_cq", ibv_req_notify_cq(cq, 0));
 	mr = pd && cq ? ibv_reg_mr(pd, heap(4096), 4096, REMOTE_ACCESS) : NULL;
 	if (!mr)
 		die("set-up");

@@ -2,15 +2,19 @@
 //! others do over TCP.
 
 use crate::perftest::Test;
+use crate::process::number;
 use crate::raw_udp;
 use crate::report::{Section, Target, Unit};
 use crate::rounds::{Measure, Measured, single};
 use crate::setup::Setup;
 use crate::ucx;
+use anyhow::Result;
 
 /// The issue's bounds.
 const POLLING_AT_MOST: f64 = 1.25;
 const SLEEPING_AT_MOST: f64 = 1.4;
+/// The progress thread is woken by the packet, and wakes the program.
+const SLEEPING_IN_POLL_AT_MOST: f64 = 3.0;
 const OF_UDP_AT_LEAST: f64 = 0.65;
 const OF_TCP_AT_LEAST: f64 = 1.3;
 const UNDER_LOSS_AT_LEAST: f64 = 0.8;
@@ -34,10 +38,11 @@ pub fn sections(setup: &Setup) -> Vec<Section> {
 type Line = (&'static str, &'static str, Option<Target>);
 
 fn latency(setup: &Setup) -> Section {
-    let named: [(&str, Measure); 8] = [
+    let named: [(&str, Measure); 9] = [
         ("ib_write_lat 8 B", single(|| WRITE_LAT.typical_ns(setup))),
         ("ib_send_lat 8 B", single(|| SEND_LAT.typical_ns(setup))),
         ("ib_send_lat 8 B -e", single(|| SLEEPING_SEND_LAT.typical_ns(setup))),
+        ("Send 8 B, asleep in poll(2)", single(|| asleep_in_poll(setup))),
         ("raw UDP, polling", single(|| raw_udp::polling(setup))),
         ("raw UDP, sleeping", single(|| raw_udp::sleeping(setup))),
         ("UCX tcp am", single(|| ucx::tcp_am_latency(setup))),
@@ -45,7 +50,7 @@ fn latency(setup: &Setup) -> Section {
         ("libfabric tcp", single(|| raw_udp::libfabric_latency(setup))),
     ];
     const AHEAD: Option<Target> = Some(Target::RatioAtMost(1.0));
-    const LINES: [Line; 7] = [
+    const LINES: [Line; 8] = [
         ("ib_write_lat 8 B", "raw UDP, polling", Some(Target::RatioAtMost(POLLING_AT_MOST))),
         ("ib_write_lat 8 B", "UCX tcp put", AHEAD),
         ("ib_send_lat 8 B", "raw UDP, polling", None),
@@ -53,16 +58,24 @@ fn latency(setup: &Setup) -> Section {
         ("ib_send_lat 8 B", "libfabric tcp", AHEAD),
         ("ib_send_lat 8 B -e", "raw UDP, sleeping", Some(Target::RatioAtMost(SLEEPING_AT_MOST))),
         ("ib_send_lat 8 B -e", "libfabric tcp", None),
+        ("Send 8 B, asleep in poll(2)", "raw UDP, sleeping", Some(Target::RatioAtMost(SLEEPING_IN_POLL_AT_MOST))),
     ];
     table(
         setup,
         "RoCE over the loopback interface: latency of 8 bytes, half a round trip",
-        "perftest's typical time. Beside it: a datagram of 8 bytes there and back, by sendto and recv, both sides polling or\n\
-         both sleeping in the kernel; UCX's tcp transport (median) and libfabric's tcp provider (mean).",
+        "perftest's typical time; the median between two programs that sleep in poll(2) on the descriptor of a completion\n\
+         channel. Beside it: a datagram of 8 bytes there and back, by sendto and recv, both sides polling or both sleeping in\n\
+         the kernel; UCX's tcp transport (median) and libfabric's tcp provider (mean).",
         Unit::Ns,
         named,
         &LINES,
     )
+}
+
+/// A mode of `paired.c`.
+fn asleep_in_poll(setup: &Setup) -> Result<f64> {
+    let mut command = setup.ours("paired")?;
+    number(command.envs(ROCE.iter().copied()).args(["poll", "5000"]).args(setup.cpus.words()), None)
 }
 
 fn bandwidth(setup: &Setup) -> Section {
@@ -97,12 +110,12 @@ fn bandwidth(setup: &Setup) -> Section {
 }
 
 /// Measures all in turns. What cannot be measured is said, and leaves its rows out.
-fn table(
+fn table<const N: usize>(
     setup: &Setup,
     title: &'static str,
     how: &'static str,
     unit: Unit,
-    named: [(&'static str, Measure); 8],
+    named: [(&'static str, Measure); N],
     lines: &[Line],
 ) -> Section {
     let measured = Measured::of(setup.fewer_rounds(), named);
