@@ -10,7 +10,7 @@ use crate::{Job, way};
 /// Operations of `benches/c/looped.c`, of 8 bytes on a looped QP, and the most instructions that the library may take for each,
 /// from post to completion; what the program around them does is taken off. Lower one whenever its count falls; never raise one without saying why in the commit.
 pub const INSTRUCTIONS_AT_MOST: [(&str, f64); 5] =
-    [("write", 386.0), ("wr-write-inline", 408.0), ("read", 427.0), ("send-recv", 1254.0), ("fetch-add", 464.0)];
+    [("write", 386.0), ("wr-write-inline", 408.0), ("read", 427.0), ("send-recv", 1258.0), ("fetch-add", 464.0)];
 
 /// A function of `benches/c/looped.c` that is one call of the library.
 pub struct Call {
@@ -69,7 +69,7 @@ pub const CALL_INSTRUCTIONS_AT_MOST: [Call; 8] = [
         link: "roce",
         what: "16 ibv_post_send of a read each",
         at_least: POSTS_A_TRAIN,
-        at_most: 9_950.0,
+        at_most: 9_990.0,
     },
     Call {
         function: "post_train",
@@ -77,7 +77,7 @@ pub const CALL_INSTRUCTIONS_AT_MOST: [Call; 8] = [
         link: "roce",
         what: "16 ibv_post_send of a fetch-and-add each",
         at_least: POSTS_A_TRAIN,
-        at_most: 9_910.0,
+        at_most: 9_990.0,
     },
     Call {
         function: "send_packet",

@@ -6,6 +6,7 @@ use crate::arena::layout::{CqeRing, Lane, QpShared, Switch, found, request};
 use crate::cq::Cq;
 use crate::cq::completion::Source;
 use crate::cq::recv_ring::RecvRing;
+use crate::cq::send_ring::SendRing;
 use crate::error::Result;
 use crate::host::lock::OwnerLock;
 use crate::process::Process;
@@ -45,7 +46,7 @@ pub(crate) struct OwnedLane {
 }
 
 impl OwnedLane {
-    /// Makes a lane into the QP at `qp_offset`, whose receives complete on `cq`.
+    /// Makes a lane into the QP at `qp_offset`, whose receives complete on `cq`, behind its `sends` if those do too.
     pub fn create(
         process: &'static Process,
         rq: &Arc<RecvQueue>,
@@ -53,6 +54,7 @@ impl OwnedLane {
         qp_offset: u64,
         qp_num: u32,
         granted: u32,
+        sends: Option<Arc<SendRing>>,
     ) -> Result<Arc<OwnedLane>> {
         // The completions of a connected QP lie in the receives themselves, and so does the time at which they were
         // made.
@@ -92,7 +94,7 @@ impl OwnedLane {
                 switch,
                 shared,
                 gate: Arc::new(LaneGate::new(shared, offset)),
-                ring: Arc::new(RecvRing::new(shared, ring, cqes, Arc::clone(rq), qp_num, granted == 0)),
+                ring: Arc::new(RecvRing::new(shared, ring, cqes, Arc::clone(rq), qp_num, granted == 0, sends)),
                 blocks: [lane_block, ring_block],
                 rq: Arc::clone(rq),
                 cq: Arc::clone(cq),

@@ -34,11 +34,11 @@ impl Source {
         }
     }
 
-    /// Takes up to `max`, oldest first; returns how many.
+    /// Takes up to `max`, oldest first, in front of receives the sends that were completed before; returns how many.
     #[inline(always)]
     pub(crate) fn take(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         match self {
-            Source::Receives(ring) => ring.take(max, sink),
+            Source::Receives(ring) => ring.take_in_turn(max, sink),
             Source::Sends(ring) => ring.take(max, sink),
         }
     }
@@ -47,9 +47,16 @@ impl Source {
     #[inline(always)]
     pub(crate) fn take_if_ready(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> Option<usize> {
         match self {
-            Source::Receives(ring) if ring.is_ready() => Some(ring.take(max, sink)),
+            Source::Receives(ring) if ring.is_ready() => Some(ring.take_in_turn(max, sink)),
             Source::Sends(ring) if ring.pending() != 0 => Some(ring.take(max, sink)),
             _ => None,
+        }
+    }
+
+    /// Nobody is to poll what is there. Nothing is added from now on.
+    pub(crate) fn discard(&self) {
+        if let Source::Sends(ring) = self {
+            ring.take(usize::MAX, &mut |_| ());
         }
     }
 

@@ -354,6 +354,7 @@ impl Cq {
         let mut q = self.queue.lock();
         // Completions that are left in it will not be polled.
         self.count_consumed(source.pending() as usize);
+        source.discard();
         q.rings.remove(source);
     }
 

@@ -9,7 +9,8 @@
 use crate::arena::layout::{CqShared, CqeRing, INLINE_RECEIVE, IS_INLINE, Inline, Lane, RecvCqe, RecvWqe};
 use crate::arena::{ArenaRef, CQES};
 use crate::cq::completion::publish;
-use crate::host::atomic::{AtomicU32, Ordering};
+use crate::cq::send_ring::SendRing;
+use crate::host::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::rq::{Receipt, RecvQueue, RqView};
 use std::sync::Arc;
 use vervain_iba::{Completion, Sge, Status};
@@ -133,12 +134,19 @@ pub(crate) struct RecvRing {
     qp_num: u32,
     /// CQEs may hold messages.
     inline: bool,
+    /// The completions of the same QP's sends, if they come to the same CQ.
+    sends: Option<Arc<SendRing>>,
+    /// [`WAITS`] and the number of completions of sends before the next receive, while it waits for them; else 0.
+    turn: AtomicU64,
 }
+
+/// The next receive waits until completions of sends are taken, [`RecvRing::turn`].
+const WAITS: u64 = 1 << 32;
 
 impl RecvRing {
     /// The completions of `lane`, with its `cqes`, and its `ring` of indices, which is as long as `rq`; for the queue
     /// of a connected QP without `cqes`, the ring is not used. Messages in CQEs are taken for such if they may be
-    /// `inline`.
+    /// `inline`. The QP's completions of `sends` come to the same CQ.
     pub(crate) fn new(
         lane: &'static Lane,
         ring: &'static [AtomicU32],
@@ -146,9 +154,10 @@ impl RecvRing {
         rq: Arc<RecvQueue>,
         qp_num: u32,
         inline: bool,
+        sends: Option<Arc<SendRing>>,
     ) -> RecvRing {
-        let [consumed, scattered] = [0; 2].map(AtomicU32::new);
-        RecvRing { lane, ring, cqes, consumed, scattered, limit: rq.max_wr(), rq, qp_num, inline }
+        let ([consumed, scattered], turn) = ([0; 2].map(AtomicU32::new), AtomicU64::new(0));
+        RecvRing { lane, ring, cqes, consumed, scattered, limit: rq.max_wr(), rq, qp_num, inline, sends, turn }
     }
 
     /// Returns true if there may be messages in CQEs.
@@ -204,6 +213,37 @@ impl RecvRing {
             Some(ring) => stands(cqe(ring, number), number, self.limit),
             None => (self.pending() != 0).then_some(Stands::InReceive),
         }
+    }
+
+    /// Takes up to `max` completions, before them those of the same QP's sends that were there earlier; returns how many.
+    /// An adapter's CQ is one queue: a program that finds the answer to a message has found the completion of the
+    /// message. The caller holds the CQ's queue.
+    #[inline(always)]
+    pub(crate) fn take_in_turn(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        match &self.sends {
+            Some(sends) => self.take_behind(sends, max, sink),
+            None => self.take(max, sink),
+        }
+    }
+
+    #[inline(never)]
+    fn take_behind(&self, sends: &SendRing, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
+        if !self.is_ready() {
+            return 0;
+        }
+        // What came before these is seen after them. The count of one may be to come yet.
+        let here = self.pending().max(1) as usize;
+        let until = match self.turn.load(Ordering::Relaxed) {
+            0 => sends.produced(),
+            turn => turn as u32,
+        };
+        let before = sends.pending_until(until).min(max);
+        let mut taken = if before > 0 { sends.take(before, sink) } else { 0 };
+        let got = self.take(here.min(max - taken), sink);
+        taken += got;
+        // Those of sends that come from now on are behind it, however many there are.
+        self.turn.store(if got == 0 { WAITS | u64::from(until) } else { 0 }, Ordering::Relaxed);
+        taken
     }
 
     /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.

@@ -170,7 +170,7 @@ impl Qp {
                 pd: pd.cloned(),
                 cap,
                 block,
-                receives: ReceiveSide::new(init, rq, offset, me.clone()),
+                receives: ReceiveSide::new(init, rq, offset, me.clone(), &ring),
                 sends: OwnerLock::new(SendSide { sq, connection: None }),
                 ring,
                 attr: OwnerLock::new(QpAttr { cap, ..QpAttr::default() }),

@@ -3,6 +3,7 @@
 
 use crate::arena::layout::{ANY_PSN, BY_PACKETS, request};
 use crate::cq::Cq;
+use crate::cq::send_ring::SendRing;
 use crate::device::port_counters::Word;
 use crate::error::{Error, Result};
 use crate::host::lock::OwnerLock;
@@ -34,6 +35,8 @@ pub(crate) struct ReceiveSide {
     lanes: OwnerLock<Vec<Arc<OwnedLane>>>,
     /// The QP, as SRQs know it.
     target: Weak<dyn XrcTarget>,
+    /// Completions of its sends, if they come to the same CQ as those of its receives.
+    sends: Option<Arc<SendRing>>,
 }
 
 impl ReceiveSide {
@@ -60,7 +63,9 @@ impl ReceiveSide {
         rq: Option<Arc<RecvQueue>>,
         offset: u64,
         target: Weak<dyn XrcTarget>,
+        sends: &Arc<SendRing>,
     ) -> ReceiveSide {
+        let is_same = init.send_cq.zip(init.recv_cq).is_some_and(|(sent, received)| Arc::ptr_eq(sent, received));
         ReceiveSide {
             cq: init.recv_cq.cloned(),
             srq: init.srq.cloned(),
@@ -69,6 +74,7 @@ impl ReceiveSide {
             offset,
             lanes: OwnerLock::default(),
             target,
+            sends: is_same.then(|| Arc::clone(sends)),
         }
     }
 
@@ -115,7 +121,7 @@ impl ReceiveSide {
         let (Some(rq), Some(cq)) = (&self.rq, &self.cq) else {
             return Err(Error::invalid("the QP has nowhere to receive"));
         };
-        let lane = OwnedLane::create(qp.process, rq, cq, self.offset, qp.number, 0)?;
+        let lane = OwnedLane::create(qp.process, rq, cq, self.offset, qp.number, 0, self.sends.clone())?;
         qp.shared.lane.store(lane.offset, Ordering::Release);
         self.lanes.lock().push(lane);
         Ok(())
@@ -137,7 +143,7 @@ impl ReceiveSide {
         if let Some(lane) = lanes.iter().find(same) {
             return Ok(lane.offset);
         }
-        let lane = OwnedLane::create(qp.process, rq, cq, self.offset, qp.number, initiator)?;
+        let lane = OwnedLane::create(qp.process, rq, cq, self.offset, qp.number, initiator, None)?;
         if qp.qp_type == QpType::Ud {
             lane.make_bounce(request::DATAGRAM_BYTES);
         }
@@ -300,7 +306,9 @@ impl ReceiveSide {
         }
         let own = qp.shared.lane.load(Ordering::Relaxed) == lane.offset;
         if own && !gone {
-            let Ok(new) = OwnedLane::create(qp.process, &lane.rq, &lane.cq, self.offset, qp.number, 0) else {
+            let Ok(new) =
+                OwnedLane::create(qp.process, &lane.rq, &lane.cq, self.offset, qp.number, 0, self.sends.clone())
+            else {
                 // Without memory for a new lane the QP keeps one that no initiator can take.
                 lane.shared.open.store(0, Ordering::SeqCst);
                 return true;

@@ -7,7 +7,7 @@ mod world;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
-use vervain_hca::{Cq, Data, Opcode, Qp, QpType, SendRequest, send_flags};
+use vervain_hca::{Cq, Data, Opcode, Qp, QpType, SendRequest, send_flags, wc};
 use vervain_wire::{Bth, opcode, parse};
 use world::{FIRST_PSN, MAX_READS, MTU, Pair, World, alone, alone_with};
 
@@ -42,6 +42,17 @@ fn wait(cq: &Cq) {
     while !has_one(cq) {
         assert!(since.elapsed() < LIMIT, "no completion came");
     }
+}
+
+/// As many completions as polls for up to `max` bring until there are `count`: of each the QP's number, and if it is one
+/// of a receive.
+fn poll(cq: &Cq, max: usize, count: usize) -> Vec<(u32, bool)> {
+    let (since, mut all) = (Instant::now(), Vec::new());
+    while all.len() < count {
+        cq.poll(max, &mut |c| all.push((c.qp_num, c.opcode & wc::OP_RECV != 0)));
+        assert!(since.elapsed() < LIMIT, "{} of {count} completions came", all.len());
+    }
+    all
 }
 
 /// The BTHs of a capture, in order, each with the place of its packet in its train: records of a header and an IPv4
@@ -120,6 +131,28 @@ fn ask_and_answer(asked: usize, length: usize) -> Vec<Wanted> {
 
 fn is_in_the_train_of_the_last(acknowledged: (usize, u16), last: (usize, u16)) -> bool {
     acknowledged == (last.0 + 1, last.1 + 1)
+}
+
+// The acknowledgement and the answer come in one look.
+#[test]
+fn a_poll_returns_the_completion_of_a_message_before_the_answer_to_it() {
+    alone("a_poll_returns_the_completion_of_a_message_before_the_answer_to_it", || {
+        for max in [1, 2, 64] {
+            let mut world = World::new(&[QpType::Rc]);
+            let pair = world.take(QpType::Rc);
+            for round in 0..ROUNDS {
+                pair.a.post_recv(0, &[pair.memory.sge(0, 8)]).unwrap();
+                send(&pair.a, &pair, 8);
+                wait(&pair.recv_cq);
+                send(&pair.b, &pair, 8);
+                let got = poll(&pair.send_cq, max, 3);
+                let place = |is_receive| got.iter().position(|c| *c == (pair.a.qp_num(), is_receive));
+                let (sent, answered) = (place(false), place(true));
+                assert!(sent.is_some() && sent < answered, "polls for {max}, round {round}: {got:?}");
+            }
+            pair.destroy();
+        }
+    });
 }
 
 // A program that has seen its own message complete may look for the answer in its memory, and nobody receives later
