@@ -235,7 +235,7 @@ pub fn what_counts_for_the_initiator_is_found_by_who_cuts_it_off(seeds: Range<u6
         let rq = Arc::new(RecvQueue::create(process, PD, 1, 1, false).unwrap());
         rq.post(11, &[]).unwrap();
         let (ring, held, cqes, held_cqes) = process.lane_rings(1);
-        let owned = RecvRing::new(target.lane, ring, Some(cqes), Arc::clone(&rq), 3, true);
+        let owned = RecvRing::new(target.lane, ring, Some(cqes), Arc::clone(&rq), 3, true, None);
         let initiator = thread::spawn({
             let (target, rq) = (Arc::clone(&target), rq.view.clone());
             move || {
@@ -275,7 +275,7 @@ pub fn what_was_delivered_lies_in_memory_whose_key_was_revoked(seeds: Range<u64>
         let rq = Arc::new(RecvQueue::create(process, PD, 2, 1, false).unwrap());
         rq.post(0, &[Sge { addr: region.place, length: BYTES as u32, lkey: region.key }]).unwrap();
         let (ring, held, cqes, held_cqes) = process.lane_rings(2);
-        let owned = RecvRing::new(target.lane, ring, Some(cqes), Arc::clone(&rq), 3, true);
+        let owned = RecvRing::new(target.lane, ring, Some(cqes), Arc::clone(&rq), 3, true, None);
         let initiator = thread::spawn({
             let (target, rq, region) = (Arc::clone(&target), rq.view.clone(), Arc::clone(&region));
             move || {

@@ -139,7 +139,7 @@ fn delivered(seeds: Range<u64>, name: &str, exclusive: bool, watched: usize) {
         let post = |id: u64| rq.post(id, &[Sge { addr: buffer(id), length: 8, lkey: 1 }]);
         let (ring, held, cqes, held_cqes) = process.lane_rings(at_once as usize);
         let (cqes, held_cqes) = if exclusive { (None, None) } else { (Some(cqes), Some(held_cqes)) };
-        queue.rings.add(Source::Receives(Arc::new(RecvRing::new(lane, ring, cqes, Arc::clone(&rq), 1, true))));
+        queue.rings.add(Source::Receives(Arc::new(RecvRing::new(lane, ring, cqes, Arc::clone(&rq), 1, true, None))));
         let initiator = thread::spawn({
             let rq = rq.view.clone();
             move || {
@@ -197,6 +197,56 @@ fn claim(rq: &RqView, id: u64) -> u32 {
         }
         spin_loop();
     }
+}
+
+/// A message completes, and then its answer comes, again and again; polls for one completion, two, or all. The receives are in a
+/// ring that each poll looks at, the sends in one that is found by its ready bit.
+pub fn an_answer_is_found_behind_its_message(seeds: Range<u64>) {
+    const MESSAGES: u32 = 4;
+    check("answers", seeds, |process| {
+        let mut queue = Queue::watching(process, 1);
+        let cq = queue.shared;
+        let lane: &'static Lane = process.place();
+        let rq = Arc::new(RecvQueue::create(process, 1, MESSAGES, 1, true).unwrap());
+        let sends = Arc::new(SendRing::new(MESSAGES, 2, queue.rings.next_ready_bit(), false));
+        let (ring, held, _, _) = process.lane_rings(MESSAGES as usize);
+        let receives = RecvRing::new(lane, ring, None, Arc::clone(&rq), 1, false, Some(Arc::clone(&sends)));
+        queue.rings.add(Source::Receives(Arc::new(receives)));
+        queue.rings.add(Source::Sends(Arc::clone(&sends)));
+        for id in 0..u64::from(MESSAGES) {
+            rq.post(id, &[Sge { addr: buffer(id), length: 8, lkey: 1 }]).unwrap();
+        }
+        let peer = thread::spawn({
+            let rq = rq.view.clone();
+            move || {
+                let deliveries =
+                    Deliveries { lane, ring: &held, cqes: None, cq, full_barrier: &!barrier::is_registered() };
+                for id in 0..MESSAGES {
+                    sends.push(cq, id.into(), Status::Success, 0, 8, 1);
+                    let index = claim(&rq, id.into());
+                    deliveries.push(&rq, index, rq.wqe(index).unwrap(), &Receipt::default(), None);
+                }
+            }
+        });
+        let (mut sent, mut answered) = (0, 0);
+        for max in [1, 2, usize::MAX].into_iter().cycle() {
+            let mut sink = |c: &Completion| match c.qp_num {
+                2 => sent += 1,
+                _ => {
+                    answered += 1;
+                    assert!(answered <= sent, "answer {answered} after {sent} completions");
+                }
+            };
+            if queue.rings.poll(0, max, &mut sink, |_| ()) == 0 {
+                spin_loop();
+            }
+            if answered == MESSAGES {
+                break;
+            }
+        }
+        peer.join();
+        assert_eq!(sent, MESSAGES);
+    });
 }
 
 /// A lane into a queue with several claimers, watched.

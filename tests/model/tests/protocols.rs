@@ -38,6 +38,7 @@ models! {
     rings::a_quiet_lane_loses_nothing,
     rings::a_watched_queue_of_a_connected_qp_loses_nothing,
     rings::a_quiet_queue_of_a_connected_qp_loses_nothing,
+    rings::an_answer_is_found_behind_its_message,
     notify::who_asks_and_polls_is_woken,
     notify::who_polls_and_asks_is_woken,
     notify::who_polls_for_long_and_asks_is_woken,

@@ -95,6 +95,13 @@ impl Queue {
             shared_queues: HashMap::new(),
         }
     }
+
+    /// Has the next polls take what lies in `ring` before what is in the own queue.
+    fn put_before_local(&mut self, ring: &Arc<SendRing>) {
+        self.before_local.retain(|(r, _)| !Arc::ptr_eq(r, ring));
+        self.before_local.push((Arc::clone(ring), ring.produced()));
+        self.rings.aside = true;
+    }
 }
 
 impl Cq {
@@ -363,6 +370,11 @@ impl Cq {
         let _held = SignalsHeld::begin();
         let mut q = self.queue.lock();
         let n = ring.take(usize::MAX, &mut |c| q.local.push_back(*c));
+        ring.forget_found();
+        if let Some(sends) = ring.sends().filter(|sends| n > 0 && sends.pending() > 0) {
+            // They were there before.
+            q.put_before_local(sends);
+        }
         q.rings.aside |= n > 0;
         self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);
@@ -375,10 +387,7 @@ impl Cq {
             return;
         }
         let _held = SignalsHeld::begin();
-        let mut q = self.queue.lock();
-        q.before_local.retain(|(r, _)| !Arc::ptr_eq(r, ring));
-        q.before_local.push((Arc::clone(ring), ring.produced()));
-        q.rings.aside = true;
+        self.queue.lock().put_before_local(ring);
     }
 
     #[inline]

@@ -136,12 +136,10 @@ pub(crate) struct RecvRing {
     inline: bool,
     /// The completions of the same QP's sends, if they come to the same CQ.
     sends: Option<Arc<SendRing>>,
-    /// [`WAITS`] and the number of completions of sends before the next receive, while it waits for them; else 0.
-    turn: AtomicU64,
+    /// Receives that were found and not taken, for want of room, and in the low half the number of completions of sends
+    /// that come before them; 0: there are none.
+    found: AtomicU64,
 }
-
-/// The next receive waits until completions of sends are taken, [`RecvRing::turn`].
-const WAITS: u64 = 1 << 32;
 
 impl RecvRing {
     /// The completions of `lane`, with its `cqes`, and its `ring` of indices, which is as long as `rq`; for the queue
@@ -156,8 +154,8 @@ impl RecvRing {
         inline: bool,
         sends: Option<Arc<SendRing>>,
     ) -> RecvRing {
-        let ([consumed, scattered], turn) = ([0; 2].map(AtomicU32::new), AtomicU64::new(0));
-        RecvRing { lane, ring, cqes, consumed, scattered, limit: rq.max_wr(), rq, qp_num, inline, sends, turn }
+        let ([consumed, scattered], found) = ([0; 2].map(AtomicU32::new), AtomicU64::new(0));
+        RecvRing { lane, ring, cqes, consumed, scattered, limit: rq.max_wr(), rq, qp_num, inline, sends, found }
     }
 
     /// Returns true if there may be messages in CQEs.
@@ -215,9 +213,9 @@ impl RecvRing {
         }
     }
 
-    /// Takes up to `max` completions, before them those of the same QP's sends that were there earlier; returns how many.
-    /// An adapter's CQ is one queue: a program that finds the answer to a message has found the completion of the
-    /// message. The caller holds the CQ's queue.
+    /// Takes up to `max` completions, before them those of the same QP's sends that were there when they were found;
+    /// returns how many. An adapter's CQ is one queue: a program that finds the answer to a message has found the
+    /// completion of the message. The caller holds the CQ's queue.
     #[inline(always)]
     pub(crate) fn take_in_turn(&self, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
         match &self.sends {
@@ -228,22 +226,40 @@ impl RecvRing {
 
     #[inline(never)]
     fn take_behind(&self, sends: &SendRing, max: usize, sink: &mut impl FnMut(&Completion)) -> usize {
-        if !self.is_ready() {
-            return 0;
+        let mut taken = 0;
+        while taken < max {
+            let (here, until) = match self.found.load(Ordering::Relaxed) {
+                0 if !self.is_ready() => break,
+                // What came before these is seen after them. The count of one may be to come yet.
+                0 => (self.pending().max(1), sends.produced()),
+                found => ((found >> 32) as u32, found as u32),
+            };
+            let before = sends.pending_until(until).min(max - taken);
+            if before > 0 {
+                taken += sends.take(before, sink);
+            }
+            let room = (here as usize).min(max - taken);
+            let got = self.take(room, sink);
+            taken += got;
+            let rest = u64::from(here) - got as u64;
+            // Completions of sends that come from now on are behind the rest.
+            self.found
+                .store(if got == room && rest > 0 { rest << 32 | u64::from(until) } else { 0 }, Ordering::Relaxed);
+            if got == 0 {
+                break;
+            }
         }
-        // What came before these is seen after them. The count of one may be to come yet.
-        let here = self.pending().max(1) as usize;
-        let until = match self.turn.load(Ordering::Relaxed) {
-            0 => sends.produced(),
-            turn => turn as u32,
-        };
-        let before = sends.pending_until(until).min(max);
-        let mut taken = if before > 0 { sends.take(before, sink) } else { 0 };
-        let got = self.take(here.min(max - taken), sink);
-        taken += got;
-        // Those of sends that come from now on are behind it, however many there are.
-        self.turn.store(if got == 0 { WAITS | u64::from(until) } else { 0 }, Ordering::Relaxed);
         taken
+    }
+
+    /// All that was published was taken out of turn.
+    pub(crate) fn forget_found(&self) {
+        self.found.store(0, Ordering::Relaxed);
+    }
+
+    /// The completions that come before those that were found by now.
+    pub(crate) fn sends(&self) -> Option<&Arc<SendRing>> {
+        self.sends.as_ref()
     }
 
     /// Takes up to `max` completions, oldest first; returns how many. The caller holds the CQ's queue.
