@@ -28,7 +28,7 @@ TEST_PACKAGES := ibverbs-utils perftest libibverbs-dev librdmacm-dev binutils py
     nftables hostname tshark python3-scapy curl libpmix-dev rdmacm-utils ucx-utils python3-pyverbs rdma-core \
     openmpi-bin libopenmpi-dev mpich libmpich-dev
 # For `make check`, all others.
-CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio python3-mpi4py python3-numpy python3-pip \
+CHECK_PACKAGES := $(TEST_PACKAGES) infiniband-diags qperf hpcc libfabric-bin fio tgt libiscsi-bin python3-mpi4py python3-numpy python3-pip \
     python3-pytest python3-venv python3-yaml libnuma1 libcurl4 chromium \
     libpython3.11-testsuite|libpython3.12-testsuite|libpython3.13-testsuite default-jdk-headless \
     clang libclang-rt-dev llvm gdb strace munge slurmctld slurmd slurm-client \

@@ -1,7 +1,10 @@
-//! Programs that connect by librdmacm, unmodified: rdma-core's own, perftest, fio and libfabric, within a host by memory and in packets, and
-//! between two hosts, which are namespaces joined by a cable, over IPv4 and IPv6.
+//! Programs that connect by librdmacm, unmodified: rdma-core's own, perftest, fio, libfabric, QEMU's migration and an iSER target, within a
+//! host by memory and in packets, and between two hosts, which are namespaces joined by a cable, over IPv4 and IPv6.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -220,6 +223,128 @@ fn fio_moves_a_gibibyte() {
                 (format!("fio, {verb}"), done)
             })
             .collect()
+    });
+}
+
+/// Where a guest's memory has what is compared, and its bytes.
+const LOADED_AT: u64 = 32 << 20;
+const LOADED: usize = 24 << 20;
+
+/// What QEMU's monitor at `path` answers to a command.
+fn monitor(path: &Path, command: &str) -> Result<String, String> {
+    let until_prompt = |stream: &mut UnixStream| {
+        let mut said = Vec::new();
+        let mut some = [0; 4096];
+        while !said.ends_with(b"(qemu) ") {
+            match stream.read(&mut some) {
+                Ok(0) | Err(_) => return Err(format!("no prompt: {}", String::from_utf8_lossy(&said))),
+                Ok(n) => said.extend(&some[..n]),
+            }
+        }
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    };
+    let mut stream = UnixStream::connect(path).map_err(|e| e.to_string())?;
+    stream.set_read_timeout(Some(LIMIT)).map_err(|e| e.to_string())?;
+    until_prompt(&mut stream)?;
+    writeln!(stream, "{command}").map_err(|e| e.to_string())?;
+    until_prompt(&mut stream)
+}
+
+/// A guest of QEMU moves by RDMA to another QEMU with all its memory, registered at once or piece by piece.
+#[test]
+fn a_guest_is_migrated() {
+    let _turn = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let memory: Vec<u8> = (0..LOADED as u32 / 4).flat_map(|n| n.wrapping_mul(0x9e37_79b1).to_ne_bytes()).collect();
+    fs::write(path("memory"), &memory).expect("the guest's memory");
+    each(&["qemu-system-x86_64"], |case| {
+        if case.is_ipv6 {
+            return Vec::new();
+        }
+        // It stands still, so that its memory stays as it is.
+        let guest = |name: &str, more: &str| {
+            let monitor = format!("unix:{},server=on,wait=off", path(name).display());
+            format!(
+                "qemu-system-x86_64 -S -accel tcg -m 64 -display none -nodefaults -serial none -monitor {monitor} {more}"
+            )
+        };
+        let loaded = format!("-device loader,file={},addr={LOADED_AT},force-raw=on", path("memory").display());
+        let migrate = |pinned: &str| {
+            let mut to = case.server(&guest("to", "-incoming rdma:THERE:4444"));
+            let mut from = Job::start(&mut case.command(case.client, &guest("from", &loaded)));
+            let until = Instant::now() + PATIENCE;
+            while !(path("from").exists() && path("to").exists()) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let moved = (|| {
+                let ask = |name: &str, command: &str| monitor(&path(name), command);
+                ask("from", &format!("migrate_set_capability rdma-pin-all {pinned}"))?;
+                ask("from", "migrate_set_parameter max-bandwidth 10G")?;
+                ask("from", &format!("migrate rdma:{}:4444", case.server.v4))?;
+                let status = ask("from", "info migrate")?;
+                if !status.contains("Migration status: completed") {
+                    return Err(status);
+                }
+                let file = path("received");
+                ask("to", &format!("pmemsave {LOADED_AT} {LOADED} \"{}\"", file.display()))?;
+                let is_whole = fs::read(file).is_ok_and(|received| received == memory);
+                is_whole.then_some(()).ok_or_else(|| "other bytes".to_owned())
+            })();
+            let both = [&mut from, &mut to].map(|job| job.running()) == [true; 2];
+            ["from", "to", "received"].iter().for_each(|name| drop(fs::remove_file(path(name))));
+            let ends = [from, to].map(|job| job.finish(Duration::ZERO).describe()).join("\n");
+            moved.map_err(|why| format!("{why}\n{ends}")).and_then(|()| both.then_some(()).ok_or(ends))
+        };
+        ["on", "off"].map(|pinned| (format!("rdma-pin-all {pinned}"), migrate(pinned))).into()
+    });
+}
+
+/// libiscsi's tests, which compare what they read with what they have written, at a target of tgtd.
+#[test]
+fn an_iser_target_is_read_and_written() {
+    let _turn = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("disk"), vec![0; 16 << 20]).expect("a disk");
+    each(&["tgtd", "tgtadm", "iscsi-test-cu"], |case| {
+        if case.is_ipv6 {
+            return Vec::new();
+        }
+        let command = |host: &Host, words: &str| {
+            let mut command = case.command(host, words);
+            // The socket by which tgtadm talks to tgtd.
+            command.env("TGT_IPC_SOCKET", path("control"));
+            command
+        };
+        // By TCP it serves too, at another port.
+        let tgtd = Job::start(&mut command(case.server, "tgtd -f --iscsi portal=THERE:3299"));
+        let admin = |words: &str| {
+            let end = Job::start(&mut command(case.server, &format!("tgtadm --lld iser {words}"))).finish(LIMIT);
+            end.success().then_some(()).ok_or_else(|| end.describe())
+        };
+        let until = Instant::now() + PATIENCE;
+        while admin("--mode target --op show").is_err() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let disk = format!("--mode logicalunit --op new --tid 1 --lun 1 -b {}", path("disk"));
+        // tgtd 1.0.85 asks for both.
+        let name = "iqn.2026-12.vervain:initiator";
+        let made = admin("--mode target --op new --tid 1 -T iqn.2026-12.vervain:disk")
+            .and_then(|()| admin(&disk))
+            .and_then(|()| admin("--mode target --op bind --tid 1 -I ALL"))
+            .and_then(|()| admin(&format!("--mode target --op bind --tid 1 -Q {name}")));
+        let passes = |tests: &str| {
+            made.clone()?;
+            let url = "iser://THERE:3260/iqn.2026-12.vervain:disk/1";
+            let words = format!("iscsi-test-cu -d -n -s -i {name} -I {name} -t ALL.{tests} {url}");
+            let end = Job::start(&mut command(case.client, &words)).finish(LIMIT);
+            let all = end.success() && end.output.contains("Tests completed with return value: 0");
+            all.then_some(()).ok_or_else(|| format!("{}\n{}", end.describe(), tgtd.output()))
+        };
+        let done = ["Read16", "Write16", "WriteVerify16"].map(|tests| (format!("iSER, {tests}"), passes(tests)));
+        tgtd.finish(Duration::ZERO);
+        done.into()
     });
 }
 
