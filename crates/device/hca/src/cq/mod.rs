@@ -369,12 +369,8 @@ impl Cq {
     pub(crate) fn settle(&self, ring: &RecvRing) {
         let _held = SignalsHeld::begin();
         let mut q = self.queue.lock();
-        let n = ring.take(usize::MAX, &mut |c| q.local.push_back(*c));
-        ring.forget_found();
-        if let Some(sends) = ring.sends().filter(|sends| n > 0 && sends.pending() > 0) {
-            // They were there before.
-            q.put_before_local(sends);
-        }
+        let n = ring.settle(&mut |c| q.local.push_back(*c));
+        ring.sends().filter(|_| n > 0).iter().for_each(|sends| q.put_before_local(sends));
         q.rings.aside |= n > 0;
         self.count_consumed(n);
         self.shared.local.store(q.local.len() as u64, Ordering::Relaxed);

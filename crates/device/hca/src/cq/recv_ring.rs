@@ -252,12 +252,13 @@ impl RecvRing {
         taken
     }
 
-    /// All that was published was taken out of turn.
-    pub(crate) fn forget_found(&self) {
+    /// Takes all, out of turn: what lies in [`RecvRing::sends`] by then comes before them.
+    pub(crate) fn settle(&self, sink: &mut impl FnMut(&Completion)) -> usize {
         self.found.store(0, Ordering::Relaxed);
+        self.take(usize::MAX, sink)
     }
 
-    /// The completions that come before those that were found by now.
+    /// The completions of the QP's sends, if they come to the same CQ.
     pub(crate) fn sends(&self) -> Option<&Arc<SendRing>> {
         self.sends.as_ref()
     }

@@ -1,7 +1,7 @@
-//! Signs that the program sleeps until an event of a CQ comes, but not in `ibv_get_cq_event`, which receives packets: it
-//! waits for the descriptor of a completion channel by poll(2) or epoll(7), so that no thread of it receives any, and no
-//! poll sends what waits for others. Threads that do different things blur the signs; what follows from them is a matter
-//! of speed only.
+//! Signs that the program sleeps until an event of a CQ comes, but not in `ibv_get_cq_event`, which receives packets:
+//! it waits for the descriptor of a completion channel by poll(2) or epoll(7), so that no thread of it receives any,
+//! and no poll sends what waits for others. Threads that do different things blur the signs; what follows from them is
+//! a matter of speed only.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

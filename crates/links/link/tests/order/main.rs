@@ -44,8 +44,8 @@ fn wait(cq: &Cq) {
     }
 }
 
-/// As many completions as polls for up to `max` bring until there are `count`: of each the QP's number, and if it is one
-/// of a receive.
+/// Completions that polls for up to `max` bring until there are `count`: of each the QP's number, and if it is one of a
+/// receive.
 fn poll(cq: &Cq, max: usize, count: usize) -> Vec<(u32, bool)> {
     let (since, mut all) = (Instant::now(), Vec::new());
     while all.len() < count {

@@ -92,8 +92,8 @@ impl Receiver {
         &mut self.ports
     }
 
-    /// A thread, be it the progress thread, has received packets: the program, which is about to see what they bring, may
-    /// answer.
+    /// A thread, be it the progress thread, has received packets: the program, which is about to see what they bring,
+    /// may answer.
     fn took_in(&mut self) {
         self.empty_polls = 0;
     }
